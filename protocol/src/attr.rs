@@ -1,0 +1,137 @@
+//! Attributes of objects, as the server's host has them.
+
+use crate::ids::Handle;
+use crate::name::RawName;
+use serde::{Deserialize, Serialize};
+
+/// What an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub enum FileKind {
+    /// `S_IFREG`
+    File,
+    /// `S_IFDIR`
+    Directory,
+    /// `S_IFLNK`
+    Symlink,
+    /// `S_IFIFO`
+    Fifo,
+    /// `S_IFSOCK`
+    Socket,
+    /// `S_IFCHR`
+    CharDevice,
+    /// `S_IFBLK`
+    BlockDevice,
+}
+
+/// A time of the server's clock, since the Unix epoch.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct Timestamp {
+    /// Seconds; negative before 1970.
+    pub seconds: i64,
+    /// Nanoseconds, below 10^9.
+    pub nanos: u32,
+}
+
+/// Attributes of an object (`stat`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct Attr {
+    /// Inode number on the storage host.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits with setuid, setgid and sticky (`07777`).
+    pub mode: u16,
+    /// Hard links an application can know of.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node, as `(major, minor)`.
+    pub rdev: (u32, u32),
+    /// Size in bytes.
+    pub size: u64,
+    /// Allocated blocks of 512 bytes.
+    pub blocks: u64,
+    /// Preferred I/O size.
+    pub blksize: u32,
+    /// Last access. Not coherent: reads don't update it.
+    pub atime: Timestamp,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of content or attributes.
+    pub ctime: Timestamp,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub enum SetTime {
+    /// The server's clock at the moment of the change.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// Attributes to set; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct SetAttr {
+    /// Permission bits (`07777`).
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size: truncates or extends.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+    /// Clear setuid and setgid bits and `security.capability` (`FUSE_HANDLE_KILLPRIV_V2`).
+    pub kill_priv: bool,
+}
+
+/// One entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct DirEntry {
+    /// Its name; never `.` or `..`.
+    pub name: RawName,
+    /// Inode number.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Where the listing goes on behind this entry.
+    pub cookie: u64,
+    /// Handle and attributes, where they were asked for and could be had.
+    pub node: Option<(Handle, Attr)>,
+}
+
+/// State of the file system (`statvfs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct FsStat {
+    /// Total blocks, in units of `frsize`.
+    pub blocks: u64,
+    /// Free blocks.
+    pub bfree: u64,
+    /// Free blocks for unprivileged users.
+    pub bavail: u64,
+    /// Total inodes.
+    pub files: u64,
+    /// Free inodes.
+    pub ffree: u64,
+    /// Preferred I/O size.
+    pub bsize: u32,
+    /// Fragment size.
+    pub frsize: u32,
+    /// Longest name.
+    pub namelen: u32,
+}

@@ -1,0 +1,237 @@
+//! The control stream (the first stream a client opens) and the push stream (opened by the server).
+//!
+//! `Hello` comes first; nothing else is read before it is answered. Keep-alives and approvals
+//! travel here and wait behind nothing. Recalls travel on the push stream.
+
+use crate::attr::Attr;
+use crate::ids::{BootId, Handle, KeyHash, OpenId, OpenToken, Seq, SessionId};
+use crate::lease::{Approval, Mode, Parts, Recall, Release};
+use crate::name::RawName;
+use serde::{Deserialize, Serialize};
+
+/// Client to server, on the control stream.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub enum ToServer {
+    /// Opens or resumes a session.
+    Hello(Hello),
+    /// Asks for renewal and shows that the client lives.
+    KeepAlive {
+        /// Comes back in the answer.
+        number: u64,
+    },
+    /// Approves recalls.
+    Approve(Vec<Approval>),
+    /// Gives leases back unasked.
+    Release(Vec<Release>),
+    /// Gives up on a change: it has happened, or never will.
+    Cancel {
+        /// Its number.
+        seq: Seq,
+    },
+    /// In grace, or after a reconnect to a restarted server: leases that are alive by the
+    /// client's own clock, and opens.
+    Reclaim(Reclaim),
+    /// Everything is reclaimed.
+    ReclaimDone,
+    /// The mount ends: everything the session has is released.
+    Goodbye,
+}
+
+/// Server to client, on the control stream.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub enum ToClient {
+    /// The session stands.
+    Welcome(Welcome),
+    /// It doesn't; the connection closes.
+    Refused(HelloRefusal),
+    /// Answers a keep-alive.
+    KeepAlive {
+        /// Of the question.
+        number: u64,
+        /// Whether the session's leases are renewed from the moment the question was sent.
+        renews: bool,
+    },
+    /// Answers a cancel.
+    Cancelled {
+        /// The change.
+        seq: Seq,
+        /// Whether it had begun: its answer comes (or came) as usual. If not, it never will.
+        begun: bool,
+    },
+    /// Answers one `Reclaim`.
+    Reclaimed {
+        /// Leases that could not be reclaimed: what was cached under them must be dropped.
+        lost_leases: Vec<Handle>,
+        /// Opens that could not be reclaimed: their object is gone.
+        lost_opens: Vec<OpenId>,
+    },
+    /// Answers `Goodbye`: the session is over and nothing waits for it.
+    Farewell,
+}
+
+/// Server to client, on the push stream.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub enum Push {
+    /// Give up what the recall covers, then approve.
+    Recall(Recall),
+}
+
+/// Who the client is and what it wants.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct Hello {
+    /// The client's protocol version.
+    pub version: u32,
+    /// Optional features the client has; none so far.
+    pub features: u64,
+    /// The mount's session.
+    pub session: SessionId,
+    /// Secret of a ticket, to enrol the client's key.
+    pub ticket: Option<[u8; 32]>,
+    /// For people: the client's host name and mount point.
+    pub name: String,
+    /// Directory below the export that is mounted, one component each.
+    pub subdir: Vec<RawName>,
+    /// Bound of the clocks' drift as the client has it set, parts per million.
+    pub drift_ppm: u32,
+    /// The server process this session spoke to last.
+    pub last_process: Option<BootId>,
+}
+
+/// What the server grants a session.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct Welcome {
+    /// Optional features that both have.
+    pub features: u64,
+    /// Term of the session's leases, in milliseconds.
+    pub term_ms: u32,
+    /// The larger of both sides' drift bounds, parts per million.
+    pub drift_ppm: u32,
+    /// This life of the server process.
+    pub process: BootId,
+    /// This life of the server host.
+    pub host: BootId,
+    /// Whether the session goes on.
+    pub standing: Standing,
+    /// Whether the session's leases are valid for a term from the moment `Hello` was sent. Not
+    /// if it owes an overdue approval, and while it reclaims not before a later reply says so.
+    pub renews: bool,
+    /// The mounted directory.
+    pub root: Handle,
+    /// Its attributes; not covered by a lease.
+    pub root_attr: Attr,
+    /// Whether this client may only read.
+    pub read_only: bool,
+    /// Whose rights requests have.
+    pub identity: IdentityPolicy,
+}
+
+/// How a session stands when its client connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub enum Standing {
+    /// It is new: it holds nothing.
+    New,
+    /// Its leases and opens stand; unapproved recalls are sent again.
+    Resumed,
+    /// Its leases had expired; its opens stand.
+    Expired,
+    /// The server has restarted: leases alive by the client's clock, and opens, may be reclaimed.
+    Reclaim,
+}
+
+/// Whose rights a client's requests have on the storage host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub enum IdentityPolicy {
+    /// All callers are one user of the host; the client shows the mounting user as owner.
+    Squash,
+    /// Raw ids, but root is nobody.
+    RootSquash,
+    /// Raw ids.
+    Trust,
+}
+
+/// Why a `Hello` is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub enum HelloRefusal {
+    /// Versions differ.
+    #[error(
+        "the server speaks protocol version {expected}, this client version {found}: install the same leasefs on both"
+    )]
+    Version {
+        /// The server's version.
+        expected: u32,
+        /// The client's version.
+        found: u32,
+    },
+    /// The first message was not `Hello`, or not well-formed.
+    #[error("the server expected Hello and found something else: {0}")]
+    NotHello(String),
+    /// The key is not enrolled and no ticket was shown.
+    #[error(
+        "client {0} is not enrolled: mount once with a ticket (`fsserver ticket` on the server prints one)"
+    )]
+    UnknownClient(KeyHash),
+    /// The key was revoked.
+    #[error("client {0} has been revoked on the server")]
+    Revoked(KeyHash),
+    /// The ticket is not one of this server's.
+    #[error("the ticket is not one of this server's: ask for a fresh one (`fsserver ticket`)")]
+    TicketUnknown,
+    /// The ticket has enrolled another key.
+    #[error("the ticket has been used by another client: ask for a fresh one (`fsserver ticket`)")]
+    TicketUsed,
+    /// The ticket is too old.
+    #[error("the ticket has expired: ask for a fresh one (`fsserver ticket`)")]
+    TicketExpired,
+    /// The session belongs to another key.
+    #[error("the session belongs to another client")]
+    ForeignSession,
+    /// The directory to mount can't be had.
+    #[error("the server can't serve the directory: {0}")]
+    NoDirectory(String),
+    /// A bound of the server is reached.
+    #[error("the server has too many {0}")]
+    TooMany(String),
+    /// The server failed inside.
+    #[error("the server failed: {0}")]
+    Internal(String),
+}
+
+/// What a client still has from a server's earlier life.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct Reclaim {
+    /// Leases alive by the client's own clock; at most [`crate::limits::MAX_BATCH`].
+    pub leases: Vec<ReclaimLease>,
+    /// Opens; at most [`crate::limits::MAX_BATCH`].
+    pub opens: Vec<ReclaimOpen>,
+}
+
+/// A lease to reclaim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct ReclaimLease {
+    /// The object.
+    pub object: Handle,
+    /// What is covered.
+    pub parts: Parts,
+    /// The mode.
+    pub mode: Mode,
+}
+
+/// An open to reclaim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct ReclaimOpen {
+    /// Its number, kept.
+    pub open: OpenId,
+    /// Its proof.
+    pub token: OpenToken,
+}

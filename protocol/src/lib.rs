@@ -1,0 +1,25 @@
+//! The leasefs protocol: what client and server say to each other, as plain data.
+//!
+//! This crate is pure: it imports nothing of ours, does no I/O, knows no clock. Only
+//! [`codec`] names the serializer.
+
+pub mod attr;
+pub mod codec;
+pub mod control;
+pub mod ids;
+pub mod lease;
+pub mod limits;
+pub mod name;
+pub mod refusal;
+pub mod request;
+pub mod ticket;
+
+pub use attr::{Attr, DirEntry, FileKind, FsStat, SetAttr, SetTime, Timestamp};
+pub use ids::{
+    BootId, ExportId, Handle, KeyHash, OpenId, OpenToken, RecallId, RequestId, Seq, SessionId,
+    Stamp,
+};
+pub use lease::{Approval, Grant, Mode, Parts, Recall, Release, Scope};
+pub use name::{Name, RawName};
+pub use refusal::Refusal;
+pub use request::{Caller, Change, Reply, Request, RequestFrame, Response, Touched};

@@ -1,0 +1,92 @@
+//! Every bound of the system, in one place.
+//!
+//! A bound exists so that a hostile or broken peer can waste at most its own quota. Sizes
+//! are bytes unless the name says otherwise.
+
+use std::time::Duration;
+
+/// Version of the protocol; both sides must speak the same one.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// The ALPN identifier, constant over all versions: versions are refused in `Hello`.
+pub const ALPN: &[u8] = b"leasefs";
+/// UDP port a server listens on unless told otherwise.
+pub const DEFAULT_PORT: u16 = 4430;
+
+/// Largest message header (the serialized part of a frame).
+pub const MAX_HEADER: usize = 256 * 1024;
+/// Largest payload (the raw file data of a frame).
+pub const MAX_PAYLOAD: usize = 1024 * 1024;
+/// Longest file name, as on every Linux file system (`NAME_MAX`).
+pub const MAX_NAME: usize = 255;
+/// Longest symlink target (`PATH_MAX` without its terminator).
+pub const MAX_SYMLINK: usize = 4095;
+/// Longest xattr name (`XATTR_NAME_MAX`).
+pub const MAX_XATTR_NAME: usize = 255;
+/// Largest xattr value and largest xattr list (`XATTR_SIZE_MAX`).
+pub const MAX_XATTR_VALUE: usize = 64 * 1024;
+/// Largest host file handle that fits into a [`crate::Handle`].
+pub const MAX_HOST_HANDLE: usize = 39;
+/// Bytes of a [`crate::Handle`] in all.
+pub const MAX_HANDLE: usize = 64;
+/// Largest open token.
+pub const MAX_OPEN_TOKEN: usize = 8 * 1024;
+/// Most supplementary groups of a caller; further ones are refused, never dropped silently.
+pub const MAX_GROUPS: usize = 1024;
+/// Most leases a reply grants besides those of a listing.
+pub const MAX_GRANTS: usize = 2048;
+/// Most objects a change may touch (rename with replacement: five).
+pub const MAX_TOUCHED: usize = 8;
+/// Most unanswered changes one change may have to follow.
+pub const MAX_AFTER: usize = 64;
+/// Serialized size a page of a listing aims at.
+pub const LISTING_PAGE: usize = 64 * 1024;
+/// Most entries in one page of a listing.
+pub const MAX_LISTING_ENTRIES: usize = 1024;
+
+/// Most sessions a server keeps.
+pub const MAX_SESSIONS: usize = 10_000;
+/// Most sessions of one client.
+pub const MAX_SESSIONS_PER_CLIENT: usize = 256;
+/// Most connections that have not said `Hello`.
+pub const MAX_STRANGERS: usize = 256;
+/// Most leases one session may hold; over it the server recalls the oldest.
+pub const MAX_LEASES_PER_SESSION: usize = 2_000_000;
+/// Most opens one session may have.
+pub const MAX_OPENS_PER_SESSION: usize = 65_536;
+/// Most requests of one session that the server has accepted and not answered.
+pub const MAX_REQUESTS_IN_FLIGHT: usize = 1024;
+/// Most payload bytes of one connection's requests that are not answered.
+pub const MAX_BYTES_IN_FLIGHT: usize = 64 * 1024 * 1024;
+/// Most answers of changes kept for one session above its low-water mark.
+pub const MAX_ANSWERS: usize = 4096;
+/// Most recalls of one session that are unapproved at a time.
+pub const MAX_RECALLS_OPEN: usize = 8192;
+/// Most request streams of one connection.
+pub const MAX_LANES: usize = 16;
+/// Most items in one reclaim, release or approval message.
+pub const MAX_BATCH: usize = 2048;
+/// Most clients a server enrols.
+pub const MAX_CLIENTS: usize = 10_000;
+/// Most unused tickets a server remembers.
+pub const MAX_TICKETS: usize = 1_000;
+
+/// Default lease term.
+pub const DEFAULT_TERM: Duration = Duration::from_secs(10);
+/// Shortest term a server accepts.
+pub const MIN_TERM: Duration = Duration::from_secs(1);
+/// Longest term a server accepts.
+pub const MAX_TERM: Duration = Duration::from_secs(300);
+/// Default bound of the difference of two clocks' rates, in parts per million.
+pub const DEFAULT_DRIFT_PPM: u32 = 1_000;
+/// Largest drift bound either side may set.
+pub const MAX_DRIFT_PPM: u32 = 100_000;
+/// A recall is overdue after the larger of this and four round trips.
+pub const RECALL_OVERDUE: Duration = Duration::from_millis(200);
+/// How long an orderly shutdown waits for recalls.
+pub const SHUTDOWN_RECALL: Duration = Duration::from_secs(2);
+/// Time a `Hello` may take from the connection's start.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long opens of an expired session are kept for its return.
+pub const SESSION_COURTESY: Duration = Duration::from_secs(3600);
+/// Life of an unused ticket.
+pub const TICKET_LIFE: Duration = Duration::from_secs(24 * 3600);
