@@ -1,0 +1,255 @@
+use super::*;
+
+mod sim;
+
+const MIB: u64 = 1 << 20;
+
+fn read(id: u64) -> ReadId {
+    ReadId(id)
+}
+
+fn cause(id: u64) -> DropId {
+    DropId(id)
+}
+
+/// `len` MiB from `start` MiB.
+fn mib(start: u64, len: u64) -> Span {
+    Span::new(start * MIB, len * MIB)
+}
+
+fn filled(span: Span) -> PageGate {
+    let mut gate = PageGate::new();
+    assert_eq!(gate.read_arrives(read(1), span), Arrival::Go);
+    assert_eq!(
+        gate.read_answered(read(1), ReadReply::Leased),
+        Verdict::Deliver
+    );
+    gate
+}
+
+fn drop_everything(gate: &mut PageGate) {
+    while let Step::Drop(_) = gate.next_step() {
+        gate.dropped();
+    }
+}
+
+#[test]
+fn a_file_without_pages_is_clear_at_once() {
+    let mut gate = PageGate::new();
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    assert_eq!(gate.poll_clear(), Some(cause(1)));
+    assert_eq!(gate.next_step(), Step::Idle);
+    gate.close(cause(1));
+    assert!(gate.is_idle());
+}
+
+#[test]
+fn a_recall_is_clear_when_its_pages_are_dropped() {
+    let mut gate = filled(mib(0, 6));
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    assert_eq!(gate.next_step(), Step::Drop(mib(0, 4)));
+    assert_eq!(gate.next_step(), Step::Wait);
+    gate.dropped();
+    assert_eq!(gate.next_step(), Step::Drop(mib(4, 2)));
+    assert_eq!(gate.poll_clear(), None);
+    gate.dropped();
+    assert_eq!(gate.poll_clear(), Some(cause(1)));
+    gate.close(cause(1));
+    assert!(gate.is_idle());
+}
+
+#[test]
+fn a_read_in_flight_is_left_out_and_dropped_after_its_answer() {
+    let mut gate = filled(mib(0, 4));
+    gate.read_arrives(read(2), mib(1, 1));
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    assert_eq!(gate.next_step(), Step::Drop(mib(0, 1)));
+    gate.dropped();
+    assert_eq!(gate.next_step(), Step::Drop(mib(2, 2)));
+    gate.dropped();
+    assert_eq!(gate.next_step(), Step::Wait);
+    assert_eq!(gate.poll_clear(), None);
+    // Its grant is older than the recall: a lease stood behind it when it was read.
+    assert_eq!(
+        gate.read_answered(read(2), ReadReply::Leased),
+        Verdict::Deliver
+    );
+    assert_eq!(gate.next_step(), Step::Drop(mib(1, 1)));
+    gate.dropped();
+    assert_eq!(gate.poll_clear(), Some(cause(1)));
+}
+
+#[test]
+fn a_read_that_arrives_during_a_pass_waits_for_the_approval() {
+    let mut gate = filled(mib(0, 8));
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    gate.next_step();
+    gate.dropped();
+    assert_eq!(gate.read_arrives(read(2), mib(0, 1)), Arrival::Wait);
+    assert_eq!(gate.read_arrives(read(3), mib(4, 1)), Arrival::Wait);
+    assert_eq!(
+        gate.next_step(),
+        Step::Drop(mib(5, 3)),
+        "where it reads there is nothing"
+    );
+    gate.dropped();
+    assert_eq!(gate.poll_clear(), Some(cause(1)));
+    assert_eq!(gate.poll_released(), None);
+    gate.close(cause(1));
+    assert_eq!(gate.poll_released(), Some(read(2)));
+    assert_eq!(gate.poll_released(), Some(read(3)));
+}
+
+#[test]
+fn a_read_in_the_range_being_dropped_waits_for_the_drop_unless_that_is_stuck() {
+    let mut gate = filled(mib(0, 4));
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    gate.next_step();
+    assert_eq!(gate.read_arrives(read(2), mib(0, 1)), Arrival::Wait);
+    assert_eq!(gate.poll_released(), None);
+    gate.stuck();
+    assert_eq!(gate.poll_released(), Some(read(2)));
+    gate.read_answered(read(2), ReadReply::Bare);
+    gate.dropped();
+    assert_eq!(
+        gate.poll_clear(),
+        None,
+        "what was answered is dropped again"
+    );
+    assert_eq!(gate.next_step(), Step::Drop(mib(0, 1)));
+    gate.dropped();
+    assert_eq!(gate.poll_clear(), Some(cause(1)));
+}
+
+#[test]
+fn a_drop_stuck_for_long_lets_every_read_go() {
+    let mut gate = filled(mib(0, 8));
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    gate.next_step();
+    gate.dropped();
+    assert_eq!(gate.read_arrives(read(2), mib(0, 1)), Arrival::Wait);
+    gate.next_step();
+    gate.stuck();
+    assert_eq!(gate.poll_released(), None);
+    (1..HELPLESS).for_each(|_| gate.stuck());
+    assert_eq!(gate.poll_released(), Some(read(2)));
+}
+
+#[test]
+fn a_drop_stuck_for_long_lets_no_read_go_that_an_own_change_holds_back() {
+    let mut gate = filled(mib(0, 4));
+    gate.open(cause(1), DropKind::Change, mib(8, 1));
+    assert_eq!(gate.poll_clear(), Some(cause(1)), "the change is sent");
+    gate.open(cause(2), DropKind::Recall, Span::ALL);
+    gate.next_step();
+    assert_eq!(gate.read_arrives(read(2), mib(8, 1)), Arrival::Wait);
+    (0..2 * HELPLESS).for_each(|_| gate.stuck());
+    assert_eq!(gate.poll_released(), None);
+    gate.close(cause(1));
+    assert_eq!(gate.poll_released(), Some(read(2)));
+}
+
+#[test]
+fn a_write_back_is_left_out_and_keeps_the_recall_open_until_it_is_answered() {
+    let mut gate = filled(mib(0, 2));
+    gate.write_arrives(WriteId(1), mib(1, 1));
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    drop_everything(&mut gate);
+    assert_eq!(gate.poll_clear(), None);
+    gate.write_ended(WriteId(1));
+    assert_eq!(gate.next_step(), Step::Drop(mib(1, 1)));
+    gate.dropped();
+    assert_eq!(gate.poll_clear(), Some(cause(1)));
+}
+
+#[test]
+fn a_bare_answer_is_delivered_only_under_the_recall_it_was_sent_under() {
+    let mut gate = filled(mib(0, 4));
+    gate.read_arrives(read(2), mib(0, 1));
+    assert_eq!(
+        gate.read_answered(read(2), ReadReply::Bare),
+        Verdict::AskAgain,
+        "nothing stands behind it"
+    );
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    assert_eq!(
+        gate.read_answered(read(2), ReadReply::Bare),
+        Verdict::AskAgain,
+        "it may have overtaken the approval of an earlier recall"
+    );
+    assert_eq!(
+        gate.read_answered(read(2), ReadReply::Bare),
+        Verdict::Deliver
+    );
+}
+
+#[test]
+fn an_own_change_concerns_its_range_alone() {
+    let mut gate = filled(mib(0, 8));
+    gate.open(cause(1), DropKind::Change, mib(2, 1));
+    assert_eq!(gate.next_step(), Step::Drop(mib(2, 1)));
+    gate.dropped();
+    assert_eq!(gate.poll_clear(), Some(cause(1)));
+    assert_eq!(gate.next_step(), Step::Idle);
+    assert_eq!(gate.read_arrives(read(2), mib(3, 1)), Arrival::Go);
+    assert_eq!(gate.read_arrives(read(3), mib(2, 1)), Arrival::Wait);
+    gate.close(cause(1));
+    assert_eq!(gate.poll_released(), Some(read(3)));
+}
+
+#[test]
+fn an_own_change_under_an_exclusive_lease_drops_only_when_it_is_answered() {
+    let mut gate = filled(mib(0, 8));
+    gate.open_later(cause(1), mib(2, 1));
+    assert_eq!(gate.next_step(), Step::Idle);
+    assert!(!gate.is_pending(cause(1)));
+    assert_eq!(gate.read_arrives(read(2), mib(2, 1)), Arrival::Wait);
+    gate.drop_now(cause(1));
+    assert!(gate.is_pending(cause(1)));
+    drop_everything(&mut gate);
+    assert_eq!(gate.poll_clear(), Some(cause(1)));
+    gate.close(cause(1));
+    assert_eq!(gate.poll_released(), Some(read(2)));
+}
+
+#[test]
+fn after_expiry_everything_goes_and_reads_in_flight_ask_again() {
+    let mut gate = filled(mib(0, 2));
+    gate.read_arrives(read(2), mib(4, 1));
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    gate.expire(cause(2));
+    assert!(gate.is_unclean());
+    drop_everything(&mut gate);
+    assert_eq!(
+        gate.poll_clear(),
+        Some(cause(2)),
+        "it doesn't wait for READs"
+    );
+    assert!(!gate.is_unclean());
+    assert_eq!(
+        gate.read_answered(read(2), ReadReply::Bare),
+        Verdict::AskAgain
+    );
+    assert_eq!(
+        gate.read_answered(read(2), ReadReply::Leased),
+        Verdict::Deliver
+    );
+}
+
+#[test]
+fn a_read_that_ends_without_pages_lets_the_recall_go_on() {
+    let mut gate = filled(mib(0, 1));
+    gate.read_arrives(read(2), mib(4, 1));
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    drop_everything(&mut gate);
+    assert_eq!(gate.poll_clear(), None);
+    gate.read_ended(read(2));
+    assert_eq!(gate.poll_clear(), Some(cause(1)));
+}
+
+#[test]
+fn a_file_the_kernel_forgets_has_no_pages() {
+    let mut gate = filled(mib(0, 1));
+    gate.forgotten();
+    assert!(gate.is_idle());
+}

@@ -1,0 +1,353 @@
+//! What the session holds, and whether what a reply says may be cached.
+
+use super::object::Object;
+use leasefs_protocol::control::ReclaimLease;
+use leasefs_protocol::{
+    Grant, Handle, Mode, Parts, RawName, Recall, RecallId, Release, Scope, Stamp,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most objects without a lease whose stamps are remembered singly.
+const MAX_FORGOTTEN: usize = 8192;
+
+/// When a request was made, as far as caching its reply goes: after leases were lost or the
+/// server restarted, replies to earlier requests are answered but not cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Asked(u64);
+
+/// What a change changes of one object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ChangeOf {
+    /// The object.
+    pub object: Handle,
+    /// Parts changed as a whole.
+    pub parts: Parts,
+    /// Names of it, where it is a directory.
+    pub names: Vec<RawName>,
+}
+
+/// All leases of a session.
+///
+/// A lease is *held* from the grant on, if no newer recall of the part has been acted on. What a
+/// reply says is *cacheable* if in addition nothing of the part is under way: no recall open, no
+/// own change unanswered. Both are judged by stamps, so replies, recalls and the answers of own
+/// changes may arrive in any order:
+///
+/// - *Grant reply behind the recall that takes it back:* the recall's stamp is newer; the grant is
+///   neither held nor cached.
+/// - *Recall behind a later grant:* can't take anything that must stay: dropping is always safe.
+/// - *Own change and a read in flight:* while the change is unanswered nothing is cacheable;
+///   afterwards only what is stamped behind the change is.
+/// - *Own change without an answer:* its stamp is unknown, so every reply under way is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Leases {
+    objects: BTreeMap<Handle, Object>,
+    /// Objects of which only stamps are remembered, the longest forgotten first.
+    forgotten: VecDeque<Handle>,
+    /// What older stamps say of any object is outdated.
+    floor: Stamp,
+    /// Recalls that are not approved.
+    open: BTreeMap<RecallId, Recall>,
+    /// Open recalls of everything.
+    everything: u32,
+    asked: u64,
+    generation: u64,
+    held: usize,
+}
+
+impl Leases {
+    /// A session that holds nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// To be called before a request is sent, and shown with its reply.
+    pub fn ask(&self) -> Asked {
+        Asked(self.asked)
+    }
+
+    /// Counts how often everything was lost.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Takes in a grant. Returns the parts that what the reply says of may be cached now.
+    pub fn granted(&mut self, asked: Asked, grant: &Grant) -> Parts {
+        if asked != self.ask() || grant.stamp < self.floor {
+            return Parts::NONE;
+        }
+        let object = self.objects.entry(grant.object).or_default();
+        object.seen = object.seen.max(grant.stamp);
+        let current = object.current(grant.parts, grant.stamp);
+        if object.held.is_empty() && !current.is_empty() {
+            self.held += 1;
+        }
+        object.held |= current;
+        if current.contains(Parts::DATA) {
+            object.mode = object.mode.max(grant.mode);
+        }
+        if current.is_empty() {
+            self.remember(grant.object);
+            return Parts::NONE;
+        }
+        self.cacheable(asked, &grant.object, current, grant.stamp)
+    }
+
+    /// Those of `parts` of which a reply with a grant of this stamp may be cached now.
+    pub fn cacheable(&self, asked: Asked, object: &Handle, parts: Parts, stamp: Stamp) -> Parts {
+        if asked != self.ask() || stamp < self.floor || self.everything > 0 {
+            return Parts::NONE;
+        }
+        let Some(object) = self.objects.get(object) else {
+            return Parts::NONE;
+        };
+        let single = [Parts::ATTRS, Parts::DATA, Parts::LISTING, Parts::NAMES];
+        single
+            .into_iter()
+            .filter(|part| object.current(parts & object.held, stamp).contains(*part))
+            .filter(|part| !object.is_busy(*part))
+            .fold(Parts::NONE, |sum, part| sum | part)
+    }
+
+    /// Whether what a reply with a NAMES grant of this stamp says of one name may be cached.
+    pub fn name_cacheable(&self, asked: Asked, dir: &Handle, name: &[u8], stamp: Stamp) -> bool {
+        let names = self.cacheable(asked, dir, Parts::NAMES, stamp);
+        names.contains(Parts::NAMES)
+            && self
+                .objects
+                .get(dir)
+                .is_some_and(|dir| dir.name_is_settled(name, stamp))
+    }
+
+    /// Parts held of an object.
+    pub fn held(&self, object: &Handle) -> Parts {
+        self.objects.get(object).map_or(Parts::NONE, |o| o.held)
+    }
+
+    /// Whether the object's data is held exclusively: nobody else even reads it. That lasts until a
+    /// recall of it is approved.
+    pub fn is_exclusive(&self, object: &Handle) -> bool {
+        self.objects.get(object).is_some_and(Object::is_exclusive)
+    }
+
+    /// Objects on which a lease is held.
+    pub fn len(&self) -> usize {
+        self.held
+    }
+
+    /// Whether no lease is held.
+    pub fn is_empty(&self) -> bool {
+        self.held == 0
+    }
+
+    /// Acts on a recall: what it covers isn't held any more and isn't cacheable before
+    /// [`Leases::approved`]. False if it is open already (sent again).
+    pub fn recall(&mut self, recall: &Recall) -> bool {
+        if self.open.contains_key(&recall.id) {
+            return false;
+        }
+        self.open.insert(recall.id, recall.clone());
+        match &recall.scope {
+            Scope::Everything => self.recall_everything(recall.stamp),
+            Scope::Object {
+                object,
+                parts,
+                names,
+            } => {
+                let raw = || names.iter().map(|name| name.0.as_slice());
+                let yields = parts.contains(Parts::DATA) && self.is_exclusive(object);
+                self.give_up(object, *parts, recall.stamp);
+                let object = self.objects.entry(*object).or_default();
+                object.yielding |= yields;
+                object.act_on_names(raw(), recall.stamp);
+                object.block(*parts, raw());
+            }
+        }
+        true
+    }
+
+    /// The recall is approved (or void): what comes stamped behind it is cacheable again.
+    pub fn approved(&mut self, id: RecallId) {
+        let Some(recall) = self.open.remove(&id) else {
+            return;
+        };
+        match &recall.scope {
+            Scope::Everything => {
+                self.everything = self.everything.saturating_sub(1);
+                self.keep(|object| object.yielding = false);
+            }
+            Scope::Object {
+                object,
+                parts,
+                names,
+            } => {
+                if let Some(known) = self.objects.get_mut(object) {
+                    known.unblock(*parts, names.iter().map(|name| name.0.as_slice()));
+                    known.yielding &= !parts.contains(Parts::DATA);
+                }
+                self.remember(*object);
+            }
+        }
+    }
+
+    /// Recalls that are not approved, oldest number first.
+    pub fn open_recalls(&self) -> impl Iterator<Item = &Recall> {
+        self.open.values()
+    }
+
+    /// An own change is about to be sent: nothing of what it changes is cacheable before
+    /// [`Leases::end_change`] with the same list.
+    ///
+    /// The leases stay: the server doesn't recall from the sender of a change what the sender says
+    /// it has dropped.
+    pub fn begin_change(&mut self, changes: &[ChangeOf]) {
+        for change in changes {
+            let object = self.objects.entry(change.object).or_default();
+            object.block(change.parts, raw_names(change));
+        }
+    }
+
+    /// An own change has ended. `stamp` is its reply's; without one it is unknown whether and when
+    /// it happened, or happens still.
+    pub fn end_change(&mut self, changes: &[ChangeOf], stamp: Option<Stamp>) {
+        if stamp.is_none() {
+            self.asked += 1;
+        }
+        for change in changes {
+            if let Some(object) = self.objects.get_mut(&change.object) {
+                object.unblock(change.parts, raw_names(change));
+                if let Some(stamp) = stamp {
+                    object.act(change.parts, stamp);
+                    object.act_on_names(raw_names(change), stamp);
+                }
+            }
+            self.remember(change.object);
+        }
+    }
+
+    /// Gives parts of an object back unasked; `None` if none of them is held. What has been dropped
+    /// before must not be cached from replies under way: the server takes back every grant up
+    /// to the newest stamp seen.
+    pub fn release(&mut self, object: &Handle, parts: Parts) -> Option<Release> {
+        let known = self.objects.get(object)?;
+        let (parts, seen) = (parts & known.held, known.seen);
+        if parts.is_empty() || known.is_busy(parts) {
+            return None;
+        }
+        self.give_up(object, parts, seen.next());
+        self.remember(*object);
+        Some(Release {
+            object: *object,
+            parts,
+            seen,
+        })
+    }
+
+    /// The leases of an object are lost (they could not be reclaimed).
+    pub fn lost(&mut self, object: &Handle) {
+        if self.objects.contains_key(object) {
+            self.give_up(object, Parts::ALL, Stamp::default());
+            self.remember(*object);
+        }
+    }
+
+    /// The server is another process: stamps begin anew. What is held stays until it expires or
+    /// can't be reclaimed; its recalls are void.
+    pub fn restarted(&mut self) {
+        self.asked += 1;
+        self.floor = Stamp::default();
+        self.void_recalls();
+        self.keep(Object::reset_stamps);
+    }
+
+    /// All leases are gone; replies under way are not cached.
+    pub fn expire(&mut self) {
+        self.asked += 1;
+        self.generation += 1;
+        self.held = 0;
+        self.void_recalls();
+        self.keep(Object::reset);
+    }
+
+    /// Everything held, to be reclaimed from a restarted server.
+    pub fn reclaim_list(&self) -> impl Iterator<Item = ReclaimLease> + '_ {
+        let held = self.objects.iter().filter(|(_, o)| !o.held.is_empty());
+        held.map(|(handle, object)| ReclaimLease {
+            object: *handle,
+            parts: object.held,
+            mode: object.mode,
+        })
+    }
+
+    fn recall_everything(&mut self, stamp: Stamp) {
+        self.everything += 1;
+        self.floor = self.floor.max(stamp);
+        self.held = 0;
+        self.keep(|object| {
+            let yields = object.is_exclusive();
+            object.reset();
+            object.yielding = yields;
+        });
+    }
+
+    fn void_recalls(&mut self) {
+        let open: Vec<RecallId> = self.open.keys().copied().collect();
+        open.into_iter().for_each(|id| self.approved(id));
+    }
+
+    fn keep(&mut self, change: impl Fn(&mut Object)) {
+        self.objects.values_mut().for_each(change);
+        self.objects.retain(|_, object| !object.is_idle());
+        self.forgotten.clear();
+    }
+
+    fn give_up(&mut self, object: &Handle, parts: Parts, stamp: Stamp) {
+        let object = self.objects.entry(*object).or_default();
+        object.act(parts, stamp);
+        let before = object.held;
+        object.held = before - parts;
+        if parts.contains(Parts::DATA) {
+            object.mode = Mode::Read;
+        }
+        if !before.is_empty() && object.held.is_empty() {
+            self.held = self.held.saturating_sub(1);
+        }
+    }
+
+    /// Bounds what is remembered of objects without a lease: the longest forgotten are merged
+    /// into one stamp for all.
+    fn remember(&mut self, object: Handle) {
+        let Some(known) = self.objects.get_mut(&object) else {
+            return;
+        };
+        if !known.is_idle() || known.queued {
+            return;
+        }
+        known.queued = true;
+        self.forgotten.push_back(object);
+        if self.forgotten.len() > MAX_FORGOTTEN {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(oldest) = self.forgotten.pop_front() else {
+            return;
+        };
+        let Some(object) = self.objects.get_mut(&oldest) else {
+            return;
+        };
+        object.queued = false;
+        if object.is_idle() {
+            self.floor = self.floor.max(object.newest_acted());
+            self.objects.remove(&oldest);
+        }
+    }
+}
+
+fn raw_names(change: &ChangeOf) -> impl Iterator<Item = &[u8]> {
+    change.names.iter().map(|name| name.0.as_slice())
+}
+
+#[cfg(test)]
+mod tests;

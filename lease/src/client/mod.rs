@@ -1,0 +1,19 @@
+//! The client's half of the lease protocol: what a session holds, until when, and which of the
+//! kernel's pages are under way.
+//!
+//! - [`SessionClock`]: when the leases end by the client's own clock; [`Live`] proves that they
+//!   haven't.
+//! - [`Leases`]: what is held of each object, and whether what a reply says may be cached.
+//! - [`PageGate`]: one per file; brings the READs of the kernel and the dropping of its pages into
+//!   an order that neither deadlocks nor leaves a page behind.
+
+mod clock;
+mod gate;
+mod leases;
+mod object;
+mod spans;
+
+pub use clock::{Live, Renewal, SessionClock};
+pub use gate::{Arrival, DropId, DropKind, PageGate, ReadId, ReadReply, Step, Verdict, WriteId};
+pub use leases::{Asked, ChangeOf, Leases};
+pub use spans::{Span, Spans};

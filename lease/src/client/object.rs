@@ -1,0 +1,186 @@
+//! What a session knows of its leases on one object.
+
+use leasefs_protocol::{Mode, Parts, Stamp};
+use std::collections::BTreeMap;
+
+/// The four parts singly, in the order of their slots.
+const SINGLE: [Parts; 4] = [Parts::ATTRS, Parts::DATA, Parts::LISTING, Parts::NAMES];
+
+/// Most names of a directory whose stamps are remembered singly.
+pub(super) const MAX_NAMES: usize = 1024;
+
+/// Leases on one object, and what may not be cached of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Object {
+    /// Parts held.
+    pub held: Parts,
+    /// Mode of DATA.
+    pub mode: Mode,
+    /// DATA was held exclusively and is being recalled: until the approval nobody else sees it.
+    pub yielding: bool,
+    /// Newest stamp seen.
+    pub seen: Stamp,
+    /// Whether it is in the queue of objects to be forgotten.
+    pub queued: bool,
+    /// Newest stamp acted on, by part.
+    acted: [Stamp; 4],
+    /// Open recalls and own changes in flight, by part.
+    busy: [u32; 4],
+    /// The same by name; rare, so out of line.
+    names: Option<Box<Names>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Names {
+    acted: BTreeMap<Box<[u8]>, Stamp>,
+    busy: BTreeMap<Box<[u8]>, u32>,
+}
+
+impl Default for Object {
+    fn default() -> Self {
+        Self {
+            held: Parts::NONE,
+            mode: Mode::Read,
+            yielding: false,
+            seen: Stamp::default(),
+            queued: false,
+            acted: [Stamp::default(); 4],
+            busy: [0; 4],
+            names: None,
+        }
+    }
+}
+
+fn slots(parts: Parts) -> impl Iterator<Item = (usize, Parts)> {
+    let all = SINGLE.into_iter().enumerate();
+    all.filter(move |(_, part)| parts.intersects(*part))
+}
+
+impl Object {
+    /// Those of `parts` about which a reply of this stamp says nothing outdated.
+    pub fn current(&self, parts: Parts, stamp: Stamp) -> Parts {
+        slots(parts)
+            .filter(|(slot, _)| self.acted.get(*slot).is_some_and(|acted| stamp >= *acted))
+            .fold(Parts::NONE, |sum, (_, part)| sum | part)
+    }
+
+    /// Whether nobody else sees the data.
+    pub fn is_exclusive(&self) -> bool {
+        self.yielding || (self.held.contains(Parts::DATA) && self.mode == Mode::Write)
+    }
+
+    /// Whether anything of `parts` is being recalled or changed.
+    pub fn is_busy(&self, parts: Parts) -> bool {
+        slots(parts).any(|(slot, _)| self.busy.get(slot).is_some_and(|count| *count > 0))
+    }
+
+    /// As [`Object::current`] and [`Object::is_busy`], of a single name.
+    pub fn name_is_settled(&self, name: &[u8], stamp: Stamp) -> bool {
+        self.names.as_ref().is_none_or(|names| {
+            !names.busy.contains_key(name)
+                && names.acted.get(name).is_none_or(|acted| stamp >= *acted)
+        })
+    }
+
+    /// Counts an open recall or own change of `parts` and `names`.
+    pub fn block<'a>(&mut self, parts: Parts, names: impl IntoIterator<Item = &'a [u8]>) {
+        for (slot, _) in slots(parts) {
+            if let Some(count) = self.busy.get_mut(slot) {
+                *count += 1;
+            }
+        }
+        for name in names {
+            let all = &mut self.names.get_or_insert_default().busy;
+            *all.entry(name.into()).or_default() += 1;
+        }
+    }
+
+    /// Takes back one [`Object::block`].
+    pub fn unblock<'a>(&mut self, parts: Parts, names: impl IntoIterator<Item = &'a [u8]>) {
+        for (slot, _) in slots(parts) {
+            if let Some(count) = self.busy.get_mut(slot) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        let Some(all) = &mut self.names else { return };
+        for name in names {
+            if let Some(count) = all.busy.get_mut(name) {
+                *count -= 1;
+                if *count == 0 {
+                    all.busy.remove(name);
+                }
+            }
+        }
+    }
+
+    /// What older stamps say of `parts` is outdated.
+    pub fn act(&mut self, parts: Parts, stamp: Stamp) {
+        self.seen = self.seen.max(stamp);
+        for (slot, _) in slots(parts) {
+            if let Some(acted) = self.acted.get_mut(slot) {
+                *acted = stamp.max(*acted);
+            }
+        }
+    }
+
+    /// What older stamps say of these names is outdated. When too many are remembered, the older
+    /// half is merged into one stamp for all names.
+    pub fn act_on_names<'a>(&mut self, names: impl IntoIterator<Item = &'a [u8]>, stamp: Stamp) {
+        self.seen = self.seen.max(stamp);
+        for name in names {
+            let all = self.names.get_or_insert_default();
+            let acted = all.acted.entry(name.into()).or_default();
+            *acted = stamp.max(*acted);
+        }
+        let Some(all) = &mut self.names else { return };
+        if all.acted.len() > MAX_NAMES {
+            let merged = forget_older_half(&mut all.acted);
+            self.act(Parts::NAMES, merged);
+        }
+    }
+
+    /// Newest stamp acted on in any part.
+    pub fn newest_acted(&self) -> Stamp {
+        let parts = self.acted.iter().copied();
+        let names = self
+            .names
+            .iter()
+            .flat_map(|names| names.acted.values().copied());
+        parts.chain(names).max().unwrap_or_default()
+    }
+
+    /// Whether nothing is held and nothing is under way: only stamps are remembered.
+    pub fn is_idle(&self) -> bool {
+        let busy_name = self.names.as_ref().is_some_and(|n| !n.busy.is_empty());
+        self.held.is_empty() && !self.yielding && !self.is_busy(Parts::ALL) && !busy_name
+    }
+
+    /// Forgets what was held and every stamp; what is under way stays.
+    pub fn reset(&mut self) {
+        let names = self.names.take().map(|names| Names {
+            acted: BTreeMap::new(),
+            busy: names.busy,
+        });
+        *self = Self {
+            busy: self.busy,
+            names: names.filter(|n| !n.busy.is_empty()).map(Box::new),
+            ..Self::default()
+        };
+    }
+
+    /// As [`Object::reset`], but what is held stays.
+    pub fn reset_stamps(&mut self) {
+        let (held, mode) = (self.held, self.mode);
+        self.reset();
+        (self.held, self.mode) = (held, mode);
+    }
+}
+
+fn forget_older_half(acted: &mut BTreeMap<Box<[u8]>, Stamp>) -> Stamp {
+    let mut stamps: Vec<Stamp> = acted.values().copied().collect();
+    let middle = stamps.len() / 2;
+    let (_, merged, _) = stamps.select_nth_unstable(middle);
+    let merged = *merged;
+    acted.retain(|_, stamp| *stamp > merged);
+    merged
+}

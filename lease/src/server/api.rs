@@ -1,0 +1,350 @@
+//! What goes into the lease core and what comes out of it.
+
+use crate::time::BootTime;
+use leasefs_protocol::limits;
+use leasefs_protocol::{Grant, Handle, Mode, Parts, RawName, Recall, RecallId, SessionId, Stamp};
+use std::time::Duration;
+
+/// An operation (read or change) as its caller numbers it; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// Settings of the core; they don't change during its life.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Config {
+    /// How long a session's leases are valid after a renewal, as promised to clients.
+    pub term: Duration,
+    /// The server's bound of the clocks' drift, parts per million.
+    pub drift_ppm: u32,
+    /// A recall unapproved for longer than this (and four round trips) is overdue.
+    pub overdue: Duration,
+    /// Leases a session may hold before the oldest are asked back.
+    pub max_leases_per_session: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            term: limits::DEFAULT_TERM,
+            drift_ppm: limits::DEFAULT_DRIFT_PPM,
+            overdue: limits::RECALL_OVERDUE,
+            max_leases_per_session: limits::MAX_LEASES_PER_SESSION,
+        }
+    }
+}
+
+/// What a restarted server knows of the leases its predecessor granted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Grace {
+    /// Longest term ever granted.
+    pub max_term: Duration,
+    /// Largest drift bound ever in force, parts per million.
+    pub drift_ppm: u32,
+    /// Sessions on record: each may hold leases. Without any there is no grace.
+    pub sessions: Vec<SessionId>,
+    /// What is known of their Write leases.
+    pub writes: LoggedWrites,
+}
+
+/// What is known of the Write leases of an earlier life.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LoggedWrites {
+    /// The host has not crashed: exactly these were granted (or some fewer).
+    Trusted(Vec<(SessionId, Handle)>),
+    /// The host crashed: any object may have one, and what Read leases cached may never have
+    /// reached the disk.
+    Unknown,
+}
+
+/// What a read leaves behind at the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReadKind {
+    /// Nothing: the answer goes to its caller alone, no lease is wanted.
+    Uncached,
+    /// Something a client caches only if a lease comes with it (attributes, names, listings,
+    /// pages of the daemon). Never waits for a change; a lease comes if none is under way.
+    Metadata,
+    /// Pages in the client's kernel: a Read lease comes with them, or an open recall of the
+    /// session covers them.
+    FillPages,
+    /// Pages that a shared mapping may store into: the exclusive Write lease on DATA.
+    FillForStore,
+}
+
+/// One object of a read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ReadItem {
+    /// The object.
+    pub object: Handle,
+    /// What the answer shows of it.
+    pub parts: Parts,
+    /// With NAMES: the one name that is shown; `None` if it may be any.
+    pub name: Option<RawName>,
+}
+
+/// One object of a change.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Touch {
+    /// The object.
+    pub object: Handle,
+    /// Parts changed as a whole. NAMES here means all names.
+    pub parts: Parts,
+    /// Names changed in it, where it is a directory.
+    pub names: Vec<RawName>,
+}
+
+/// What happens to the core.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// Nothing but time has passed: due deadlines are run (as with every other event).
+    Tick,
+    /// A session's client said `Hello`: the session is new, comes back, or begins to reclaim.
+    /// Answered by [`Action::Opened`]; send [`Core::open_recalls`](super::Core::open_recalls)
+    /// first on the new connection.
+    SessionOpened {
+        /// The session.
+        session: SessionId,
+        /// The client's drift bound, parts per million; the larger of both sides' counts.
+        drift_ppm: u32,
+    },
+    /// The connection's round-trip time as now estimated; used for recalls sent from now on.
+    RoundTrip {
+        /// The session.
+        session: SessionId,
+        /// Its round-trip time.
+        rtt: Duration,
+    },
+    /// `Goodbye`, or a session is forgotten: everything it holds is released. Its operations
+    /// that wait stay until they are withdrawn or run.
+    SessionEnded {
+        /// The session.
+        session: SessionId,
+    },
+    /// A read wants to look at the store. Answered by [`Action::Admitted`], maybe later.
+    AdmitRead {
+        /// The operation. Forgotten once admitted.
+        op: OpId,
+        /// Who reads.
+        session: SessionId,
+        /// What the answer leaves behind.
+        kind: ReadKind,
+        /// What is read; many objects for a listing.
+        items: Vec<ReadItem>,
+    },
+    /// A change wants to run. Answered by [`Action::Admitted`], after which the change runs
+    /// until `FinishChange`, `Withdraw` or `Requeue`.
+    AdmitChange {
+        /// The operation.
+        op: OpId,
+        /// Who changes.
+        session: SessionId,
+        /// What it changes.
+        touches: Vec<Touch>,
+        /// Objects whose covered parts the requester has dropped itself: its own lease on the
+        /// others is recalled as well.
+        dropped: Vec<Handle>,
+        /// It writes back pages that the requester's kernel keeps locked until the answer.
+        writeback: bool,
+    },
+    /// The change turns out to touch other objects than it said: it waits again, at its old
+    /// place in the order. It must not have changed anything.
+    Requeue {
+        /// The operation, admitted or waiting.
+        op: OpId,
+        /// As in `AdmitChange`.
+        touches: Vec<Touch>,
+        /// As in `AdmitChange`.
+        dropped: Vec<Handle>,
+    },
+    /// The change has run (or failed). Answered by [`Action::Finished`].
+    FinishChange {
+        /// The operation; ignored unless it has been admitted.
+        op: OpId,
+        /// What its reply shows and the client would cache.
+        wants: Vec<(Handle, Parts)>,
+    },
+    /// The operation never runs (cancelled, or gone with its session). Has no answer.
+    Withdraw {
+        /// The operation.
+        op: OpId,
+    },
+    /// A recall's approval; unknown ones are ignored.
+    Approve {
+        /// Who approves.
+        session: SessionId,
+        /// The recall.
+        recall: RecallId,
+    },
+    /// A holder flushes on behalf of a recall and gets on: it stays renewed, for at most one
+    /// further term per recall.
+    Progress {
+        /// Who flushes.
+        session: SessionId,
+        /// The recall.
+        recall: RecallId,
+    },
+    /// A lease given back unasked. What a recall has asked for is still owed an approval.
+    Release {
+        /// Who gives back.
+        session: SessionId,
+        /// The object.
+        object: Handle,
+        /// Parts given back.
+        parts: Parts,
+        /// Newest stamp the client has seen for the object.
+        seen: Stamp,
+    },
+    /// The session has reclaimed everything it wants (see
+    /// [`Core::reclaim`](super::Core::reclaim)).
+    ReclaimDone {
+        /// The session.
+        session: SessionId,
+    },
+    /// An orderly end: everything is recalled from everybody and nothing granted any more.
+    Shutdown,
+}
+
+/// What the core wants done.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Answers `SessionOpened`.
+    Opened {
+        /// The session.
+        session: SessionId,
+        /// How it stands.
+        standing: Standing,
+        /// Whether its leases were renewed (valid for a term from when `Hello` was sent).
+        renewed: bool,
+    },
+    /// The operation may go to the store now. The leases are registered already.
+    Admitted {
+        /// The operation.
+        op: OpId,
+        /// What of a read's answer may be cached. Empty for changes.
+        grants: Vec<Grant>,
+    },
+    /// Answers `FinishChange`.
+    Finished {
+        /// The operation.
+        op: OpId,
+        /// The change's place in its session's stream; zero if the session has ended.
+        stamp: Stamp,
+        /// What of its reply may be cached; stamps are not below `stamp`.
+        grants: Vec<Grant>,
+    },
+    /// Send this recall, if the session has a connection.
+    Recall {
+        /// To whom.
+        session: SessionId,
+        /// What.
+        recall: Recall,
+    },
+    /// The session's leases have ended: it holds nothing until it says `Hello` again.
+    Expired {
+        /// The session.
+        session: SessionId,
+    },
+    /// All leases of the earlier life have ended or been reclaimed.
+    GraceEnded,
+}
+
+/// How a session stands when its client connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// The core doesn't know it: it holds nothing.
+    New,
+    /// Its leases stand.
+    Resumed,
+    /// Its leases had expired.
+    Expired,
+    /// It is on record from an earlier life and may reclaim; nothing is renewed before
+    /// `ReclaimDone`.
+    Reclaim,
+}
+
+/// Why a lease can't be reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum ReclaimRefusal {
+    /// There is no grace, it is over, or the session has said that it is done.
+    #[error("the session is not reclaiming")]
+    NotReclaiming,
+    /// What was cached under it may never have reached the disk.
+    #[error("the host crashed: read leases can't be reclaimed")]
+    HostCrashed,
+    /// A Write lease that was never logged.
+    #[error("no such write lease was granted")]
+    NotLogged,
+    /// Another session has a conflicting lease.
+    #[error("another session holds a conflicting lease")]
+    Conflict,
+}
+
+/// A lease to reclaim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reclaimed {
+    /// The object.
+    pub object: Handle,
+    /// What is covered.
+    pub parts: Parts,
+    /// The mode.
+    pub mode: Mode,
+}
+
+/// A session, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SessionStatus {
+    /// The session.
+    pub session: SessionId,
+    /// When its leases end; `None` if they have ended.
+    pub expires: Option<BootTime>,
+    /// Whether it may still reclaim leases of the server's earlier life.
+    pub reclaiming: bool,
+    /// Objects it holds a lease on.
+    pub leases: usize,
+    /// Recalls it has not approved.
+    pub recalls: usize,
+}
+
+/// An open recall, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RecallStatus {
+    /// The holder.
+    pub session: SessionId,
+    /// The recall.
+    pub recall: Recall,
+    /// When it was first sent.
+    pub sent: BootTime,
+    /// When the holder's leases end at the latest if it never approves.
+    pub until: BootTime,
+    /// Operations that wait for it.
+    pub waiting: Vec<OpId>,
+}
+
+/// An operation that waits, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Waiting {
+    /// The operation.
+    pub op: OpId,
+    /// Who asked for it.
+    pub session: SessionId,
+    /// Since when it waits.
+    pub since: BootTime,
+    /// Whose approvals it waits for.
+    pub holders: Vec<(SessionId, RecallId)>,
+    /// Operations that are before it.
+    pub behind: Vec<OpId>,
+    /// Whether it waits for the end of grace.
+    pub grace: bool,
+    /// When what it waits for itself ends at the latest (the operations before it have their
+    /// own).
+    pub until: Option<BootTime>,
+}
+
+/// Where an operation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpState {
+    /// It waits: it can be withdrawn and has then never happened.
+    Waiting,
+    /// A change that has been admitted and not finished.
+    Running,
+}

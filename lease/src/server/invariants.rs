@@ -1,0 +1,282 @@
+//! What is true of the core between any two events. Tests and models check it after each step.
+
+use super::api::{OpId, ReadKind};
+use super::op::{Kind, Need, Op};
+use super::session::{Session, Sid};
+use super::table::{ObjId, Object};
+use super::{Core, Timer};
+use crate::time::BootTime;
+use leasefs_protocol::{Parts, RecallId, Stamp};
+use std::collections::BTreeSet;
+
+type Checked = Result<(), String>;
+
+fn require(holds: bool, claim: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(claim()) }
+}
+
+impl Core {
+    /// Checks everything that is always true of a core whose actions have been taken in.
+    ///
+    /// # Errors
+    /// The first claim that doesn't hold.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        require(self.dirty.is_empty(), || "work is left undone".into())?;
+        for (id, object) in self.table.iter() {
+            self.check_object(id, object)
+                .map_err(|e| format!("object {}: {e}", object.handle))?;
+        }
+        for (sid, session) in self.sessions.iter() {
+            self.check_session(sid, session)
+                .map_err(|e| format!("session {}: {e}", session.id))?;
+        }
+        for (id, op) in &self.ops {
+            self.check_op(*id, op).map_err(|e| format!("{id:?}: {e}"))?;
+        }
+        self.check_timers()
+    }
+
+    fn check_object(&self, id: ObjId, object: &Object) -> Checked {
+        let used = !object.holders.is_empty() || self.table.is_busy(id);
+        require(used, || "kept though nobody needs it".into())?;
+        require(self.table.find(&object.handle) == Some(id), || {
+            "not found under its handle".into()
+        })?;
+        self.check_holders(id, object)?;
+        self.check_queue(id, object)?;
+        for (sid, recall) in object.recalls() {
+            let open = self.sessions.recall(*sid, *recall);
+            require(open.is_some_and(|r| r.object == Some(id)), || {
+                format!("recall {recall} is not one of its holder's")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// One writer or many readers of each part, each known to its session.
+    fn check_holders(&self, id: ObjId, object: &Object) -> Checked {
+        for holder in &object.holders {
+            let session = self.sessions.get(holder.session);
+            let listed = session.and_then(|s| s.leases.get(&holder.stamp));
+            require(listed == Some(&id), || {
+                format!("{holder:?} is not listed by its session")
+            })?;
+            require(session.is_some_and(Session::is_alive), || {
+                format!("{holder:?} has no live session")
+            })?;
+            let sound = !holder.parts.is_empty() && holder.parts.contains(holder.write);
+            require(sound, || format!("{holder:?} is unsound"))?;
+            let others = object.holders.iter().filter(|h| *h != holder);
+            for other in others {
+                require(other.session != holder.session, || "a holder twice".into())?;
+                require(!holder.write.intersects(other.parts), || {
+                    format!("{holder:?} writes what {other:?} holds")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_queue(&self, id: ObjId, object: &Object) -> Checked {
+        let queue = object.queue();
+        require(queue.is_sorted_by(|a, b| a.0 < b.0), || {
+            "the queue is out of order".into()
+        })?;
+        require(self.ops_at(id).count() == queue.len(), || {
+            "the queue names operations that are not there".into()
+        })?;
+        let running: Vec<_> = self
+            .ops_at(id)
+            .filter(|(_, op, _)| op.is_running())
+            .collect();
+        for (at, (first, op, need)) in running.iter().enumerate() {
+            self.check_running(object, op, need)?;
+            for (second, _, other) in running.iter().skip(at + 1) {
+                require(need.cover.meets(&other.cover).is_empty(), || {
+                    format!("{first:?} and {second:?} change the same at a time")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// No change runs while a lease stands against it. (Of names, single ones are recalled
+    /// and the holder keeps the rest.)
+    fn check_running(&self, object: &Object, op: &Op, need: &Need) -> Checked {
+        let own = self.sessions.find(op.session);
+        for holder in &object.holders {
+            let taken = op.takes_from(need, holder, own == Some(holder.session));
+            let against = taken.map_or(Parts::NONE, |cover| cover.parts);
+            require(against.is_empty(), || {
+                format!("a change of {op:?} runs against {holder:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_session(&self, sid: Sid, session: &Session) -> Checked {
+        let holds = !session.leases.is_empty() || !session.recalls.is_empty();
+        require(session.is_alive() || !holds, || "expired and holds".into())?;
+        let stamps = session.leases.keys().copied();
+        let recall_stamps = session.recalls.values().map(|r| r.stamp);
+        let newest = stamps.chain(recall_stamps).max();
+        require(newest.unwrap_or(Stamp(0)) <= session.last_stamp(), || {
+            "a stamp from the future".into()
+        })?;
+        let in_order = session
+            .recalls
+            .values()
+            .is_sorted_by(|a, b| a.stamp < b.stamp);
+        require(in_order, || "recalls are not in stamp order".into())?;
+        for (stamp, object) in &session.leases {
+            let held = self.table.get(*object).and_then(|o| o.holder(sid));
+            require(held.is_some_and(|h| h.stamp == *stamp), || {
+                format!("lists a lease of {stamp} that it doesn't hold")
+            })?;
+        }
+        let shedding = session.leases.range(..=session.shed_to).count();
+        require(shedding == session.shedding, || {
+            "miscounts what it sheds".into()
+        })?;
+        let overdue: BTreeSet<(BootTime, RecallId)> = session
+            .recalls
+            .iter()
+            .map(|(id, r)| (r.overdue_at, *id))
+            .collect();
+        require(overdue == session.overdue, || {
+            "misjudges what is overdue".into()
+        })?;
+        for id in session.recalls.keys() {
+            self.check_recall(sid, *id)
+                .map_err(|e| format!("recall {id}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// What is recalled is held until the approval, and who waits is known on both sides.
+    fn check_recall(&self, sid: Sid, id: RecallId) -> Checked {
+        let open = self.sessions.recall(sid, id).ok_or("is not there")?;
+        for op in &open.waiters {
+            let waits = self
+                .ops
+                .get(op)
+                .is_some_and(|op| op.waits.contains_key(&(sid, id)));
+            require(waits, || format!("{op:?} doesn't know that it waits"))?;
+        }
+        let Some(object) = open.object.and_then(|o| self.table.get(o)) else {
+            return require(open.object.is_none(), || "its object is gone".into());
+        };
+        require(object.recalls().contains(&(sid, id)), || {
+            "unknown to its object".into()
+        })?;
+        require(!open.cover.is_empty(), || "recalls nothing".into())?;
+        let held = object.holder(sid).map_or(Parts::NONE, |h| h.parts);
+        require(held.contains(open.cover.leased()), || {
+            format!("recalls {:?} of a holder of {held:?}", open.cover)
+        })
+    }
+
+    /// Whoever waits has a cause, the cause has an end, and none waits in a circle.
+    fn check_op(&self, id: OpId, op: &Op) -> Checked {
+        for need in &op.needs {
+            let queue = self.table.get(need.object).map_or(&[][..], |o| o.queue());
+            require(queue.contains(&(op.order, id)), || {
+                "missing in a queue".into()
+            })?;
+        }
+        for (sid, recall) in op.waits.keys() {
+            let open = self.sessions.recall(*sid, *recall);
+            require(open.is_some_and(|r| r.waiters.contains(&id)), || {
+                format!("waits for recall {recall}, which doesn't know it")
+            })?;
+            let ends = self.sessions.get(*sid).and_then(|s| s.expires);
+            require(ends.is_some(), || format!("recall {recall} has no end"))?;
+        }
+        if op.is_running() {
+            return require(op.waits.is_empty() && self.grace.is_none(), || {
+                "runs though it has to wait".into()
+            });
+        }
+        self.check_cause(op)?;
+        self.check_own_approval(op)
+    }
+
+    fn check_cause(&self, op: &Op) -> Checked {
+        let mut blockers = op.needs.iter().flat_map(|need| self.blockers(op, need));
+        let hidden = |need: &Need| {
+            let object = self.table.get(need.object);
+            let sid = self.sessions.find(op.session);
+            let hides = |o: &Object| !self.hidden_parts(sid, &o.handle, &need.cover).is_empty();
+            object.is_some_and(hides)
+        };
+        let caused = if op.is_exclusive() {
+            let shut = self.shutdown && op.is_fill();
+            !op.waits.is_empty() || self.grace.is_some() || shut || blockers.next().is_some()
+        } else if op.kind == Kind::Read(ReadKind::FillPages) {
+            self.shutdown || blockers.next().is_some() || op.needs.iter().any(hidden)
+        } else {
+            op.needs.iter().any(hidden)
+        };
+        require(caused, || "waits for nothing".into())?;
+        // Among operations the waits-for relation follows one total order.
+        for id in op.needs.iter().flat_map(|need| self.blockers(op, need)) {
+            let earlier = |o: &Op| o.is_running() || o.order < op.order;
+            require(self.ops.get(&id).is_some_and(earlier), || {
+                format!("waits for the later {id:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// No request that holds locks in its client's kernel waits for an approval of that client
+    /// for the same object.
+    fn check_own_approval(&self, op: &Op) -> Checked {
+        let Some(own) = self.sessions.find(op.session) else {
+            return Ok(());
+        };
+        if op.is_fill() {
+            let owes = |need: &Need| self.owes(own, need.object, Parts::DATA);
+            return require(!op.needs.iter().all(owes), || {
+                "fills pages and waits for its own session".into()
+            });
+        }
+        if !op.is_writeback() {
+            return Ok(());
+        }
+        for need in &op.needs {
+            for id in self.blockers(op, need) {
+                let blocker = self.ops.get(&id);
+                // Two write-backs of one object can't both be of pages under a Write lease.
+                let plain = blocker.filter(|b| !b.is_writeback());
+                let waits = plain.is_some_and(|b| self.waits_for(b, own, need.object));
+                require(!waits, || {
+                    format!("writes back behind {id:?}, which waits for its own session")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_timers(&self) -> Checked {
+        let mut fills = BTreeSet::new();
+        let mut others = BTreeSet::new();
+        for (at, timer) in &self.timers {
+            match timer {
+                Timer::Fill(op) => fills.insert((*at, *op)),
+                Timer::Grace | Timer::Session(_) => others.insert((*at, *timer)),
+            };
+        }
+        let live = self.sessions.iter();
+        let ends = live.filter_map(|(sid, s)| Some((s.expires?, Timer::Session(sid))));
+        let grace = self.grace.iter().map(|g| (g.ends, Timer::Grace));
+        let expected: BTreeSet<_> = ends.chain(grace).collect();
+        require(others == expected, || {
+            format!("timers are {others:?}, not {expected:?}")
+        })?;
+        for (at, id) in fills {
+            let waits = self.ops.get(&id).is_some_and(|op| op.patient_until == at);
+            require(waits, || format!("a timer for {id:?}, which is gone"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! Leases: granted, given back, asked back when there are too many.
+
+use super::Core;
+use super::cover::Cover;
+use super::op::{Cause, exclusive};
+use super::recall::Waiter;
+use super::session::Sid;
+use super::table::{Holder, ObjId};
+use crate::time::BootTime;
+use leasefs_protocol::{Grant, Handle, Mode, Parts, SessionId, Stamp};
+use std::ops::Bound;
+
+impl Core {
+    /// What of `cover` may be granted for reading while others work on the object: nothing that
+    /// a waiting or running change covers, nor what is hidden.
+    pub(super) fn grantable(&self, sid: Sid, handle: &Handle, cover: &Cover) -> Parts {
+        let object = self.table.find(handle);
+        let hidden = self.hidden_parts(Some(sid), handle, cover);
+        if self.shutdown || self.is_full(sid, object) {
+            return Parts::NONE;
+        }
+        cover.leased() - hidden - self.contested(object, cover)
+    }
+
+    /// Parts that a waiting or running change (or exclusive fill) covers.
+    fn contested(&self, object: Option<ObjId>, cover: &Cover) -> Parts {
+        let queue = object.and_then(|o| Some((o, self.table.get(o)?.queue())));
+        let Some((object, queue)) = queue else {
+            return Parts::NONE;
+        };
+        let mut contested = Parts::NONE;
+        for op in queue.iter().filter_map(|(_, id)| self.ops.get(id)) {
+            if op.is_exclusive()
+                && let Some(need) = op.need(object)
+            {
+                contested |= need.cover.meets(cover);
+            }
+        }
+        contested
+    }
+
+    /// A session that doesn't give back what it is asked for gets no lease on further objects.
+    fn is_full(&self, sid: Sid, object: Option<ObjId>) -> bool {
+        let max = self.config.max_leases_per_session;
+        let full = |s: &super::session::Session| s.leases.len() > max + max / 8;
+        let holds = object.and_then(|o| self.table.get(o)?.holder(sid));
+        holds.is_none() && self.sessions.get(sid).is_some_and(full)
+    }
+
+    /// Registers a lease. `cover` is what the session may now have cached anew.
+    pub(super) fn grant(
+        &mut self,
+        sid: Sid,
+        object: ObjId,
+        cover: &Cover,
+        parts: Parts,
+        mode: Mode,
+    ) -> Option<Grant> {
+        let handle = self.table.get(object)?.handle;
+        self.spoil_recalls(sid, object, &cover.known_to(parts), parts);
+        let session = self.sessions.get_mut(sid)?;
+        let stamp = session.next_stamp();
+        let holder = Holder {
+            session: sid,
+            parts,
+            write: exclusive(parts, mode),
+            stamp,
+        };
+        if let Some(before) = self.table.hold(object, holder) {
+            session.unlist(before);
+        }
+        session.leases.insert(stamp, object);
+        Some(Grant {
+            object: handle,
+            parts,
+            mode,
+            stamp,
+        })
+    }
+
+    /// The approval of a recall doesn't take what is granted after the recall was sent.
+    fn spoil_recalls(&mut self, sid: Sid, object: ObjId, granted: &Cover, parts: Parts) {
+        let (Some(object), Some(session)) = (self.table.get(object), self.sessions.get_mut(sid))
+        else {
+            return;
+        };
+        for id in object.recalls_of(sid) {
+            if let Some(open) = session.recalls.get_mut(&id) {
+                open.fresh.subtract(granted);
+                // One name granted again means that not all names are free to go.
+                open.fresh.parts = open.fresh.parts - parts;
+            }
+        }
+    }
+
+    /// Recalls a fresh grant for every waiting operation that it stands in the way of.
+    pub(super) fn recall_for_waiting(
+        &mut self,
+        now: BootTime,
+        sid: Sid,
+        object: ObjId,
+        grant: Grant,
+        cause: Cause,
+    ) {
+        let holder = Holder {
+            session: sid,
+            parts: grant.parts,
+            write: exclusive(grant.parts, grant.mode),
+            stamp: grant.stamp,
+        };
+        let holder_id = self.sessions.get(sid).map(|s| s.id);
+        let queue = self.table.get(object).map_or(&[][..], |o| o.queue());
+        let in_the_way = queue.iter().filter_map(|(_, id)| {
+            let op = self.ops.get(id).filter(|op| !op.is_running())?;
+            let own = Some(op.session) == holder_id;
+            Some((*id, op.takes_from(op.need(object)?, &holder, own)?))
+        });
+        let in_the_way: Vec<_> = in_the_way.collect();
+        for (op, taken) in in_the_way {
+            self.recall(now, sid, object, taken, Some(Waiter { op, cause }));
+            self.let_writebacks_pass(op);
+        }
+    }
+
+    /// Asks back the leases granted longest ago while there are too many.
+    pub(super) fn shed(&mut self, now: BootTime, sid: Sid) {
+        while let Some((object, held)) = self.next_to_shed(sid) {
+            self.recall(now, sid, object, Cover::parts(held), None);
+        }
+    }
+
+    fn next_to_shed(&mut self, sid: Sid) -> Option<(ObjId, Parts)> {
+        let session = self.sessions.get_mut(sid)?;
+        let kept = session.leases.len().saturating_sub(session.shedding);
+        if kept <= self.config.max_leases_per_session {
+            return None;
+        }
+        let rest = (Bound::Excluded(session.shed_to), Bound::Unbounded);
+        let (stamp, object) = session.leases.range(rest).next()?;
+        let (stamp, object) = (*stamp, *object);
+        session.shed_to = stamp;
+        session.shedding += 1;
+        let held = self.table.get(object)?.holder(sid)?.parts;
+        Some((object, held))
+    }
+
+    pub(super) fn release(&mut self, id: SessionId, handle: &Handle, parts: Parts, seen: Stamp) {
+        let (Some(sid), Some(object)) = (self.sessions.find(id), self.table.find(handle)) else {
+            return;
+        };
+        let holder = self.table.get(object).and_then(|o| o.holder(sid));
+        if holder.is_some_and(|h| h.stamp <= seen) {
+            let free = parts - self.owed(sid, object);
+            self.unhold(sid, object, free);
+        }
+    }
+
+    /// Parts for which the session owes an approval: it holds them until then.
+    fn owed(&self, sid: Sid, object: ObjId) -> Parts {
+        if self.owes_everything(sid) {
+            return Parts::ALL;
+        }
+        let session = self.sessions.get(sid);
+        let open = self
+            .table
+            .get(object)
+            .into_iter()
+            .flat_map(|o| o.recalls_of(sid));
+        let covers = open.filter_map(|id| session?.recalls.get(&id));
+        covers.fold(Parts::NONE, |owed, r| owed | r.cover.leased())
+    }
+
+    pub(super) fn unhold(&mut self, sid: Sid, object: ObjId, parts: Parts) {
+        let gone = self.table.unhold(object, sid, parts);
+        if let Some(stamp) = gone
+            && let Some(session) = self.sessions.get_mut(sid)
+        {
+            session.unlist(stamp);
+        }
+        self.dirty.insert(object);
+    }
+}

@@ -1,0 +1,157 @@
+//! The server's lease core: who holds which lease, who waits for whom, and until when.
+//!
+//! A pure state machine. [`Core::handle`] takes in what happened, [`Core::poll_action`] says what
+//! to do, [`Core::next_deadline`] when time alone changes something.
+//!
+//! - A **read** is admitted before the store is read; its leases are registered, with a stamp,
+//!   at that moment. A change that comes later finds them.
+//! - A **change** recalls all conflicting leases at once and runs when every holder has approved
+//!   or its session has expired, and every earlier change it meets has finished.
+//! - Reads that leave nothing behind without a lease never wait for a change. Page fills do, but
+//!   not while the holders are slow (then their lease is *born recalled*), and never while their
+//!   own session owes an approval for the object: its kernel may keep what the approval needs.
+//!
+//! What a page fill shows is its object's DATA, whatever parts the item names.
+
+mod api;
+mod change;
+mod cover;
+mod grace;
+mod invariants;
+mod lease;
+mod life;
+mod op;
+mod read;
+mod recall;
+mod session;
+mod slab;
+mod status;
+mod table;
+mod turn;
+
+pub use api::{
+    Action, Config, Event, Grace, LoggedWrites, OpId, OpState, ReadItem, ReadKind, RecallStatus,
+    ReclaimRefusal, Reclaimed, SessionStatus, Standing, Touch, Waiting,
+};
+
+use crate::time::BootTime;
+use op::{Arrival, Kind, Op};
+use session::{Sessions, Sid};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use table::{ObjId, Table};
+
+/// The lease core. Feed it with [`Core::handle`], then drain [`Core::poll_action`], and send
+/// [`Event::Tick`] at [`Core::next_deadline`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Core {
+    config: Config,
+    sessions: Sessions,
+    table: Table,
+    /// Waiting operations and running changes.
+    ops: BTreeMap<OpId, Op>,
+    arrivals: u64,
+    timers: BTreeSet<(BootTime, Timer)>,
+    grace: Option<grace::GraceState>,
+    shutdown: bool,
+    /// Objects where some operation may have become ready.
+    dirty: BTreeSet<ObjId>,
+    actions: VecDeque<Action>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Timer {
+    /// Grace ends.
+    Grace,
+    /// A session's leases end.
+    Session(Sid),
+    /// A page fill has been patient.
+    Fill(OpId),
+}
+
+impl Core {
+    /// A core that begins at `now`; in grace if `grace` names sessions.
+    pub fn new(config: Config, now: BootTime, grace: Option<Grace>) -> Self {
+        let grace = grace.and_then(|known| grace::GraceState::begin(known, now));
+        let timers = grace.iter().map(|g| (g.ends, Timer::Grace)).collect();
+        Self {
+            config,
+            sessions: Sessions::new(),
+            table: Table::new(),
+            ops: BTreeMap::new(),
+            arrivals: 0,
+            timers,
+            grace,
+            shutdown: false,
+            dirty: BTreeSet::new(),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what happened at `now`, which never goes back.
+    pub fn handle(&mut self, now: BootTime, event: Event) {
+        self.run_timers(now);
+        self.settle(now);
+        self.take_in(now, event);
+        self.settle(now);
+    }
+
+    fn take_in(&mut self, now: BootTime, event: Event) {
+        match event {
+            Event::Tick => {}
+            Event::SessionOpened { session, drift_ppm } => {
+                self.open_session(now, session, drift_ppm);
+            }
+            Event::RoundTrip { session, rtt } => self.note_round_trip(session, rtt),
+            Event::SessionEnded { session } => self.end_session(session),
+            Event::AdmitRead {
+                op,
+                session,
+                kind,
+                items,
+            } => self.admit_read(now, op, session, kind, items),
+            Event::AdmitChange {
+                op,
+                session,
+                touches,
+                dropped,
+                writeback,
+            } => {
+                let arrival = Arrival {
+                    op,
+                    session,
+                    kind: Kind::Change { writeback },
+                    wants: cover::of_change(touches),
+                    dropped,
+                };
+                self.admit_change(now, arrival);
+            }
+            Event::Requeue {
+                op,
+                touches,
+                dropped,
+            } => self.requeue(now, op, cover::of_change(touches), dropped),
+            Event::FinishChange { op, wants } => self.finish_change(now, op, wants),
+            Event::Withdraw { op } => self.withdraw(op),
+            Event::Approve { session, recall } => self.approve(session, recall),
+            Event::Progress { session, recall } => self.note_progress(now, session, recall),
+            Event::Release {
+                session,
+                object,
+                parts,
+                seen,
+            } => self.release(session, &object, parts, seen),
+            Event::ReclaimDone { session } => self.reclaim_done(now, session),
+            Event::Shutdown => self.shut_down(now),
+        }
+    }
+
+    /// The next thing to do. The actions for one session come in the order of their stamps.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Event::Tick`] is due at the latest.
+    pub fn next_deadline(&self) -> Option<BootTime> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+}

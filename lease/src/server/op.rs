@@ -1,0 +1,174 @@
+//! Operations that wait or run, and their order.
+
+use super::api::{OpId, OpState, ReadKind};
+use super::cover::{Cover, Want};
+use super::session::Sid;
+use super::table::{Holder, ObjId};
+use crate::time::BootTime;
+use leasefs_protocol::{Handle, Mode, Parts, RecallId, SessionId};
+use std::collections::BTreeMap;
+
+/// An operation's place. One total order over all objects, so that operations that take
+/// several objects can't wait for each other in a circle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Order {
+    slot: u64,
+    sub: u64,
+    arrival: u64,
+}
+
+impl Order {
+    pub(super) fn arrived(arrival: u64) -> Self {
+        Self {
+            slot: arrival,
+            sub: u64::MAX,
+            arrival,
+        }
+    }
+
+    /// This operation's place directly before `other` (but behind those moved there earlier).
+    pub(super) fn before(self, other: Order) -> Self {
+        let sub = match other.sub {
+            u64::MAX => self.arrival,
+            moved_too => moved_too.saturating_sub(1),
+        };
+        Self {
+            slot: other.slot,
+            sub,
+            arrival: self.arrival,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Read(ReadKind),
+    Change {
+        /// The requester's kernel keeps pages locked until the answer.
+        writeback: bool,
+    },
+}
+
+/// What an operation needs of one object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Need {
+    pub(super) object: ObjId,
+    pub(super) cover: Cover,
+    /// The requester's own lease doesn't stand in the way.
+    pub(super) own_allowed: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Op {
+    pub(super) session: SessionId,
+    pub(super) kind: Kind,
+    pub(super) state: OpState,
+    pub(super) order: Order,
+    pub(super) since: BootTime,
+    /// A page fill that has waited until then is answered with a born-recalled lease.
+    pub(super) patient_until: BootTime,
+    /// When the last of the holders it has to wait for ends at the latest. From then on nothing
+    /// is granted that it would have to wait for.
+    pub(super) latest: BootTime,
+    /// One per object.
+    pub(super) needs: Vec<Need>,
+    /// Unapproved recalls it waits for, and why.
+    pub(super) waits: BTreeMap<(Sid, RecallId), Cause>,
+}
+
+/// Why an operation waits for a recall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Cause {
+    /// The holder came first.
+    Holder,
+    /// The lease was granted, born recalled, past the waiting operation.
+    Born,
+}
+
+impl Op {
+    pub(super) fn need(&self, object: ObjId) -> Option<&Need> {
+        self.needs.iter().find(|need| need.object == object)
+    }
+
+    /// Whether others that meet it have to wait for it: changes and exclusive fills.
+    pub(super) fn is_exclusive(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::Change { .. } | Kind::Read(ReadKind::FillForStore)
+        )
+    }
+
+    pub(super) fn is_fill(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::Read(ReadKind::FillPages | ReadKind::FillForStore)
+        )
+    }
+
+    pub(super) fn is_writeback(&self) -> bool {
+        matches!(self.kind, Kind::Change { writeback: true })
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.state == OpState::Running
+    }
+
+    /// What `holder` has to give up before the operation may go on.
+    pub(super) fn takes_from(&self, need: &Need, holder: &Holder, own: bool) -> Option<Cover> {
+        if own && need.own_allowed {
+            return None;
+        }
+        let taken = if self.is_exclusive() {
+            need.cover.known_to(holder.parts)
+        } else {
+            Cover::parts(need.cover.leased() & holder.write)
+        };
+        (!taken.is_empty()).then_some(taken)
+    }
+}
+
+/// A read or change on its way into the table.
+#[derive(Clone, Debug)]
+pub(super) struct Arrival {
+    pub(super) op: OpId,
+    pub(super) session: SessionId,
+    pub(super) kind: Kind,
+    pub(super) wants: Vec<Want>,
+    /// Of a change: objects whose covered parts the requester has dropped itself.
+    pub(super) dropped: Vec<Handle>,
+}
+
+impl Arrival {
+    /// Reads never wait for their own session's leases.
+    pub(super) fn own_allowed(&self, handle: &Handle) -> bool {
+        matches!(self.kind, Kind::Read(_)) || self.dropped.contains(handle)
+    }
+}
+
+/// The parts of which a grant in this mode is exclusive.
+pub(super) fn exclusive(parts: Parts, mode: Mode) -> Parts {
+    match mode {
+        Mode::Read => Parts::NONE,
+        Mode::Write => parts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_before_another_goes_behind_those_that_went_there_earlier() {
+        let [change, next] = [3, 4].map(Order::arrived);
+        let [first, second] = [7, 8].map(|n| Order::arrived(n).before(change));
+        assert!(Order::arrived(2) < first && first < second && second < change && change < next);
+    }
+
+    #[test]
+    fn what_goes_before_one_that_went_before_another_is_before_both() {
+        let change = Order::arrived(3);
+        let moved = Order::arrived(7).before(change);
+        let further = Order::arrived(8).before(moved);
+        assert!(further < moved && moved < change);
+    }
+}

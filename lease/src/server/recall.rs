@@ -1,0 +1,332 @@
+//! Recalls: issued, shared, approved, extended.
+
+use super::Core;
+use super::api::{Action, OpId};
+use super::cover::Cover;
+use super::op::{Cause, Op};
+use super::session::{OpenRecall, Sid};
+use super::table::ObjId;
+use crate::time::BootTime;
+use leasefs_protocol::{Handle, Parts, Recall, RecallId, Scope, SessionId};
+use std::collections::BTreeSet;
+
+/// An operation that will wait for a recall.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    pub(super) op: OpId,
+    pub(super) cause: Cause,
+}
+
+impl Core {
+    /// Recalls what `op` needs of every object from everyone who has it.
+    pub(super) fn recall_conflicts(&mut self, now: BootTime, id: OpId) {
+        let Some(op) = self.ops.get(&id) else {
+            return;
+        };
+        let waiter = Waiter {
+            op: id,
+            cause: Cause::Holder,
+        };
+        for (sid, object, taken) in self.conflicts(op) {
+            self.recall(now, sid, object, taken, Some(waiter));
+        }
+        self.let_writebacks_pass(id);
+    }
+
+    fn conflicts(&self, op: &Op) -> Vec<(Sid, ObjId, Cover)> {
+        let own = self.sessions.find(op.session);
+        let mut conflicts = Vec::new();
+        for need in &op.needs {
+            let holders = self.table.get(need.object).map_or(&[][..], |o| &o.holders);
+            conflicts.extend(holders.iter().filter_map(|holder| {
+                let taken = op.takes_from(need, holder, own == Some(holder.session))?;
+                Some((holder.session, need.object, taken))
+            }));
+        }
+        conflicts
+    }
+
+    /// Asks a holder for `taken`, as far as no open recall has asked for it already.
+    pub(super) fn recall(
+        &mut self,
+        now: BootTime,
+        sid: Sid,
+        object: ObjId,
+        mut taken: Cover,
+        waiter: Option<Waiter>,
+    ) {
+        for shared in self.shared_recalls(sid, object, &taken) {
+            if let Some(open) = self.sessions.recall(sid, shared) {
+                taken.subtract(&open.fresh);
+            }
+            self.wait_for(waiter, sid, shared);
+        }
+        if !taken.is_empty()
+            && let Some(recall) = self.issue(now, sid, Some(object), taken)
+        {
+            self.wait_for(waiter, sid, recall);
+        }
+    }
+
+    /// Open recalls whose approval serves for part of `taken`.
+    fn shared_recalls(&self, sid: Sid, object: ObjId, taken: &Cover) -> Vec<RecallId> {
+        let Some(session) = self.sessions.get(sid) else {
+            return Vec::new();
+        };
+        if let Some(everything) = session.everything {
+            return vec![everything];
+        }
+        let serves = |id: &RecallId| {
+            let recall = session.recalls.get(id);
+            recall.is_some_and(|r| !r.fresh.meets(taken).is_empty())
+        };
+        let open = self.table.get(object).into_iter();
+        open.flat_map(|o| o.recalls_of(sid))
+            .filter(serves)
+            .collect()
+    }
+
+    fn issue(
+        &mut self,
+        now: BootTime,
+        sid: Sid,
+        object: Option<ObjId>,
+        cover: Cover,
+    ) -> Option<RecallId> {
+        let session = self.sessions.get_mut(sid)?;
+        let id = session.next_recall();
+        let overdue_at = now + session.patience(&self.config);
+        let recall = OpenRecall {
+            stamp: session.next_stamp(),
+            object,
+            fresh: cover.clone(),
+            cover,
+            sent: now,
+            overdue_at,
+            extended_to: overdue_at + self.config.term,
+            waiters: BTreeSet::new(),
+        };
+        session.overdue.insert((overdue_at, id));
+        let (session_id, handle) = (session.id, object.and_then(|o| self.table.get(o)));
+        let message = message(id, &recall, handle.map(|o| o.handle));
+        session.recalls.insert(id, recall);
+        if let Some(object) = object {
+            self.table.open_recall(object, sid, id);
+            // Page fills of the session must not wait any longer.
+            self.dirty.insert(object);
+        }
+        self.actions.push_back(Action::Recall {
+            session: session_id,
+            recall: message,
+        });
+        Some(id)
+    }
+
+    fn wait_for(&mut self, waiter: Option<Waiter>, sid: Sid, recall: RecallId) {
+        let Some(Waiter { op: id, cause }) = waiter else {
+            return;
+        };
+        let (Some(op), Some(session)) = (self.ops.get_mut(&id), self.sessions.get_mut(sid)) else {
+            return;
+        };
+        let until = session
+            .recalls
+            .get(&recall)
+            .map(|open| session.latest_end(open, &self.config));
+        let Some(open) = session.recalls.get_mut(&recall) else {
+            return;
+        };
+        open.waiters.insert(id);
+        let known = op.waits.entry((sid, recall)).or_insert(cause);
+        *known = cause.min(*known);
+        if cause == Cause::Holder {
+            op.latest = op.latest.max(until.unwrap_or_default());
+        }
+    }
+
+    /// A holder keeps pages locked for write-back until it is answered: what it writes back goes
+    /// before the operation that waits for its approval of the same object.
+    pub(super) fn let_writebacks_pass(&mut self, waiting: OpId) {
+        let Some(op) = self.ops.get(&waiting).filter(|op| op.is_exclusive()) else {
+            return;
+        };
+        let place = op.order;
+        let behind = op.needs.iter().flat_map(|need| {
+            let others = self.ops_at(need.object);
+            others.map(move |(id, other, _)| (need.object, id, other))
+        });
+        let passes = behind.filter(|(object, _, other)| {
+            let waits = other.is_writeback() && !other.is_running() && other.order > place;
+            let owner = self.sessions.find(other.session).filter(|_| waits);
+            owner.is_some_and(|owner| self.waits_for(op, owner, *object))
+        });
+        let passing: BTreeSet<OpId> = passes.map(|(_, id, _)| id).collect();
+        for id in passing {
+            self.move_before(id, place);
+        }
+    }
+
+    pub(super) fn approve(&mut self, id: SessionId, recall: RecallId) {
+        let Some(sid) = self.sessions.find(id) else {
+            return;
+        };
+        let Some(open) = self.sessions.recall(sid, recall) else {
+            return;
+        };
+        let (cover, fresh) = (open.cover.clone(), open.fresh.parts);
+        match open.object {
+            None => self.drop_everything(sid),
+            Some(object) => {
+                self.close_recall(sid, recall);
+                for older in self.older_recalls(sid, object, recall) {
+                    self.shrink_recall(sid, older, &cover);
+                }
+                self.unhold(sid, object, fresh);
+            }
+        }
+    }
+
+    fn older_recalls(&self, sid: Sid, object: ObjId, recall: RecallId) -> Vec<RecallId> {
+        let open = self
+            .table
+            .get(object)
+            .into_iter()
+            .flat_map(|o| o.recalls_of(sid));
+        open.filter(|other| *other < recall).collect()
+    }
+
+    /// The approval of a newer recall stands for an older one as far as both cover the same.
+    fn shrink_recall(&mut self, sid: Sid, recall: RecallId, approved: &Cover) {
+        let session = self.sessions.get_mut(sid);
+        let Some(open) = session.and_then(|s| s.recalls.get_mut(&recall)) else {
+            return;
+        };
+        open.cover.subtract(approved);
+        open.fresh.subtract(approved);
+        if open.cover.is_empty() {
+            self.close_recall(sid, recall);
+        }
+    }
+
+    /// Forgets a recall; nobody waits for it any longer.
+    pub(super) fn close_recall(&mut self, sid: Sid, recall: RecallId) {
+        let Some(session) = self.sessions.get_mut(sid) else {
+            return;
+        };
+        let Some(open) = session.recalls.remove(&recall) else {
+            return;
+        };
+        session.overdue.remove(&(open.overdue_at, recall));
+        if session.everything == Some(recall) {
+            session.everything = None;
+        }
+        if let Some(object) = open.object {
+            self.table.close_recall(object, sid, recall);
+            self.dirty.insert(object);
+        }
+        for op in open.waiters {
+            self.stop_waiting(op, sid, recall);
+        }
+    }
+
+    pub(super) fn note_progress(&mut self, now: BootTime, id: SessionId, recall: RecallId) {
+        let Some(session) = self
+            .sessions
+            .find(id)
+            .and_then(|sid| self.sessions.get_mut(sid))
+        else {
+            return;
+        };
+        let patience = session.patience(&self.config);
+        let Some(open) = session.recalls.get_mut(&recall) else {
+            return;
+        };
+        let before = open.overdue_at;
+        open.overdue_at = before.max((now + patience).min(open.extended_to));
+        session.overdue.remove(&(before, recall));
+        session.overdue.insert((open.overdue_at, recall));
+        let Some(open) = session.recalls.get(&recall) else {
+            return;
+        };
+        let until = session.latest_end(open, &self.config);
+        for id in &open.waiters {
+            if let Some(op) = self.ops.get_mut(id) {
+                op.latest = op.latest.max(until);
+            }
+        }
+    }
+
+    pub(super) fn shut_down(&mut self, now: BootTime) {
+        self.shutdown = true;
+        let holds = |(sid, s): (Sid, &super::session::Session)| {
+            (!s.leases.is_empty() && s.everything.is_none()).then_some(sid)
+        };
+        let holders: Vec<Sid> = self.sessions.iter().filter_map(holds).collect();
+        for sid in holders {
+            let recall = self.issue(now, sid, None, Cover::parts(Parts::ALL));
+            if let Some(session) = self.sessions.get_mut(sid) {
+                session.everything = recall;
+            }
+        }
+        // Page fills of sessions that owe an approval must not wait any longer.
+        let objects = self
+            .ops
+            .values()
+            .flat_map(|op| op.needs.iter().map(|n| n.object));
+        self.dirty.extend(objects);
+    }
+
+    /// Whether the session has an open recall of `parts` of the object. What is recalled is held
+    /// until the approval, so nobody else can have changed it.
+    pub(super) fn owes(&self, sid: Sid, object: ObjId, parts: Parts) -> bool {
+        let Some(session) = self.sessions.get(sid) else {
+            return false;
+        };
+        let covers = |id: RecallId| {
+            let recall = session.recalls.get(&id);
+            recall.is_some_and(|r| r.cover.parts.intersects(parts))
+        };
+        let mut open = self
+            .table
+            .get(object)
+            .into_iter()
+            .flat_map(|o| o.recalls_of(sid));
+        open.any(covers)
+    }
+
+    /// Whether the session has an open recall of everything.
+    pub(super) fn owes_everything(&self, sid: Sid) -> bool {
+        self.sessions
+            .get(sid)
+            .is_some_and(|s| s.everything.is_some())
+    }
+
+    /// The session's unapproved recalls, in the order they were first sent: to be sent again,
+    /// before anything else, on a new connection.
+    pub fn open_recalls(&self, session: SessionId) -> Vec<Recall> {
+        let session = self
+            .sessions
+            .find(session)
+            .and_then(|sid| self.sessions.get(sid));
+        let recalls = session.into_iter().flat_map(|s| &s.recalls);
+        recalls.map(|(id, open)| self.message(*id, open)).collect()
+    }
+
+    pub(super) fn message(&self, id: RecallId, open: &OpenRecall) -> Recall {
+        let object = open.object.and_then(|o| self.table.get(o));
+        message(id, open, object.map(|o| o.handle))
+    }
+}
+
+fn message(id: RecallId, open: &OpenRecall, object: Option<Handle>) -> Recall {
+    let scope = object.map_or(Scope::Everything, |object| Scope::Object {
+        object,
+        parts: open.cover.parts,
+        names: open.cover.names.clone(),
+    });
+    Recall {
+        id,
+        stamp: open.stamp,
+        scope,
+    }
+}

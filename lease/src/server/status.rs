@@ -1,0 +1,103 @@
+//! What people may want to know.
+
+use super::Core;
+use super::api::{OpId, OpState, RecallStatus, SessionStatus, Waiting};
+use super::op::{Cause, Op};
+use super::session::{OpenRecall, Session};
+use leasefs_protocol::RecallId;
+
+impl Core {
+    /// Where an operation stands; `None` if it is unknown, withdrawn, finished, or a read that
+    /// has been admitted.
+    pub fn op_state(&self, op: OpId) -> Option<OpState> {
+        self.ops.get(&op).map(|op| op.state)
+    }
+
+    /// Whether nobody holds a lease or owes an approval, and no change runs or waits: after
+    /// [`Event::Shutdown`](super::Event::Shutdown) this makes the end an orderly one. Not in
+    /// grace: leases of the earlier life may be alive.
+    pub fn all_quiet(&self) -> bool {
+        let quiet = |s: &Session| s.leases.is_empty() && s.recalls.is_empty();
+        let changes = self.ops.values().any(|op| op.is_exclusive());
+        self.grace.is_none() && !changes && self.sessions.iter().all(|(_, s)| quiet(s))
+    }
+
+    /// Sessions, in the order of their ids.
+    pub fn sessions(&self) -> Vec<SessionStatus> {
+        let status = |session: &Session| SessionStatus {
+            session: session.id,
+            expires: session.expires,
+            reclaiming: session.reclaiming,
+            leases: session.leases.len(),
+            recalls: session.recalls.len(),
+        };
+        self.sessions.iter().map(|(_, s)| status(s)).collect()
+    }
+
+    /// Sessions on record from the server's earlier life that have not finished reclaiming.
+    pub fn sessions_missing(&self) -> usize {
+        self.grace.as_ref().map_or(0, |g| g.missing())
+    }
+
+    /// Leases of all sessions together.
+    pub fn lease_count(&self) -> usize {
+        self.sessions.iter().map(|(_, s)| s.leases.len()).sum()
+    }
+
+    /// Open recalls of all sessions.
+    pub fn recalls(&self) -> Vec<RecallStatus> {
+        let status = |session: &Session, id: RecallId, open: &OpenRecall| RecallStatus {
+            session: session.id,
+            recall: self.message(id, open),
+            sent: open.sent,
+            until: session.latest_end(open, &self.config),
+            waiting: open.waiters.iter().copied().collect(),
+        };
+        let of_session = |s: &Session| -> Vec<RecallStatus> {
+            s.recalls
+                .iter()
+                .map(|(id, open)| status(s, *id, open))
+                .collect()
+        };
+        self.sessions
+            .iter()
+            .flat_map(|(_, s)| of_session(s))
+            .collect()
+    }
+
+    /// Operations that wait, in the order of their numbers.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        let waiting = self.ops.iter().filter(|(_, op)| !op.is_running());
+        waiting.map(|(id, op)| self.explain(*id, op)).collect()
+    }
+
+    fn explain(&self, id: OpId, op: &Op) -> Waiting {
+        let mut holders = Vec::new();
+        let mut until = self.grace.as_ref().map(|g| g.ends);
+        for ((sid, recall), cause) in &op.waits {
+            if let Some(session) = self.sessions.get(*sid) {
+                let open = session
+                    .recalls
+                    .get(recall)
+                    .filter(|_| *cause <= Cause::Born);
+                until = until.max(open.map(|r| session.latest_end(r, &self.config)));
+                holders.push((session.id, *recall));
+            }
+        }
+        let mut behind: Vec<OpId> = Vec::new();
+        for need in &op.needs {
+            behind.extend(self.blockers(op, need));
+        }
+        behind.sort_unstable();
+        behind.dedup();
+        Waiting {
+            op: id,
+            session: op.session,
+            since: op.since,
+            holders,
+            behind,
+            grace: self.grace.is_some(),
+            until,
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Whose turn it is at an object.
+
+use super::Core;
+use super::api::{Action, OpId, OpState, ReadKind};
+use super::cover::Want;
+use super::op::{Cause, Kind, Need, Op};
+use super::read::Verdict;
+use super::table::ObjId;
+use crate::time::BootTime;
+use leasefs_protocol::{Parts, RawName};
+use std::collections::HashSet;
+
+/// What several operations cover together.
+#[derive(Clone, Debug, Default)]
+struct Claims<'a> {
+    parts: Parts,
+    names: HashSet<&'a RawName>,
+}
+
+impl<'a> Claims<'a> {
+    fn add(&mut self, need: &'a Need) {
+        self.parts |= need.cover.parts;
+        self.names.extend(&need.cover.names);
+    }
+
+    fn meet(&self, need: &Need) -> bool {
+        let all_names = self.parts.contains(Parts::NAMES);
+        let whole = self.parts.intersects(need.cover.parts)
+            || (all_names && !need.cover.names.is_empty())
+            || (need.cover.parts.contains(Parts::NAMES) && !self.names.is_empty());
+        whole
+            || need
+                .cover
+                .names
+                .iter()
+                .any(|name| self.names.contains(name))
+    }
+}
+
+/// What stands before a page fill at its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Outlook {
+    /// A change of the data runs.
+    running: bool,
+    /// Changes of the data wait before it; the earliest time one of them gives up waiting.
+    waiting: Option<BootTime>,
+    /// One of them waits for a holder that takes too long.
+    held_up: bool,
+}
+
+impl Outlook {
+    /// For a fill that arrives now.
+    pub(super) fn behind_all(core: &Core, now: BootTime, object: ObjId) -> Self {
+        let mut outlook = Self::default();
+        for (_, op, need) in core.ops_at(object).filter(|(_, op, _)| op.is_exclusive()) {
+            outlook.add(core, now, op, need);
+        }
+        outlook
+    }
+
+    fn behind_running(core: &Core, object: ObjId) -> Self {
+        let mut at = core.ops_at(object);
+        let running = at.any(|(_, op, need)| op.is_running() && changes_data(need));
+        Self {
+            running,
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, core: &Core, now: BootTime, op: &Op, need: &Need) {
+        if !changes_data(need) {
+            return;
+        }
+        if op.is_running() {
+            self.running = true;
+            return;
+        }
+        self.waiting = Some(self.waiting.map_or(op.latest, |at| at.min(op.latest)));
+        self.held_up |= core.is_held_up(now, op);
+    }
+
+    /// A lease past waiting changes is given only while their own holders keep them waiting,
+    /// and not for ever: else a stream of readers could starve them.
+    pub(super) fn for_fill(&self, now: BootTime, patient_until: BootTime) -> Verdict {
+        match self.waiting {
+            _ if self.running => Verdict::Wait,
+            None => Verdict::Fill(Cause::Holder),
+            Some(latest) if latest.has_come(now) => Verdict::Wait,
+            Some(_) if self.held_up || patient_until.has_come(now) => Verdict::Fill(Cause::Born),
+            Some(_) => Verdict::Wait,
+        }
+    }
+}
+
+fn changes_data(need: &Need) -> bool {
+    need.cover.parts.contains(Parts::DATA)
+}
+
+/// An operation whose turn has come.
+enum Ready {
+    Change,
+    Store,
+    Read(Vec<Verdict>),
+}
+
+impl Core {
+    /// Lets everything go on that can.
+    pub(super) fn settle(&mut self, now: BootTime) {
+        while let Some(object) = self.dirty.pop_first() {
+            while let Some((id, ready)) = self.next_ready(now, object) {
+                match ready {
+                    Ready::Change => self.run_change(id),
+                    Ready::Store => self.admit_store(now, id),
+                    Ready::Read(verdicts) => self.admit_waiting(now, id, verdicts),
+                }
+            }
+            self.table.tidy(object);
+        }
+    }
+
+    fn run_change(&mut self, id: OpId) {
+        if let Some(op) = self.ops.get_mut(&id) {
+            op.state = OpState::Running;
+            let grants = Vec::new();
+            self.actions.push_back(Action::Admitted { op: id, grants });
+        }
+    }
+
+    /// Operations at an object, in their order.
+    pub(super) fn ops_at(&self, object: ObjId) -> impl Iterator<Item = (OpId, &Op, &Need)> {
+        let queue = self.table.get(object).map_or(&[][..], |o| o.queue());
+        queue.iter().filter_map(move |(_, id)| {
+            let op = self.ops.get(id)?;
+            Some((*id, op, op.need(object)?))
+        })
+    }
+
+    /// The first operation at the object that may go on.
+    fn next_ready(&self, now: BootTime, object: ObjId) -> Option<(OpId, Ready)> {
+        let mut claims = Claims::default();
+        let mut outlook = Outlook::behind_running(self, object);
+        let running = self.ops_at(object).filter(|(_, op, _)| op.is_running());
+        running.for_each(|(_, _, need)| claims.add(need));
+        for (id, op, need) in self.ops_at(object).filter(|(_, op, _)| !op.is_running()) {
+            let ready = if op.is_exclusive() {
+                self.ready_exclusive(op, object, claims.meet(need))
+            } else {
+                self.ready_read(now, op, object, &outlook)
+            };
+            if let Some(ready) = ready {
+                return Some((id, ready));
+            }
+            if op.is_exclusive() {
+                claims.add(need);
+                outlook.add(self, now, op, need);
+            }
+        }
+        None
+    }
+
+    fn ready_exclusive(&self, op: &Op, at: ObjId, blocked_here: bool) -> Option<Ready> {
+        let store = op.is_fill();
+        if store && let Some(verdicts) = self.released_store(op) {
+            return Some(Ready::Read(verdicts));
+        }
+        let stopped = self.grace.is_some() || (store && self.shutdown);
+        if blocked_here || stopped || !op.waits.is_empty() {
+            return None;
+        }
+        let mut elsewhere = op.needs.iter().filter(|need| need.object != at);
+        if elsewhere.any(|need| self.blockers(op, need).next().is_some()) {
+            return None;
+        }
+        Some(if store { Ready::Store } else { Ready::Change })
+    }
+
+    /// An exclusive fill is answered without its lease if its session owes an approval for the
+    /// object, or has lost its leases and nothing is hidden from it.
+    fn released_store(&self, op: &Op) -> Option<Vec<Verdict>> {
+        let sid = self.sessions.find(op.session);
+        let owes_all = sid.is_some_and(|sid| self.owes_everything(sid));
+        let dead = self.sessions.alive(op.session).is_none();
+        let released = |need: &Need| {
+            let Some(object) = self.table.get(need.object) else {
+                return true;
+            };
+            let owes = sid.is_some_and(|sid| self.owes(sid, need.object, Parts::DATA));
+            let hidden = self.hidden_parts(sid, &object.handle, &need.cover);
+            owes || ((owes_all || dead) && hidden.is_empty())
+        };
+        let answer = || vec![Verdict::Answer; op.needs.len()];
+        op.needs.iter().all(released).then(answer)
+    }
+
+    fn ready_read(&self, now: BootTime, op: &Op, at: ObjId, here: &Outlook) -> Option<Ready> {
+        let Kind::Read(kind) = op.kind else {
+            return None;
+        };
+        let verdict = |need: &Need| {
+            let Some(object) = self.table.get(need.object) else {
+                return Verdict::Answer;
+            };
+            if kind != ReadKind::FillPages {
+                let want = Want {
+                    handle: object.handle,
+                    cover: need.cover.clone(),
+                };
+                return self.plain_verdict(op.session, kind, &want);
+            }
+            let elsewhere = (need.object != at).then(|| self.outlook_for(now, op, need.object));
+            let outlook = elsewhere.unwrap_or(*here);
+            self.fill_verdict(now, op.session, op.patient_until, &object.handle, &outlook)
+        };
+        let mut verdicts = Vec::with_capacity(op.needs.len());
+        for need in &op.needs {
+            match verdict(need) {
+                Verdict::Wait => return None,
+                go_on => verdicts.push(go_on),
+            }
+        }
+        Some(Ready::Read(verdicts))
+    }
+
+    fn outlook_for(&self, now: BootTime, fill: &Op, object: ObjId) -> Outlook {
+        let mut outlook = Outlook::behind_running(self, object);
+        let earlier = self
+            .ops_at(object)
+            .filter(|(_, op, _)| op.order < fill.order);
+        for (_, op, need) in earlier.filter(|(_, op, _)| op.is_exclusive()) {
+            outlook.add(self, now, op, need);
+        }
+        outlook
+    }
+
+    /// Operations that `op` has to let finish first at one of its objects.
+    pub(super) fn blockers<'a>(
+        &'a self,
+        op: &'a Op,
+        need: &'a Need,
+    ) -> impl Iterator<Item = OpId> + 'a {
+        let before = |other: &Op| other.is_running() || other.order < op.order;
+        let at = self.ops_at(need.object);
+        at.filter(move |(_, other, theirs)| {
+            other.order != op.order
+                && other.is_exclusive()
+                && before(other)
+                && !theirs.cover.meets(&need.cover).is_empty()
+        })
+        .map(|(id, _, _)| id)
+    }
+}

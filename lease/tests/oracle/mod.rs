@@ -1,0 +1,385 @@
+//! What clients may believe, kept apart from the core's own books: a second opinion on whether
+//! an admission is safe.
+
+use leasefs_lease::server::{Action, Event, OpId, ReadItem, ReadKind, Touch};
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::{
+    Grant, Handle, Mode, Parts, RawName, Recall, RecallId, Scope, SessionId, Stamp,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// One thing a client can have cached of an object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Item {
+    Part(Parts),
+    Name(Vec<u8>),
+}
+
+const WHOLE: [Parts; 3] = [Parts::ATTRS, Parts::DATA, Parts::LISTING];
+
+#[derive(Clone, Debug, Default)]
+struct Client {
+    /// When its own clock ends its leases.
+    valid_until: BootTime,
+    cached: BTreeMap<(Handle, Item), Stamp>,
+    stores: BTreeMap<Handle, Stamp>,
+    recalls: BTreeMap<RecallId, Recall>,
+    newest: Stamp,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Read {
+        session: SessionId,
+        kind: ReadKind,
+        items: Vec<ReadItem>,
+    },
+    Change {
+        session: SessionId,
+        touches: Vec<Touch>,
+        dropped: Vec<Handle>,
+        running: bool,
+    },
+}
+
+/// The clients' side of a walk.
+#[derive(Clone, Debug, Default)]
+pub struct Oracle {
+    term: Duration,
+    clients: BTreeMap<SessionId, Client>,
+    ops: BTreeMap<OpId, Op>,
+}
+
+impl Oracle {
+    pub fn new(term: Duration) -> Self {
+        Self {
+            term,
+            ..Self::default()
+        }
+    }
+
+    /// Recalls the session has not approved.
+    pub fn recalls(&self, session: SessionId) -> Vec<RecallId> {
+        let client = self.clients.get(&session);
+        client.map_or(Vec::new(), |c| c.recalls.keys().copied().collect())
+    }
+
+    /// Changes that have been admitted and not finished.
+    pub fn running(&self) -> Vec<OpId> {
+        let running = |op: &Op| matches!(op, Op::Change { running: true, .. });
+        let ops = self.ops.iter().filter(|(_, op)| running(op));
+        ops.map(|(id, _)| *id).collect()
+    }
+
+    /// Operations that have not been admitted.
+    pub fn waiting(&self) -> Vec<OpId> {
+        let running = |op: &Op| matches!(op, Op::Change { running: true, .. });
+        let ops = self.ops.iter().filter(|(_, op)| !running(op));
+        ops.map(|(id, _)| *id).collect()
+    }
+
+    pub fn renewed(&mut self, session: SessionId, now: BootTime) {
+        self.clients.entry(session).or_default().valid_until = now + self.term;
+    }
+
+    /// Before the core takes in an event.
+    pub fn sees(&mut self, event: &Event) {
+        match event.clone() {
+            Event::AdmitRead {
+                op,
+                session,
+                kind,
+                items,
+            } => {
+                self.ops.insert(
+                    op,
+                    Op::Read {
+                        session,
+                        kind,
+                        items,
+                    },
+                );
+            }
+            Event::AdmitChange {
+                op,
+                session,
+                touches,
+                dropped,
+                ..
+            } => {
+                let running = false;
+                self.ops.insert(
+                    op,
+                    Op::Change {
+                        session,
+                        touches,
+                        dropped,
+                        running,
+                    },
+                );
+            }
+            Event::Requeue {
+                op,
+                touches: new,
+                dropped: drops,
+            } => {
+                if let Some(Op::Change {
+                    touches,
+                    dropped,
+                    running,
+                    ..
+                }) = self.ops.get_mut(&op)
+                {
+                    (*touches, *dropped, *running) = (new, drops, false);
+                }
+            }
+            Event::Withdraw { op } => drop(self.ops.remove(&op)),
+            Event::SessionEnded { session } => drop(self.clients.remove(&session)),
+            Event::Approve { session, recall } => self.approve(session, recall),
+            Event::Release {
+                session,
+                object,
+                parts,
+                seen,
+            } => {
+                if let Some(client) = self.clients.get_mut(&session) {
+                    client.forget(
+                        &Scope::Object {
+                            object,
+                            parts,
+                            names: Vec::new(),
+                        },
+                        seen.next(),
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn approve(&mut self, session: SessionId, recall: RecallId) {
+        if let Some(client) = self.clients.get_mut(&session)
+            && let Some(recall) = client.recalls.remove(&recall)
+        {
+            client.forget(&recall.scope, recall.stamp);
+        }
+    }
+
+    /// After the core said what is to be done. `Err`: it was not safe.
+    pub fn check(&mut self, now: BootTime, action: &Action) -> Result<(), String> {
+        match action {
+            Action::Opened {
+                session, renewed, ..
+            } => {
+                if *renewed {
+                    self.renewed(*session, now);
+                }
+                Ok(())
+            }
+            Action::Admitted { op, grants } => self.admitted(now, *op, grants),
+            Action::Finished { op, stamp, grants } => {
+                let Some(Op::Change { session, .. }) = self.ops.remove(op) else {
+                    return Err(format!("{op:?} was not running"));
+                };
+                if *stamp != Stamp(0) {
+                    self.stamped(session, *stamp)?;
+                }
+                grants
+                    .iter()
+                    .try_for_each(|g| self.granted(now, session, g, None))
+            }
+            Action::Recall { session, recall } => {
+                self.stamped(*session, recall.stamp)?;
+                let client = self.clients.entry(*session).or_default();
+                client.recalls.insert(recall.id, recall.clone());
+                Ok(())
+            }
+            Action::Expired { session } => {
+                let client = self.clients.entry(*session).or_default();
+                if now < client.valid_until {
+                    return Err(format!("{session} expired before its own clock says so"));
+                }
+                client.recalls.clear();
+                client.cached.clear();
+                client.stores.clear();
+                Ok(())
+            }
+            Action::GraceEnded => Ok(()),
+        }
+    }
+
+    fn stamped(&mut self, session: SessionId, stamp: Stamp) -> Result<(), String> {
+        let newest = &mut self.clients.entry(session).or_default().newest;
+        if stamp <= *newest {
+            return Err(format!("stamp {stamp} after {newest}"));
+        }
+        *newest = stamp;
+        Ok(())
+    }
+
+    fn admitted(&mut self, now: BootTime, id: OpId, grants: &[Grant]) -> Result<(), String> {
+        match self.ops.get_mut(&id) {
+            Some(Op::Change {
+                running,
+                session,
+                touches,
+                dropped,
+            }) => {
+                if std::mem::replace(running, true) {
+                    return Err(format!("{id:?} admitted twice"));
+                }
+                let (session, touches, dropped) = (*session, touches.clone(), dropped.clone());
+                self.may_run(now, session, &touches, &dropped)
+            }
+            Some(Op::Read {
+                session,
+                kind,
+                items,
+            }) => {
+                let (session, kind, items) = (*session, *kind, items.clone());
+                self.ops.remove(&id);
+                self.shows_the_newest(now, session, kind, &items)?;
+                let granted = |g: &Grant| self.granted(now, session, g, Some(&items));
+                grants.iter().try_for_each(granted)
+            }
+            None => Err(format!("{id:?} is unknown")),
+        }
+    }
+
+    /// Nobody may go on using what the change is about to make wrong.
+    fn may_run(
+        &self,
+        now: BootTime,
+        session: SessionId,
+        touches: &[Touch],
+        dropped: &[Handle],
+    ) -> Result<(), String> {
+        for touch in touches {
+            for (id, client) in self.live(now) {
+                let own = *id == session && dropped.contains(&touch.object);
+                if let Some(item) = client.knows(touch).filter(|_| !own) {
+                    return Err(format!("{session} changes {item:?}, which {id} still uses"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn live(&self, now: BootTime) -> impl Iterator<Item = (&SessionId, &Client)> {
+        self.clients
+            .iter()
+            .filter(move |(_, c)| now < c.valid_until)
+    }
+
+    fn shows_the_newest(
+        &self,
+        now: BootTime,
+        session: SessionId,
+        kind: ReadKind,
+        items: &[ReadItem],
+    ) -> Result<(), String> {
+        let fill = matches!(kind, ReadKind::FillPages | ReadKind::FillForStore);
+        for item in items
+            .iter()
+            .filter(|i| fill || i.parts.contains(Parts::DATA))
+        {
+            let mut others = self.live(now).filter(|(id, _)| **id != session);
+            if let Some((writer, _)) = others.find(|(_, c)| c.stores.contains_key(&item.object)) {
+                return Err(format!("{session} reads what {writer} may have changed"));
+            }
+        }
+        Ok(())
+    }
+
+    fn granted(
+        &mut self,
+        now: BootTime,
+        session: SessionId,
+        grant: &Grant,
+        items: Option<&[ReadItem]>,
+    ) -> Result<(), String> {
+        self.stamped(session, grant.stamp)?;
+        for op in self.ops.values() {
+            if let Op::Change {
+                touches,
+                running: true,
+                ..
+            } = op
+                && touches
+                    .iter()
+                    .any(|t| t.object == grant.object && t.parts.intersects(grant.parts))
+            {
+                return Err(format!("{grant:?} while it changes"));
+            }
+        }
+        let others = self.live(now).filter(|(id, _)| **id != session);
+        for (other, client) in others {
+            let data = (grant.object, Item::Part(Parts::DATA));
+            let conflict = match grant.mode {
+                Mode::Write => client.cached.contains_key(&data),
+                Mode::Read => {
+                    grant.parts.contains(Parts::DATA) && client.stores.contains_key(&grant.object)
+                }
+            };
+            if conflict {
+                return Err(format!("{grant:?} against {other}"));
+            }
+        }
+        let client = self.clients.entry(session).or_default();
+        client.cache(grant, items.unwrap_or_default());
+        Ok(())
+    }
+}
+
+impl Client {
+    fn cache(&mut self, grant: &Grant, items: &[ReadItem]) {
+        for part in WHOLE.into_iter().filter(|p| grant.parts.contains(*p)) {
+            self.cached
+                .insert((grant.object, Item::Part(part)), grant.stamp);
+        }
+        if grant.mode == Mode::Write {
+            self.stores.insert(grant.object, grant.stamp);
+        }
+        if grant.parts.contains(Parts::NAMES) {
+            let names = items.iter().filter(|i| i.object == grant.object);
+            for RawName(name) in names.filter_map(|i| i.name.clone()) {
+                self.cached
+                    .insert((grant.object, Item::Name(name)), grant.stamp);
+            }
+        }
+    }
+
+    /// Drops what is covered and was granted before `stamp`.
+    fn forget(&mut self, scope: &Scope, stamp: Stamp) {
+        let covered = |object: &Handle, item: &Item| match scope {
+            Scope::Everything => true,
+            Scope::Object { object: of, .. } if of != object => false,
+            Scope::Object { parts, names, .. } => match item {
+                Item::Part(part) => parts.contains(*part),
+                Item::Name(name) => {
+                    parts.contains(Parts::NAMES) || names.iter().any(|n| n.0 == *name)
+                }
+            },
+        };
+        self.cached
+            .retain(|(object, item), at| *at >= stamp || !covered(object, item));
+        let data = Item::Part(Parts::DATA);
+        self.stores
+            .retain(|object, at| *at >= stamp || !covered(object, &data));
+    }
+
+    fn knows(&self, touch: &Touch) -> Option<&Item> {
+        let of_object = self
+            .cached
+            .keys()
+            .filter(|(object, _)| *object == touch.object);
+        let mut touched = of_object.map(|(_, item)| item).filter(|item| match item {
+            Item::Part(part) => touch.parts.contains(*part),
+            Item::Name(name) => {
+                touch.parts.contains(Parts::NAMES) || touch.names.iter().any(|n| n.0 == *name)
+            }
+        });
+        touched.next()
+    }
+}
