@@ -1,0 +1,242 @@
+//! The bytes of files, by their opens.
+
+use crate::export::Store;
+use crate::identity::Assumed;
+use crate::opens::OpenFile;
+use crate::sys;
+use leasefs_protocol::limits::MAX_PAYLOAD;
+use leasefs_protocol::request::{Durability, WriteAt};
+use leasefs_protocol::{FileKind, Refusal};
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
+
+/// Most bytes one [`Store::copy_range`] copies, so that it doesn't keep a thread for long.
+const MAX_COPY: u64 = 64 << 20;
+
+/// What a write did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Where the bytes begin.
+    pub offset: u64,
+    /// How many they are; fewer than given only if the host took no more.
+    pub len: u64,
+}
+
+fn in_range(offset: u64, len: u64) -> Result<(), Refusal> {
+    offset
+        .checked_add(len)
+        .and_then(|end| i64::try_from(end).ok())
+        .map(drop)
+        .ok_or(Refusal::TooBig)
+}
+
+fn readable(open: &OpenFile) -> Result<(), Refusal> {
+    if open.kind() == FileKind::Directory {
+        return Err(Refusal::from_io(&Errno::ISDIR.into()));
+    }
+    open.reads().then_some(()).ok_or(Refusal::BadOpen)
+}
+
+fn writable(open: &OpenFile) -> Result<(), Refusal> {
+    open.writes().then_some(()).ok_or(Refusal::BadOpen)
+}
+
+impl Store {
+    /// Bytes of a file, at most [`MAX_PAYLOAD`]; fewer than `len` come only at its end.
+    ///
+    /// # Errors
+    /// [`Refusal::BadOpen`] if the open doesn't allow reading, or the host's.
+    pub fn read(&self, open: &OpenFile, offset: u64, len: u32) -> Result<Vec<u8>, Refusal> {
+        let len = check_read(open, offset, len)?;
+        let mut data = Vec::with_capacity(len);
+        while data.len() < len {
+            let at = offset + data.len() as u64;
+            let read = rustix::io::pread(open.fd(), rustix::buffer::spare_capacity(&mut data), at)
+                .map_err(|e| self.refuse(e))?;
+            if read == 0 {
+                break;
+            }
+        }
+        // The allocator may give more room than asked for.
+        data.truncate(len);
+        Ok(data)
+    }
+
+    /// As [`Store::read`], if the host's page cache has all of it; else `None`. Never blocks.
+    pub fn try_read_cached(
+        &self,
+        open: &OpenFile,
+        offset: u64,
+        len: u32,
+    ) -> Option<Result<Vec<u8>, Refusal>> {
+        let len = match check_read(open, offset, len) {
+            Ok(len) => len,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        let mut data = Vec::with_capacity(len);
+        while data.len() < len {
+            let at = offset + data.len() as u64;
+            let left = len - data.len();
+            // What fails here fails again where it may block, and is reported there.
+            if sys::read_nowait(open.fd(), &mut data, left, at).ok()? == 0 {
+                break;
+            }
+        }
+        Some(Ok(data))
+    }
+
+    /// The rights of the open's caller, and as a rule not those of the server, decide about
+    /// quotas, reserved space and the clearing of setuid bits.
+    fn assume_writer(&self, open: &OpenFile, kill_priv: bool) -> Result<Assumed<'_>, Refusal> {
+        if kill_priv {
+            self.rights.assume_killing_priv(open.identity())
+        } else {
+            self.assume(open.identity())
+        }
+    }
+
+    /// Writes to a file; [`Store::commit`] makes it durable. `kill_priv` clears setuid, setgid and
+    /// file capabilities, whoever writes.
+    ///
+    /// # Errors
+    /// [`Refusal::BadOpen`] if the open doesn't allow writing, [`Refusal::NotPermitted`] at an
+    /// offset of an append-only file, [`Refusal::TooBig`], or the host's.
+    pub fn write(
+        &self,
+        open: &OpenFile,
+        at: WriteAt,
+        data: &[u8],
+        kill_priv: bool,
+    ) -> Result<Written, Refusal> {
+        writable(open)?;
+        if data.len() > MAX_PAYLOAD {
+            return Err(Refusal::Invalid);
+        }
+        let _assumed = self.assume_writer(open, kill_priv)?;
+        match at {
+            WriteAt::Offset(offset) => self.write_at(open, offset, data),
+            WriteAt::Append => self.append(open, data),
+        }
+    }
+
+    fn write_at(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<Written, Refusal> {
+        in_range(offset, data.len() as u64)?;
+        if open.only_appends() {
+            // The host's kernel would append, whatever the offset.
+            return Err(Refusal::NotPermitted);
+        }
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pwrite(open.fd(), rest, offset + done as u64) {
+                Ok(0) => break,
+                Ok(written) => done += written,
+                Err(Errno::INTR) => {}
+                Err(e) if done == 0 => return Err(self.refuse(e)),
+                // The next write meets the error; what is written is written.
+                Err(_) => break,
+            }
+        }
+        Ok(Written {
+            offset,
+            len: done as u64,
+        })
+    }
+
+    fn append(&self, open: &OpenFile, data: &[u8]) -> Result<Written, Refusal> {
+        let _position = open.lock_position();
+        let (offset, len) = sys::append(open.fd(), data).map_err(|e| self.refuse(e))?;
+        Ok(Written { offset, len })
+    }
+
+    /// Makes durable what was written to the object, by whomever (`fsync`); directories too.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn commit(&self, open: &OpenFile, durability: Durability) -> Result<(), Refusal> {
+        let done = match durability {
+            Durability::None => Ok(()),
+            Durability::Data => rustix::fs::fdatasync(open.fd()),
+            Durability::All => rustix::fs::fsync(open.fd()),
+        };
+        done.map_err(|e| self.refuse(e))
+    }
+
+    /// Allocates, punches, zeroes, collapses or inserts a range; `mode` is `FALLOC_FL_*`.
+    ///
+    /// # Errors
+    /// [`Refusal::Unsupported`] for unknown modes, or the host's.
+    pub fn fallocate(
+        &self,
+        open: &OpenFile,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Refusal> {
+        writable(open)?;
+        in_range(offset, len)?;
+        let mode = FallocateFlags::from_bits_retain(mode);
+        if !(FallocateFlags::KEEP_SIZE
+            | FallocateFlags::PUNCH_HOLE
+            | FallocateFlags::COLLAPSE_RANGE
+            | FallocateFlags::ZERO_RANGE
+            | FallocateFlags::INSERT_RANGE
+            | FallocateFlags::UNSHARE_RANGE)
+            .contains(mode)
+        {
+            return Err(Refusal::Unsupported);
+        }
+        let _assumed = self.assume_writer(open, false)?;
+        rustix::fs::fallocate(open.fd(), mode, offset, len).map_err(|e| self.refuse(e))
+    }
+
+    /// Where data or a hole begins; `whence` is `SEEK_DATA` or `SEEK_HOLE`.
+    ///
+    /// # Errors
+    /// `ENXIO` behind the end, [`Refusal::Invalid`] for another `whence`, or the host's.
+    pub fn seek(&self, open: &OpenFile, offset: u64, whence: u32) -> Result<u64, Refusal> {
+        in_range(offset, 0)?;
+        let to = match i32::try_from(whence) {
+            Ok(libc::SEEK_DATA) => SeekFrom::Data(offset),
+            Ok(libc::SEEK_HOLE) => SeekFrom::Hole(offset),
+            _ => return Err(Refusal::Invalid),
+        };
+        let _position = open.lock_position();
+        rustix::fs::seek(open.fd(), to).map_err(|e| self.refuse(e))
+    }
+
+    /// Copies within the host; may copy less than `len`, as `copy_file_range(2)`.
+    ///
+    /// # Errors
+    /// [`Refusal::BadOpen`], [`Refusal::TooBig`], or the host's.
+    pub fn copy_range(
+        &self,
+        from: &OpenFile,
+        from_offset: u64,
+        to: &OpenFile,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64, Refusal> {
+        readable(from)?;
+        writable(to)?;
+        in_range(from_offset, len)?;
+        in_range(to_offset, len)?;
+        let len = usize::try_from(len.min(MAX_COPY)).map_err(|_| Refusal::Invalid)?;
+        let (mut from_offset, mut to_offset) = (from_offset, to_offset);
+        let _assumed = self.assume_writer(to, false)?;
+        let copied = rustix::fs::copy_file_range(
+            from.fd(),
+            Some(&mut from_offset),
+            to.fd(),
+            Some(&mut to_offset),
+            len,
+        );
+        Ok(copied.map_err(|e| self.refuse(e))? as u64)
+    }
+}
+
+fn check_read(open: &OpenFile, offset: u64, len: u32) -> Result<usize, Refusal> {
+    readable(open)?;
+    in_range(offset, len.into())?;
+    let len = usize::try_from(len).map_err(|_| Refusal::Invalid)?;
+    (len <= MAX_PAYLOAD).then_some(len).ok_or(Refusal::Invalid)
+}

@@ -1,0 +1,336 @@
+//! An export: a directory of the host, opened once, below which everything happens.
+
+use crate::error::OpenError;
+use crate::handle::{HostId, MacKey, Sealer};
+use crate::identity::{Assumed, Identity, NOBODY, Rights, Umask};
+use crate::names::Node;
+use crate::opens::{OpenFile, Opens};
+use crate::orphans::Orphans;
+use crate::resolve::{ByHandle, Naming, Place, Remembered, Resolver};
+use crate::{attrs, sys};
+use leasefs_protocol::control::IdentityPolicy;
+use leasefs_protocol::{Attr, Caller, ExportId, Handle, Refusal};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How an export is opened.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// User and group that the policy `squash` maps callers to, if the server is root. By default
+    /// the owner of the exported directory, or nobody if that is root. A server that isn't root
+    /// maps to its own user.
+    pub squash_to: Option<(u32, u32)>,
+}
+
+/// One export of the host's file system. Share it in an [`Arc`].
+pub struct Store {
+    root: OwnedFd,
+    root_handle: Handle,
+    /// A private copy of the mount: nothing is mounted in it, and it updates no access times.
+    isolated: bool,
+    naming: Naming,
+    resolver: Box<dyn Resolver>,
+    by_handle: bool,
+    pub(crate) sealer: Sealer,
+    pub(crate) rights: Rights,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) orphans: Arc<Orphans>,
+}
+
+/// A descriptor of an object, for one operation.
+pub(crate) enum Target<'a> {
+    Root(BorrowedFd<'a>),
+    Path(OwnedFd),
+    Open(Arc<OpenFile>),
+}
+
+impl AsFd for Target<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Root(fd) => *fd,
+            Self::Path(fd) => fd.as_fd(),
+            Self::Open(open) => open.fd(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("root", &self.root)
+            .field("isolated", &self.isolated)
+            .field("by_handle", &self.by_handle)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens the export of a directory.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what of the host stands in the way.
+    pub fn open(
+        dir: &Path,
+        key: &MacKey,
+        export: ExportId,
+        options: Options,
+    ) -> Result<Self, OpenError> {
+        let host = |what| move |source| OpenError::Host { what, source };
+        let plain = open_directory(dir)?;
+        probe_proc(plain.as_fd())?;
+        probe_umask()?;
+        let rights = Rights::probe(squash_to(plain.as_fd(), &options)?)?;
+        let (root, isolated) = isolate(plain);
+        let (naming, root_id) =
+            name_root(root.as_fd()).map_err(host("telling the directory from others"))?;
+        let by_handle = match naming {
+            Naming::Kernel => ByHandle::probe(root.as_fd(), &root_id),
+            Naming::Inode => None,
+        };
+        let sealer = Sealer::new(key, export);
+        let opens: Arc<Opens> = Arc::default();
+        let orphans = Orphans::new(Arc::clone(&opens));
+        if by_handle.is_some() {
+            orphans
+                .find(root.as_fd(), naming, &sealer)
+                .map_err(host("looking for files that were open without a name"))?;
+        }
+        Ok(Self {
+            root_handle: sealer.seal(&root_id),
+            root,
+            isolated,
+            naming,
+            by_handle: by_handle.is_some(),
+            resolver: match by_handle {
+                Some(by_handle) => Box::new(by_handle),
+                None => Box::new(Remembered::new(naming, root_id)),
+            },
+            sealer,
+            rights,
+            opens,
+            orphans: Arc::new(orphans),
+        })
+    }
+
+    /// What this server can't do for want of rights, for people; `None` if nothing is missing.
+    pub fn limits_note(&self) -> Option<String> {
+        let notes = [
+            (
+                !self.by_handle,
+                "the host's file handles can't be used (they need root and a file system that has \
+                 them): after a restart of the server, files that clients have open fail with ESTALE",
+            ),
+            (
+                !self.rights.switches(),
+                "the server isn't root: all clients act as its own user",
+            ),
+            (
+                !self.isolated,
+                "the export's mount can't be copied (that needs CAP_SYS_ADMIN): directories that \
+                 something is mounted on fail with EXDEV, and some reads may update access times",
+            ),
+        ];
+        let notes: Vec<&str> = notes
+            .into_iter()
+            .filter_map(|(applies, note)| applies.then_some(note))
+            .collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+
+    /// Whether the server takes on callers' own rights (it is root).
+    pub fn switches_identities(&self) -> bool {
+        self.rights.switches()
+    }
+
+    /// The export's root.
+    ///
+    /// # Errors
+    /// [`Refusal::Stale`] if it has been removed.
+    pub fn root(&self) -> Result<Node, Refusal> {
+        Ok(Node {
+            handle: self.root_handle,
+            attr: self.getattr(&self.root_handle)?,
+        })
+    }
+
+    /// Whose rights a caller has under a policy.
+    ///
+    /// # Errors
+    /// [`Refusal::TooMany`] groups.
+    pub fn identity(&self, policy: IdentityPolicy, caller: &Caller) -> Result<Identity, Refusal> {
+        self.rights.identity(policy, caller)
+    }
+
+    /// Whether the handle was given out for this export. Cheap, on any thread; the object may be
+    /// gone.
+    ///
+    /// # Errors
+    /// [`Refusal::Stale`] if it wasn't.
+    pub fn check(&self, object: &Handle) -> Result<(), Refusal> {
+        self.sealer.unseal(object).map(drop)
+    }
+
+    /// A descriptor of an object, fit for operations by path or descriptor, not for I/O.
+    pub(crate) fn target(&self, object: &Handle) -> Result<Target<'_>, Refusal> {
+        let id = self.sealer.unseal(object)?;
+        if *object == self.root_handle {
+            return self.alive().map(|()| Target::Root(self.root.as_fd()));
+        }
+        if let Some(open) = self.opens.find(object) {
+            return Ok(Target::Open(open));
+        }
+        let found = self.resolver.resolve(self.root.as_fd(), &id);
+        found.map(Target::Path).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOENT | libc::ESTALE) => Refusal::Stale,
+            _ => Refusal::from_io(&e),
+        })
+    }
+
+    /// The handle and attributes of what is behind `fd`, met under a name.
+    pub(crate) fn node(
+        &self,
+        fd: BorrowedFd<'_>,
+        met: Option<(&Handle, &leasefs_protocol::Name)>,
+    ) -> Result<Node, Refusal> {
+        let (handle, id) = self.identify(fd)?;
+        let attr = self.attr_of(fd, &handle)?;
+        if let Some((dir, name)) = met {
+            self.remember(&id, dir, name, &attr);
+        }
+        Ok(Node { handle, attr })
+    }
+
+    /// Which object is behind `fd`.
+    pub(crate) fn identify(&self, fd: BorrowedFd<'_>) -> Result<(Handle, HostId), Refusal> {
+        let id = self.naming.identify(fd).map_err(|e| self.refuse(e))?;
+        Ok((self.sealer.seal(&id), id))
+    }
+
+    pub(crate) fn root_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    pub(crate) fn root_handle(&self) -> Handle {
+        self.root_handle
+    }
+
+    /// Whether open files that lose their last name are kept for a restart: they are found again
+    /// by their handles only.
+    pub(crate) fn keeps_orphans(&self) -> bool {
+        self.by_handle
+    }
+
+    fn remember(&self, id: &HostId, dir: &Handle, name: &leasefs_protocol::Name, attr: &Attr) {
+        if self.by_handle {
+            return;
+        }
+        if let Ok(dir) = self.sealer.unseal(dir) {
+            let is_dir = attr.kind == leasefs_protocol::FileKind::Directory;
+            let name = name.clone();
+            self.resolver.remember(id, Place { dir, name, is_dir });
+        }
+    }
+
+    /// Whether objects are found where they were last met.
+    pub(crate) fn remembers_places(&self) -> bool {
+        !self.by_handle
+    }
+
+    /// Takes on the caller's rights until the guard goes.
+    pub(crate) fn assume(&self, who: &Identity) -> Result<Assumed<'_>, Refusal> {
+        self.rights.assume(who)
+    }
+
+    /// Reading through a descriptor opened on another mount than a private one would update access
+    /// times.
+    pub(crate) fn needs_noatime(&self) -> bool {
+        !self.isolated
+    }
+
+    /// The refusal for an error of the host: its errno, but `Stale` once the export is gone.
+    pub(crate) fn refuse(&self, error: impl Into<io::Error>) -> Refusal {
+        let error = error.into();
+        match error.raw_os_error() {
+            Some(libc::ESTALE) => Refusal::Stale,
+            Some(libc::ENOENT) => match self.alive() {
+                Ok(()) => Refusal::from_io(&error),
+                Err(gone) => gone,
+            },
+            _ => Refusal::from_io(&error),
+        }
+    }
+
+    /// Refuses once the exported directory has been removed.
+    pub(crate) fn alive(&self) -> Result<(), Refusal> {
+        match rustix::fs::fstat(&self.root) {
+            Ok(stat) if stat.st_nlink > 0 => Ok(()),
+            _ => Err(Refusal::Stale),
+        }
+    }
+}
+
+fn open_directory(dir: &Path) -> Result<OwnedFd, OpenError> {
+    rustix::fs::open(
+        dir,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|e| OpenError::Directory {
+        path: dir.to_owned(),
+        source: e.into(),
+    })
+}
+
+/// A private copy of the mount with the directory as its root, where the process may make one: then
+/// nothing that is mounted below the directory, now or later, can be entered.
+fn isolate(plain: OwnedFd) -> (OwnedFd, bool) {
+    let isolated = sys::clone_mount(plain.as_fd()).and_then(|copy| {
+        sys::isolate_mount(copy.as_fd(), true)?;
+        Ok(copy)
+    });
+    match isolated {
+        Ok(copy) => (copy, true),
+        Err(error) => {
+            tracing::debug!(%error, "the export's mount can't be copied");
+            (plain, false)
+        }
+    }
+}
+
+fn name_root(root: BorrowedFd<'_>) -> io::Result<(Naming, HostId)> {
+    match Naming::Kernel.identify(root) {
+        Ok(id) => Ok((Naming::Kernel, id)),
+        Err(_) => Ok((Naming::Inode, Naming::Inode.identify(root)?)),
+    }
+}
+
+fn squash_to(dir: BorrowedFd<'_>, options: &Options) -> Result<Identity, OpenError> {
+    if let Some((uid, gid)) = options.squash_to {
+        return Ok(Identity::alone(uid, gid));
+    }
+    let owner = attrs::of(dir).map_err(|source| OpenError::Host {
+        what: "reading the directory's owner",
+        source,
+    })?;
+    Ok(match owner.uid {
+        0 => Identity::alone(NOBODY, NOBODY),
+        uid => Identity::alone(uid, owner.gid),
+    })
+}
+
+fn probe_proc(dir: BorrowedFd<'_>) -> Result<(), OpenError> {
+    rustix::fs::stat(sys::proc_path(dir))
+        .map(drop)
+        .map_err(|e| OpenError::NoProc(e.into()))
+}
+
+/// On a thread of its own: the probe must not change the caller's umask for good.
+fn probe_umask() -> Result<(), OpenError> {
+    std::thread::spawn(|| Umask::set(0o077).map(drop))
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the probe panicked")))
+        .map_err(OpenError::NoUmask)
+}

@@ -1,0 +1,123 @@
+//! Extended attributes: `user.*`, `security.*` and POSIX ACLs. `trusted.*` is the host's own.
+
+use crate::export::Store;
+use crate::identity::Identity;
+use crate::sys;
+use leasefs_protocol::limits::{MAX_XATTR_NAME, MAX_XATTR_VALUE};
+use leasefs_protocol::{Handle, Refusal};
+use rustix::fd::AsFd;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+/// What an xattr's name says about who may have it.
+enum Space {
+    Open,
+    Trusted,
+}
+
+fn space(name: &[u8]) -> Result<Space, Refusal> {
+    if name.is_empty() || name.contains(&0) {
+        return Err(Refusal::Invalid);
+    }
+    if name.len() > MAX_XATTR_NAME {
+        // What the kernel says of an xattr's name, not ENAMETOOLONG.
+        return Err(Refusal::from_io(&Errno::RANGE.into()));
+    }
+    let acl = matches!(
+        name,
+        b"system.posix_acl_access" | b"system.posix_acl_default"
+    );
+    if name.starts_with(b"trusted.") {
+        Ok(Space::Trusted)
+    } else if acl || name.starts_with(b"user.") || name.starts_with(b"security.") {
+        Ok(Space::Open)
+    } else {
+        Err(Refusal::Unsupported)
+    }
+}
+
+/// As `space`, refusing what nobody may change through the server.
+fn changeable(name: &[u8]) -> Result<(), Refusal> {
+    match space(name)? {
+        Space::Open => Ok(()),
+        Space::Trusted => Err(Refusal::NotPermitted),
+    }
+}
+
+impl Store {
+    /// The value of an xattr.
+    ///
+    /// # Errors
+    /// The host's, `ENODATA` above all.
+    pub fn getxattr(
+        &self,
+        who: &Identity,
+        object: &Handle,
+        name: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        if let Space::Trusted = space(name)? {
+            return Err(Refusal::from_io(&Errno::NODATA.into()));
+        }
+        let target = self.target(object)?;
+        let path = sys::proc_path(target.as_fd());
+        let _assumed = self.assume(who)?;
+        let mut value = Vec::with_capacity(MAX_XATTR_VALUE);
+        rustix::fs::getxattr(path, name, rustix::buffer::spare_capacity(&mut value))
+            .map_err(|e| self.refuse(e))?;
+        value.shrink_to_fit();
+        Ok(value)
+    }
+
+    /// The names of an object's xattrs, each with a NUL behind it.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn listxattr(&self, who: &Identity, object: &Handle) -> Result<Vec<u8>, Refusal> {
+        let target = self.target(object)?;
+        let path = sys::proc_path(target.as_fd());
+        let _assumed = self.assume(who)?;
+        let mut names = Vec::with_capacity(MAX_XATTR_VALUE);
+        rustix::fs::listxattr(path, rustix::buffer::spare_capacity(&mut names))
+            .map_err(|e| self.refuse(e))?;
+        Ok(names
+            .split_inclusive(|byte| *byte == 0)
+            .filter(|name| !name.starts_with(b"trusted."))
+            .flatten()
+            .copied()
+            .collect())
+    }
+
+    /// Sets an xattr; `flags` are `XATTR_CREATE` and `XATTR_REPLACE`.
+    ///
+    /// # Errors
+    /// [`Refusal::NotPermitted`] for `trusted.*`, or the host's.
+    pub fn setxattr(
+        &self,
+        who: &Identity,
+        object: &Handle,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<(), Refusal> {
+        changeable(name)?;
+        let flags = XattrFlags::from_bits(flags)
+            .filter(|flags| XattrFlags::all().contains(*flags))
+            .ok_or(Refusal::Invalid)?;
+        let target = self.target(object)?;
+        let path = sys::proc_path(target.as_fd());
+        let _assumed = self.assume(who)?;
+        rustix::fs::setxattr(path, name, value, flags).map_err(|e| self.refuse(e))
+    }
+
+    /// Removes an xattr.
+    ///
+    /// # Errors
+    /// [`Refusal::NotPermitted`] for `trusted.*`, or the host's.
+    pub fn removexattr(&self, who: &Identity, object: &Handle, name: &[u8]) -> Result<(), Refusal> {
+        changeable(name)?;
+        let target = self.target(object)?;
+        let path = sys::proc_path(target.as_fd());
+        let _assumed = self.assume(who)?;
+        rustix::fs::removexattr(path, name).map_err(|e| self.refuse(e))
+    }
+}
