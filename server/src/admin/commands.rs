@@ -1,0 +1,134 @@
+//! Commands beside a server: tickets, clients, revoking, status.
+
+use super::control::{AskError, Reply, Request, ask};
+use super::{RevokeArgs, StateArg, StatusArgs, TicketArgs, present};
+use crate::state::{Enrolled, Location, Role, StateDir, wall_clock};
+use leasefs_protocol::ticket::{ServerAddr, Ticket};
+use std::io::Write;
+
+const UNEXPECTED: &str = "the server answers something else: use the fsserver that it runs";
+
+/// Asks the server, or without one does it on the state directory.
+fn ask_or(
+    state: &StateArg,
+    request: &Request,
+    alone: impl FnOnce(StateDir) -> Result<Reply, String>,
+) -> Result<Reply, String> {
+    let location = locate(state)?;
+    match ask(&location, request) {
+        Err(AskError::NotRunning(_)) if location.own().is_dir() => {
+            alone(location.take().map_err(|e| e.to_string())?)
+        }
+        Err(AskError::NotRunning(path)) => Err(format!(
+            "no server has ever run with the state directory {}: start one (`fsserver serve DIR`), \
+             or name its state directory with --state",
+            path.display()
+        )),
+        other => other.map_err(|e| e.to_string()),
+    }
+}
+
+fn locate(state: &StateArg) -> Result<Location, String> {
+    Location::find(state.state.as_deref()).map_err(|e| e.to_string())
+}
+
+/// Prints to standard output; a closed pipe is no failure of the command.
+pub(super) fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+pub(super) fn ticket(args: &TicketArgs) -> Result<(), String> {
+    let role = Role {
+        read_only: args.read_only,
+        trust: args.trust,
+    };
+    match ask_or(&args.state, &Request::Ticket(role), |dir| {
+        ticket_alone(&dir, role)
+    })? {
+        Reply::Ticket(ticket) => print(&format!("{ticket}\n")),
+        _ => return Err(UNEXPECTED.to_owned()),
+    }
+    Ok(())
+}
+
+fn ticket_alone(dir: &StateDir, role: Role) -> Result<Reply, String> {
+    let served = dir.served().map_err(|e| e.to_string())?;
+    let served = served.ok_or_else(|| {
+        "a ticket names the server's address, and no server has run with this state directory \
+         yet: start it first (`fsserver serve DIR`)"
+            .to_owned()
+    })?;
+    let role = served.identity.role(role)?;
+    let server: ServerAddr = served
+        .advertise
+        .parse()
+        .map_err(|e| format!("the server's address on record: {e}"))?;
+    let secret = dir
+        .registry()
+        .and_then(|mut registry| registry.issue(role, wall_clock()))
+        .map_err(|e| e.to_string())?;
+    let key = dir.identity().map_err(|e| e.to_string())?.key_hash();
+    let ticket = Ticket {
+        server,
+        key,
+        secret,
+    };
+    Ok(Reply::Ticket(ticket.to_string()))
+}
+
+pub(super) fn clients(args: &StateArg) -> Result<(), String> {
+    let alone = |dir: StateDir| {
+        let registry = dir.registry().map_err(|e| e.to_string())?;
+        Ok(Reply::Clients(registry.clients().to_vec()))
+    };
+    match ask_or(args, &Request::Clients, alone)? {
+        Reply::Clients(clients) => print(&present::clients(&clients)),
+        _ => return Err(UNEXPECTED.to_owned()),
+    }
+    Ok(())
+}
+
+pub(super) fn revoke(args: &RevokeArgs) -> Result<(), String> {
+    let which = args.client.clone();
+    let alone = |dir: StateDir| {
+        let mut registry = dir.registry().map_err(|e| e.to_string())?;
+        let client = registry.revoke(&which, wall_clock());
+        client.map(Reply::Revoked).map_err(|e| e.to_string())
+    };
+    let request = Request::Revoke(args.client.clone());
+    match ask_or(&args.state, &request, alone)? {
+        Reply::Revoked(client) => print(&revoked(&client)),
+        _ => return Err(UNEXPECTED.to_owned()),
+    }
+    Ok(())
+}
+
+fn revoked(client: &Enrolled) -> String {
+    format!(
+        "revoked {} ({}): only a ticket made from now on lets it in again\n",
+        client.name, client.key
+    )
+}
+
+pub(super) fn status(args: &StatusArgs) -> Result<(), String> {
+    let location = locate(&args.state)?;
+    let reply = ask(&location, &Request::Status).map_err(|e| match e {
+        AskError::NotRunning(_) => {
+            format!(
+                "{e}: start it (`fsserver serve DIR`), or name its state directory with --state"
+            )
+        }
+        _ => e.to_string(),
+    })?;
+    let Reply::Status(status) = reply else {
+        return Err(UNEXPECTED.to_owned());
+    };
+    if args.json {
+        let text = serde_json::to_string_pretty(&status).map_err(|e| e.to_string())?;
+        print(&format!("{text}\n"));
+    } else {
+        print(&present::status(&status));
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! What commands print for people.
+
+use super::control::ServerStatus;
+use crate::state::{Enrolled, wall_clock};
+use crate::status::{SessionStatus, Waiting};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The list of clients.
+pub fn clients(clients: &[Enrolled]) -> String {
+    if clients.is_empty() {
+        return "no clients: give a ticket to one (`fsserver ticket` prints it)\n".to_owned();
+    }
+    let now = wall_clock();
+    clients.iter().fold(String::new(), |mut text, client| {
+        let key: String = client.key.to_string().chars().take(16).collect();
+        let access = if client.role.read_only { "ro" } else { "rw" };
+        let trust = if client.role.trust { " trust" } else { "" };
+        let when = match client.revoked {
+            Some(when) => format!("revoked {} ago", age(now, when)),
+            None => format!("enrolled {} ago", age(now, client.enrolled)),
+        };
+        let _ = writeln!(text, "{key}  {access}{trust}  {}  {when}", client.name);
+        text
+    })
+}
+
+fn age(now: u64, then: u64) -> String {
+    let seconds = now.saturating_sub(then);
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// A running server.
+pub fn status(server: &ServerStatus) -> String {
+    let status = &server.status;
+    let mut lines = vec![
+        format!(
+            "{}  at {}, process {}",
+            server.export.display(),
+            server.address,
+            server.pid
+        ),
+        format!("  term       {}", seconds(status.term_ms)),
+        format!(
+            "  requests   {}; renewals: {}",
+            counts(&status.requests),
+            status.renewals
+        ),
+    ];
+    if let Some(left) = status.grace_ms {
+        lines.push(format!(
+            "  grace      changes wait for clients of the server's earlier life, {} at most",
+            seconds(left)
+        ));
+    }
+    if status.violations > 0 {
+        lines.push(format!(
+            "  violations {} connections closed because their client broke the protocol",
+            status.violations
+        ));
+    }
+    lines.push(format!("  sessions   {}", status.sessions.len()));
+    lines.extend(status.sessions.iter().map(session));
+    lines.extend(status.waiting.iter().map(waiting));
+    lines.join("\n") + "\n"
+}
+
+fn session(session: &SessionStatus) -> String {
+    let address = session.address.as_deref().unwrap_or("not connected");
+    let lease = match session.expires_ms {
+        Some(left) => format!("lease ends in {}", seconds(left)),
+        None => "no lease time left".to_owned(),
+    };
+    let reclaiming = if session.reclaiming {
+        ", may reclaim"
+    } else {
+        ""
+    };
+    format!(
+        "    {}  {} ({address})\n      {lease}{reclaiming}; leases {}, opens {}, recalls open {}\n      \
+         requests {}; renewals {}",
+        short(&session.session),
+        session.mount,
+        session.leases,
+        session.opens,
+        session.recalls,
+        counts(&session.requests),
+        session.renewals
+    )
+}
+
+fn waiting(waiting: &Waiting) -> String {
+    let holders: Vec<&str> = waiting.holders.iter().map(|id| short(id)).collect();
+    let whom = match (waiting.grace, holders.is_empty()) {
+        (true, _) => "the end of the grace".to_owned(),
+        (false, true) => "its turn".to_owned(),
+        (false, false) => holders.join(", "),
+    };
+    let until = waiting
+        .until_ms
+        .map_or(String::new(), |left| format!(", {} at most", seconds(left)));
+    format!(
+        "  waiting    {} of {} for {whom}, since {}{until}",
+        waiting.request,
+        short(&waiting.session),
+        seconds(waiting.since_ms)
+    )
+}
+
+fn short(id: &str) -> &str {
+    id.get(..8).unwrap_or(id)
+}
+
+fn seconds(millis: u64) -> String {
+    format!("{}.{} s", millis / 1000, millis % 1000 / 100)
+}
+
+fn counts(counts: &BTreeMap<String, u64>) -> String {
+    if counts.is_empty() {
+        return "none".to_owned();
+    }
+    let all: Vec<String> = counts
+        .iter()
+        .map(|(kind, count)| format!("{kind} {count}"))
+        .collect();
+    all.join(", ")
+}

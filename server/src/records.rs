@@ -1,0 +1,121 @@
+//! What the running server needs from its state directory, as a trait so that it can be run without one.
+
+use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
+use leasefs_protocol::{BootId, Handle, KeyHash, Seq, SessionId};
+use std::io;
+use std::time::Duration;
+
+/// An enrolled client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its key.
+    pub key: KeyHash,
+    /// Its name, for people.
+    pub name: String,
+    /// Whether it may only read.
+    pub read_only: bool,
+    /// Whose rights its requests have.
+    pub identity: IdentityPolicy,
+}
+
+/// A session that is on record from an earlier life of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedSession {
+    /// The session.
+    pub session: SessionId,
+    /// Whose it is.
+    pub client: KeyHash,
+    /// Whether it may hold leases: then the new life's grace waits for it.
+    pub leased: bool,
+    /// Changes that had begun, above the session's low-water mark as far as it was noted.
+    /// Empty after a host crash.
+    pub started: Vec<Seq>,
+}
+
+/// What is known of the Write leases of an earlier life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// The host has not crashed: exactly these were granted (or some fewer).
+    Trusted(Vec<(SessionId, Handle)>),
+    /// The host crashed: any object may have one.
+    Unknown,
+}
+
+/// What a server finds when it starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// This life of the process.
+    pub process: BootId,
+    /// This life of the host.
+    pub host: BootId,
+    /// Longest term ever granted and not known to have ended.
+    pub max_term: Duration,
+    /// Largest drift bound ever in force, parts per million.
+    pub max_drift_ppm: u32,
+    /// Whether the earlier life ended with an orderly shutdown: then no lease of it is alive.
+    pub clean: bool,
+    /// Whether the host has crashed or been booted since the earlier life.
+    pub host_crashed: bool,
+    /// Sessions on record.
+    pub sessions: Vec<RecordedSession>,
+    /// Write leases on record.
+    pub writes: Writes,
+}
+
+/// The state directory. Every method may block on the disk and is called on I/O threads only.
+pub trait Records: Send + Sync + 'static {
+    /// Whether the client with this key may have this session: checks enrolment (or enrols the key
+    /// with the ticket's secret), revocation, and that a recorded session is the client's own.
+    ///
+    /// # Errors
+    /// What the client is told.
+    fn admit(
+        &self,
+        key: KeyHash,
+        ticket: Option<&[u8; 32]>,
+        session: SessionId,
+        name: &str,
+    ) -> Result<Client, HelloRefusal>;
+
+    /// Makes durable, before the first grant of this life: the clean-shutdown mark is gone, and
+    /// the maximum term and drift cover these.
+    ///
+    /// # Errors
+    /// If the disk fails; nothing may be granted then.
+    fn begin_life(&self, term: Duration, drift_ppm: u32) -> io::Result<()>;
+
+    /// Makes durable, before the session's first grant, that it exists and may hold leases. Does
+    /// nothing if the record says so.
+    ///
+    /// # Errors
+    /// If the disk fails; nothing may be granted to the session then.
+    fn record_session(&self, session: SessionId, client: KeyHash) -> io::Result<()>;
+
+    /// Notes that the session's leases have ended: no grace need wait for it. Its ownership and
+    /// its journalled changes stay. Need not be durable.
+    fn leases_ended(&self, session: SessionId);
+
+    /// Takes the session off the record with all that is journalled of it: it has ended.
+    fn forget_session(&self, session: SessionId);
+
+    /// Journals that a change is about to begin. Survives the process, not the host.
+    ///
+    /// # Errors
+    /// If the disk fails; the change must not run then.
+    fn change_begins(&self, session: SessionId, seq: Seq) -> io::Result<()>;
+
+    /// Changes below the mark need not be journalled any more. Cheap; called often.
+    fn low_water(&self, session: SessionId, low: Seq);
+
+    /// Journals a Write lease before it is granted. Survives the process, not the host.
+    ///
+    /// # Errors
+    /// If the disk fails; the lease must not be granted then.
+    fn write_lease(&self, session: SessionId, object: Handle) -> io::Result<()>;
+
+    /// Leaves the clean-shutdown mark: no lease is alive any more.
+    ///
+    /// # Errors
+    /// If the disk fails; the next life will have a grace then.
+    fn end_life(&self) -> io::Result<()>;
+}

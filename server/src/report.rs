@@ -1,0 +1,71 @@
+//! A running server's state, for people.
+
+use crate::runtime::Snapshot;
+use crate::server::Server;
+use crate::session::Session;
+use crate::status::{SessionStatus, Status, Waiting};
+use leasefs_lease::time::BootTime;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Server {
+    /// What it looks like now.
+    pub fn status(&self) -> Status {
+        let snapshot = self.leases.snapshot();
+        let left = |at: BootTime| millis(at.left_at(snapshot.now));
+        let sessions = self.sessions.all();
+        let sessions = sessions.iter().map(|session| one(session, &snapshot));
+        Status {
+            term_ms: millis(self.settings.term),
+            grace_ms: snapshot.grace_until.map(left),
+            sessions: sessions.collect(),
+            waiting: waiting(&snapshot),
+            requests: self.counters.by_kind(),
+            renewals: self.counters.renewals(),
+            violations: self.violations.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn one(session: &Session, snapshot: &Snapshot) -> SessionStatus {
+    let link = session.link();
+    let core = snapshot.sessions.iter().find(|s| s.session == session.id);
+    let expires = core.and_then(|core| core.expires);
+    SessionStatus {
+        session: session.id.to_string(),
+        client: link
+            .as_ref()
+            .map(|link| link.client.name.clone())
+            .unwrap_or_default(),
+        key: session.key.to_string(),
+        mount: session.mount(),
+        address: link.map(|link| link.connection().remote_address().to_string()),
+        expires_ms: expires.map(|at| millis(at.left_at(snapshot.now))),
+        reclaiming: core.is_some_and(|core| core.reclaiming),
+        leases: core.map_or(0, |core| core.leases),
+        opens: session.opens.len(),
+        recalls: core.map_or(0, |core| core.recalls),
+        requests: session.counters.by_kind(),
+        renewals: session.counters.renewals(),
+    }
+}
+
+fn waiting(snapshot: &Snapshot) -> Vec<Waiting> {
+    let one = |(label, waiting): &(&str, leasefs_lease::server::Waiting)| Waiting {
+        session: waiting.session.to_string(),
+        request: (*label).to_owned(),
+        since_ms: millis(snapshot.now.since(waiting.since)),
+        holders: waiting
+            .holders
+            .iter()
+            .map(|(session, _)| session.to_string())
+            .collect(),
+        grace: waiting.grace,
+        until_ms: waiting.until.map(|at| millis(at.left_at(snapshot.now))),
+    };
+    snapshot.waiting.iter().map(one).collect()
+}

@@ -1,0 +1,228 @@
+//! The lease core with a clock, wakers and a way to send recalls.
+//!
+//! One lock. Under it an event goes in and all actions come out, so that recalls and grants of a
+//! session leave in the order of their stamps. Nothing blocks under it.
+
+mod clock;
+mod state;
+mod turn;
+
+pub use clock::{Clock, boot_time};
+pub use state::{Notice, OpLabel, Snapshot};
+pub use turn::{Admission, Entry, Finished, Mark, Pending, Turn};
+
+use crate::sync;
+use leasefs_lease::server::{
+    Config, Event, Grace, OpId, ReadItem, ReadKind, ReclaimRefusal, Reclaimed, Standing,
+};
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::{Grant, RecallId, Release, SessionId};
+use leasefs_transport::Outbox;
+use state::State;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+
+/// The timer never sleeps longer: tokio's clock stands still while the host sleeps, lease time
+/// does not.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// The lease core at work. Share it in an `Arc`.
+#[derive(Debug)]
+pub struct Leases {
+    state: Mutex<State>,
+    alarm: Notify,
+    clock: Clock,
+    progress: turn::Progress,
+    ops: AtomicU64,
+}
+
+/// How a session stands after its client's `Hello`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// As the core sees it.
+    pub standing: Standing,
+    /// Whether its leases are renewed.
+    pub renewed: bool,
+}
+
+impl Leases {
+    /// A core in its first moment. What concerns all sessions comes out of the channel.
+    pub fn new(
+        config: Config,
+        grace: Option<Grace>,
+        clock: Clock,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<Notice>) {
+        let (notices, receiver) = mpsc::unbounded_channel();
+        let leases = Self {
+            state: Mutex::new(State::new(config, clock(), grace, notices)),
+            alarm: Notify::new(),
+            clock,
+            progress: turn::Progress::default(),
+            ops: AtomicU64::new(1),
+        };
+        (Arc::new(leases), receiver)
+    }
+
+    fn new_op(&self) -> OpId {
+        OpId(self.ops.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        sync::lock(&self.state)
+    }
+
+    /// Runs `step` under the lock, then sees to the timer.
+    fn with<T>(&self, step: impl FnOnce(&mut State, BootTime) -> T) -> T {
+        let mut state = self.lock();
+        let outcome = step(&mut state, (self.clock)());
+        let earlier = state.rearm();
+        drop(state);
+        if earlier {
+            self.alarm.notify_one();
+        }
+        outcome
+    }
+
+    /// Runs the core's deadlines as they come. Never ends.
+    pub async fn keep_time(&self) {
+        loop {
+            let left = self.with(|state, now| {
+                state.step(&self.progress, now, Event::Tick);
+                state.sleeps(now)
+            });
+            let sleep = left.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
+            tokio::select! {
+                () = tokio::time::sleep(sleep) => (),
+                () = self.alarm.notified() => (),
+            }
+        }
+    }
+
+    /// A session's client has said `Hello`; its recalls go to `line` from now on, those it has
+    /// not approved first.
+    pub fn open_session(
+        &self,
+        session: SessionId,
+        drift_ppm: u32,
+        link: u64,
+        line: Outbox,
+    ) -> Opened {
+        self.with(|state, now| {
+            let event = Event::SessionOpened { session, drift_ppm };
+            let outcome = state.step(&self.progress, now, event);
+            state.connect(session, link, line);
+            outcome.opened.unwrap_or(Opened {
+                standing: Standing::New,
+                renewed: false,
+            })
+        })
+    }
+
+    /// The session's connection `link` is gone, unless a newer one has taken its place.
+    pub fn disconnect(&self, session: SessionId, link: u64) {
+        self.lock().disconnect(session, link);
+    }
+
+    /// The session is over: it holds nothing any more.
+    pub fn end_session(&self, session: SessionId) {
+        self.event(Event::SessionEnded { session });
+    }
+
+    /// Whether an answer given now renews the session.
+    pub fn renew(&self, session: SessionId) -> bool {
+        self.with(|state, now| state.renew(now, session))
+    }
+
+    /// The round-trip time of the session's connection.
+    pub fn round_trip(&self, session: SessionId, rtt: Duration) {
+        self.event(Event::RoundTrip { session, rtt });
+    }
+
+    /// The session's client has approved recalls.
+    pub fn approve(&self, session: SessionId, recalls: impl IntoIterator<Item = RecallId>) {
+        self.with(|state, now| {
+            for recall in recalls {
+                state.step(&self.progress, now, Event::Approve { session, recall });
+            }
+        });
+    }
+
+    /// The session's client has given leases back.
+    pub fn release(&self, session: SessionId, releases: Vec<Release>) {
+        self.with(|state, now| {
+            for release in releases {
+                let event = Event::Release {
+                    session,
+                    object: release.object,
+                    parts: release.parts,
+                    seen: release.seen,
+                };
+                state.step(&self.progress, now, event);
+            }
+        });
+    }
+
+    /// Takes back grants that no reply carries, because their object is gone.
+    pub fn give_back(&self, session: SessionId, grants: &[Grant]) {
+        let release = |grant: &Grant| Release {
+            object: grant.object,
+            parts: grant.parts,
+            seen: grant.stamp,
+        };
+        if !grants.is_empty() {
+            self.release(session, grants.iter().map(release).collect());
+        }
+    }
+
+    /// Takes over a lease of the server's earlier life.
+    ///
+    /// # Errors
+    /// If it can't stand.
+    pub fn reclaim(&self, session: SessionId, lease: Reclaimed) -> Result<(), ReclaimRefusal> {
+        self.with(|state, now| {
+            let result = state.reclaim(now, session, lease);
+            // A change that waits may recall what has just been reclaimed.
+            state.step(&self.progress, now, Event::Tick);
+            result
+        })
+    }
+
+    /// The session has reclaimed everything it wants.
+    pub fn reclaim_done(&self, session: SessionId) {
+        self.event(Event::ReclaimDone { session });
+    }
+
+    /// Recalls everything from everybody and grants nothing any more.
+    pub fn shut_down(&self) {
+        self.event(Event::Shutdown);
+    }
+
+    /// Whether nobody holds anything and no operation runs or waits.
+    pub fn all_quiet(&self) -> bool {
+        self.lock().all_quiet()
+    }
+
+    /// What it looks like, for people.
+    pub fn snapshot(&self) -> Snapshot {
+        self.with(|state, now| state.snapshot(now))
+    }
+
+    /// A read wants to look at the store. `label` is for people.
+    pub fn read(
+        self: &Arc<Self>,
+        session: SessionId,
+        label: OpLabel,
+        kind: ReadKind,
+        items: Vec<ReadItem>,
+    ) -> Entry {
+        turn::enter(self, session, label, kind, items)
+    }
+
+    fn event(&self, event: Event) {
+        self.with(|state, now| {
+            state.step(&self.progress, now, event);
+        });
+    }
+}

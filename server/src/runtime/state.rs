@@ -1,0 +1,240 @@
+//! What stands behind the lock: the core, who waits for it, where recalls go.
+
+use super::Opened;
+use super::turn::Progress;
+use leasefs_lease::server::{
+    Action, Config, Core, Event, Grace, OpId, OpState, RecallStatus, ReclaimRefusal, Reclaimed,
+    SessionStatus, Waiting,
+};
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::control::Push;
+use leasefs_protocol::{Grant, Recall, SessionId, Stamp};
+use leasefs_transport::{OutFrame, Outbox};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// Bytes of recalls that may wait for a client that doesn't read them.
+const LINE_FULL: usize = 4 << 20;
+
+/// Kind of a request, for people.
+pub type OpLabel = &'static str;
+
+/// What concerns a session as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Its leases have ended.
+    Expired(SessionId),
+    /// Its client doesn't read its recalls.
+    Choked(SessionId),
+    /// No lease of the server's earlier life is alive.
+    GraceEnded,
+}
+
+/// An operation's admission on its way to whoever waits for it.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub grants: Vec<Grant>,
+    /// Of a change: its place among the changes of this life.
+    pub number: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub label: OpLabel,
+    pub is_change: bool,
+    pub wake: oneshot::Sender<Admitted>,
+}
+
+/// A session's push stream.
+#[derive(Debug)]
+struct Line {
+    link: u64,
+    outbox: Outbox,
+}
+
+/// What a step came to for whoever took it.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub finished: Option<(Stamp, Vec<Grant>)>,
+    pub opened: Option<Opened>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    core: Core,
+    waiters: HashMap<OpId, Waiter>,
+    lines: HashMap<SessionId, Line>,
+    armed: Option<BootTime>,
+    notices: mpsc::UnboundedSender<Notice>,
+}
+
+/// The core as it stands, for people.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// When it was taken.
+    pub now: BootTime,
+    /// Sessions.
+    pub sessions: Vec<SessionStatus>,
+    /// Operations that wait, and the kinds of their requests.
+    pub waiting: Vec<(OpLabel, Waiting)>,
+    /// Recalls that are not approved.
+    pub recalls: Vec<RecallStatus>,
+    /// When grace ends at the latest.
+    pub grace_until: Option<BootTime>,
+}
+
+impl State {
+    pub fn new(
+        config: Config,
+        now: BootTime,
+        grace: Option<Grace>,
+        notices: mpsc::UnboundedSender<Notice>,
+    ) -> Self {
+        Self {
+            core: Core::new(config, now, grace),
+            waiters: HashMap::new(),
+            lines: HashMap::new(),
+            armed: None,
+            notices,
+        }
+    }
+
+    /// Takes in an event and does all that follows from it.
+    pub fn step(&mut self, progress: &Progress, now: BootTime, event: Event) -> Outcome {
+        self.core.handle(now, event);
+        let mut outcome = Outcome::default();
+        while let Some(action) = self.core.poll_action() {
+            self.act(progress, action, &mut outcome);
+        }
+        outcome
+    }
+
+    fn act(&mut self, progress: &Progress, action: Action, outcome: &mut Outcome) {
+        match action {
+            Action::Opened {
+                standing, renewed, ..
+            } => outcome.opened = Some(Opened { standing, renewed }),
+            Action::Admitted { op, grants } => self.admit(progress, op, grants),
+            Action::Finished { stamp, grants, .. } => outcome.finished = Some((stamp, grants)),
+            Action::Recall { session, recall } => self.recall(session, recall),
+            Action::Expired { session } => self.notice(Notice::Expired(session)),
+            Action::GraceEnded => self.notice(Notice::GraceEnded),
+        }
+    }
+
+    fn admit(&mut self, progress: &Progress, op: OpId, grants: Vec<Grant>) {
+        let Some(waiter) = self.waiters.remove(&op) else {
+            return;
+        };
+        let number = match waiter.is_change {
+            true => progress.begins(),
+            false => 0,
+        };
+        // Whoever waited and is gone withdraws the operation itself.
+        let _ = waiter.wake.send(Admitted { grants, number });
+    }
+
+    fn recall(&mut self, session: SessionId, recall: Recall) {
+        // Without a connection the recall stays open in the core and is sent when one comes.
+        let Some(line) = self.lines.get(&session) else {
+            return;
+        };
+        match OutFrame::new(&Push::Recall(recall), bytes::Bytes::new()) {
+            // A line that is gone is replaced by the client's next connection.
+            Ok(frame) => drop(line.outbox.push(frame)),
+            Err(error) => tracing::error!(%session, %error, "a recall can't be sent"),
+        }
+        if line.outbox.queued() > LINE_FULL {
+            self.notice(Notice::Choked(session));
+        }
+    }
+
+    fn notice(&self, notice: Notice) {
+        // The server is ending if nobody listens.
+        let _ = self.notices.send(notice);
+    }
+
+    pub fn connect(&mut self, session: SessionId, link: u64, outbox: Outbox) {
+        self.lines.insert(session, Line { link, outbox });
+        for recall in self.core.open_recalls(session) {
+            self.recall(session, recall);
+        }
+    }
+
+    pub fn disconnect(&mut self, session: SessionId, link: u64) {
+        if self.lines.get(&session).is_some_and(|l| l.link == link) {
+            self.lines.remove(&session);
+        }
+    }
+
+    pub fn wait(&mut self, op: OpId, waiter: Waiter) {
+        self.waiters.insert(op, waiter);
+    }
+
+    /// Forgets an operation that will not be finished.
+    pub fn withdraw(&mut self, progress: &Progress, now: BootTime, op: OpId) {
+        self.waiters.remove(&op);
+        self.stops(progress, op);
+        self.step(progress, now, Event::Withdraw { op });
+    }
+
+    /// Notes that a change that may have been admitted doesn't run any longer.
+    pub fn stops(&self, progress: &Progress, op: OpId) {
+        if self.core.op_state(op) == Some(OpState::Running) {
+            progress.ends();
+        }
+    }
+
+    /// Nothing is renewed by an answer that has no connection to go to.
+    pub fn renew(&mut self, now: BootTime, session: SessionId) -> bool {
+        self.lines.contains_key(&session) && self.core.renew(now, session)
+    }
+
+    pub fn reclaim(
+        &mut self,
+        now: BootTime,
+        session: SessionId,
+        lease: Reclaimed,
+    ) -> Result<(), ReclaimRefusal> {
+        self.core.reclaim(now, session, lease)
+    }
+
+    pub fn all_quiet(&self) -> bool {
+        self.core.all_quiet()
+    }
+
+    /// Whether the next deadline is earlier than the timer knows.
+    pub fn rearm(&mut self) -> bool {
+        let next = self.core.next_deadline();
+        let earlier = match (next, self.armed) {
+            (Some(next), Some(armed)) => next < armed,
+            (next, None) => next.is_some(),
+            (None, Some(_)) => false,
+        };
+        if earlier {
+            self.armed = next;
+        }
+        earlier
+    }
+
+    /// How long the timer may sleep.
+    pub fn sleeps(&mut self, now: BootTime) -> Option<Duration> {
+        self.armed = self.core.next_deadline();
+        self.armed.map(|at| at.left_at(now))
+    }
+
+    pub fn snapshot(&self, now: BootTime) -> Snapshot {
+        let labelled = |waiting: Waiting| {
+            let label = self.waiters.get(&waiting.op).map_or("", |w| w.label);
+            (label, waiting)
+        };
+        Snapshot {
+            now,
+            sessions: self.core.sessions(),
+            waiting: self.core.waiting().into_iter().map(labelled).collect(),
+            recalls: self.core.recalls(),
+            grace_until: self.core.grace_until(),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! An operation's way through the lease core: it enters, waits, has its turn, and ends.
+//!
+//! Whatever is dropped on the way is withdrawn.
+
+use super::Leases;
+use super::state::{Admitted, OpLabel, Waiter};
+use leasefs_lease::server::{Event, OpId, ReadItem, ReadKind, Touch};
+use leasefs_protocol::{Grant, Handle, Parts, SessionId, Stamp};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::oneshot;
+
+/// How many changes of this life have begun, and how many run. Written under the lock, read
+/// without.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    begun: AtomicU64,
+    running: AtomicU64,
+}
+
+impl Progress {
+    /// A change begins; its number.
+    pub fn begins(&self) -> u64 {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        self.begun.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub fn ends(&self) {
+        self.running.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn mark(&self) -> Mark {
+        // In this order: a change that begins in between is counted among those begun.
+        let quiet = self.running.load(Ordering::SeqCst) == 0;
+        Mark {
+            quiet,
+            begun: self.begun.load(Ordering::SeqCst),
+        }
+    }
+}
+
+/// A moment in the life of the store, as far as changes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    quiet: bool,
+    begun: u64,
+}
+
+impl Mark {
+    /// Whether no change ran between this moment and `later`: what was read between is as it was.
+    pub fn holds_at(self, later: Mark) -> bool {
+        self.quiet && self.begun == later.begun
+    }
+}
+
+/// A read may look at the store: what it sees from now on is covered by its grants.
+#[derive(Debug)]
+pub struct Admission {
+    /// What of its answer may be cached.
+    pub grants: Vec<Grant>,
+    /// Whether its answer renews the session.
+    pub renews: bool,
+}
+
+/// A read's admission, or its place in the queue.
+#[derive(Debug)]
+pub enum Entry {
+    /// It may go on.
+    Now(Admission),
+    /// It waits.
+    Later(Pending),
+}
+
+impl Entry {
+    /// The admission, once it comes; `None` if the server ends before.
+    pub async fn admitted(self) -> Option<Admission> {
+        match self {
+            Self::Now(admission) => Some(admission),
+            Self::Later(pending) => pending.admitted().await,
+        }
+    }
+}
+
+/// A read that waits. Withdrawn when dropped.
+#[derive(Debug)]
+pub struct Pending {
+    leases: Arc<Leases>,
+    op: OpId,
+    admission: Option<oneshot::Receiver<Admitted>>,
+    renews: bool,
+}
+
+impl Pending {
+    async fn admitted(mut self) -> Option<Admission> {
+        let admitted = self.admission.as_mut()?.await.ok()?;
+        self.admission = None;
+        Some(Admission {
+            grants: admitted.grants,
+            renews: self.renews,
+        })
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.admission.is_some() {
+            self.leases.withdraw(self.op);
+        }
+    }
+}
+
+pub(super) fn enter(
+    leases: &Arc<Leases>,
+    session: SessionId,
+    label: OpLabel,
+    kind: ReadKind,
+    items: Vec<ReadItem>,
+) -> Entry {
+    let (wake, mut admission) = oneshot::channel();
+    let op = leases.new_op();
+    let renews = leases.with(|state, now| {
+        let waiter = Waiter {
+            label,
+            is_change: false,
+            wake,
+        };
+        state.wait(op, waiter);
+        let event = Event::AdmitRead {
+            op,
+            session,
+            kind,
+            items,
+        };
+        state.step(&leases.progress, now, event);
+        state.renew(now, session)
+    });
+    match admission.try_recv() {
+        Ok(Admitted { grants, .. }) => Entry::Now(Admission { grants, renews }),
+        Err(_) => Entry::Later(Pending {
+            leases: Arc::clone(leases),
+            op,
+            admission: Some(admission),
+            renews,
+        }),
+    }
+}
+
+/// What a finished change's reply carries.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its place in its session's stream.
+    pub stamp: Stamp,
+    /// What of the reply may be cached.
+    pub grants: Vec<Grant>,
+    /// Whether the reply renews the session.
+    pub renews: bool,
+}
+
+/// A change in the lease core: waiting, then running. Withdrawn when dropped unfinished.
+#[derive(Debug)]
+pub struct Turn {
+    leases: Arc<Leases>,
+    session: SessionId,
+    op: OpId,
+    label: OpLabel,
+    number: u64,
+    finished: bool,
+}
+
+impl Turn {
+    /// Waits for the change's turn. `None` if the server ends before.
+    pub async fn take(
+        leases: &Arc<Leases>,
+        session: SessionId,
+        label: OpLabel,
+        touches: Vec<Touch>,
+        dropped: Vec<Handle>,
+        writeback: bool,
+    ) -> Option<Self> {
+        let op = leases.new_op();
+        let mut turn = Self {
+            leases: Arc::clone(leases),
+            session,
+            op,
+            label,
+            number: 0,
+            finished: false,
+        };
+        let event = Event::AdmitChange {
+            op,
+            session,
+            touches,
+            dropped,
+            writeback,
+        };
+        turn.wait(event).await?;
+        Some(turn)
+    }
+
+    /// The change turns out to touch other objects: waits again, at its old place in the order.
+    pub async fn requeue(&mut self, touches: Vec<Touch>, dropped: Vec<Handle>) -> Option<()> {
+        let op = self.op;
+        let event = Event::Requeue {
+            op,
+            touches,
+            dropped,
+        };
+        self.wait(event).await
+    }
+
+    async fn wait(&mut self, event: Event) -> Option<()> {
+        let (wake, mut admission) = oneshot::channel();
+        let waiter = Waiter {
+            label: self.label,
+            is_change: true,
+            wake,
+        };
+        let (leases, op) = (&self.leases, self.op);
+        leases.with(|state, now| {
+            state.stops(&leases.progress, op);
+            state.wait(op, waiter);
+            state.step(&leases.progress, now, event);
+        });
+        let admitted = match admission.try_recv() {
+            Ok(admitted) => admitted,
+            Err(_) => admission.await.ok()?,
+        };
+        self.number = admitted.number;
+        Some(())
+    }
+
+    /// Whether no other change has run since `mark`: what was read since is as it was.
+    pub fn follows(&self, mark: Mark) -> bool {
+        mark.quiet && self.number == mark.begun + 1
+    }
+
+    /// Ends the change. `wants` is what its reply shows and the client would cache.
+    pub fn finish(mut self, wants: Vec<(Handle, Parts)>) -> Finished {
+        self.finished = true;
+        let (leases, op, session) = (&self.leases, self.op, self.session);
+        leases.with(|state, now| {
+            state.stops(&leases.progress, op);
+            let event = Event::FinishChange { op, wants };
+            let outcome = state.step(&leases.progress, now, event);
+            let (stamp, grants) = outcome.finished.unwrap_or_default();
+            Finished {
+                stamp,
+                grants,
+                renews: state.renew(now, session),
+            }
+        })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.leases.withdraw(self.op);
+        }
+    }
+}
+
+impl Leases {
+    /// This moment, as far as changes go.
+    pub fn mark(&self) -> Mark {
+        self.progress.mark()
+    }
+
+    fn withdraw(&self, op: OpId) {
+        self.with(|state, now| state.withdraw(&self.progress, now, op));
+    }
+}

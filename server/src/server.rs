@@ -1,0 +1,205 @@
+//! What all parts of a running server share.
+
+use crate::counters::Counters;
+use crate::latch::Latches;
+use crate::records::{Found, Records, Writes};
+use crate::runtime::{Clock, Leases, Notice, boot_time};
+use crate::session::answers::Answers;
+use crate::session::{Session, Sessions, close};
+use crate::settings::Settings;
+use leasefs_lease::server::{Config, Grace, LoggedWrites};
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::{BootId, KeyHash};
+use leasefs_store::Store;
+use leasefs_transport::CloseCode;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+
+/// A server between its start and its end.
+pub struct Server {
+    /// The export.
+    pub store: Arc<Store>,
+    /// The state directory.
+    pub records: Arc<dyn Records>,
+    /// The lease core.
+    pub leases: Arc<Leases>,
+    /// Keep reads of the host and changes of the same object apart.
+    pub latches: Latches,
+    /// The sessions.
+    pub sessions: Sessions,
+    /// How it is run.
+    pub settings: Settings,
+    /// Requests of all sessions, ended ones too.
+    pub counters: Counters,
+    /// Connections closed because their client broke the protocol.
+    pub violations: AtomicU64,
+    /// This life of the process.
+    pub process: BootId,
+    /// This life of the host.
+    pub host: BootId,
+    clock: Clock,
+    links: AtomicU64,
+    io: Io,
+    /// Calls that may take long leave threads to those that don't.
+    slow: Semaphore,
+    /// Never has a permit; closed when the server begins to end.
+    stop: Semaphore,
+}
+
+/// Threads that may block: a runtime of their own, so that requests run on them in a straight
+/// line and the network's threads never wait for a disk.
+struct Io(Option<Runtime>);
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Server {
+    /// A server that is about to serve. Makes durable what must be before its first grant, so it
+    /// blocks. What concerns all sessions comes out of the channel.
+    ///
+    /// # Errors
+    /// If the state directory can't be written or threads can't be had.
+    pub fn start(
+        settings: Settings,
+        store: Arc<Store>,
+        records: Arc<dyn Records>,
+        found: Found,
+    ) -> io::Result<(Arc<Self>, mpsc::UnboundedReceiver<Notice>)> {
+        records.begin_life(settings.term, settings.drift_ppm)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(settings.io_threads.max(2))
+            .thread_name("store")
+            .build()?;
+        let config = Config {
+            term: settings.term,
+            drift_ppm: settings.drift_ppm,
+            ..Config::default()
+        };
+        let clock: Clock = boot_time;
+        let (leases, notices) = Leases::new(config, grace(&found), clock);
+        let [a, b, c, d, ..] = found.process.0;
+        let sessions = Sessions::new(u32::from_le_bytes([a, b, c, d]) >> 2);
+        for recorded in found.sessions {
+            let changes = match found.host_crashed {
+                true => Answers::after_host_crash(),
+                false => Answers::after_restart(recorded.started),
+            };
+            sessions.restore(recorded.session, recorded.client, changes, clock());
+        }
+        let server = Self {
+            latches: Latches::default(),
+            slow: Semaphore::new((settings.io_threads * 3 / 4).max(1)),
+            io: Io(Some(runtime)),
+            process: found.process,
+            host: found.host,
+            store,
+            records,
+            leases,
+            sessions,
+            settings,
+            counters: Counters::default(),
+            violations: AtomicU64::new(0),
+            clock,
+            links: AtomicU64::new(0),
+            stop: Semaphore::new(0),
+        };
+        Ok((Arc::new(server), notices))
+    }
+
+    /// Now.
+    pub fn now(&self) -> BootTime {
+        (self.clock)()
+    }
+
+    /// A number for a new connection.
+    pub fn next_link(&self) -> u64 {
+        self.links.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Runs something that may block.
+    pub fn spawn_io<F>(&self, work: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        match &self.io.0 {
+            Some(runtime) => runtime.spawn(work),
+            // Only while the server is dropped.
+            None => tokio::spawn(work),
+        }
+    }
+
+    /// Waits for leave to make a call that may take long.
+    pub async fn slow(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        self.slow.acquire().await.ok()
+    }
+
+    /// No further request is taken.
+    pub fn stop(&self) {
+        self.stop.close();
+    }
+
+    /// Waits until [`Server::stop`].
+    pub async fn stopped(&self) {
+        // There never is a permit: this returns when the semaphore is closed.
+        let _ = self.stop.acquire().await;
+    }
+
+    /// The session is over: it holds nothing, and nothing of it goes on.
+    pub fn end_session(self: &Arc<Self>, session: &Session) {
+        self.sessions.remove(session.id);
+        session.end();
+        self.leases.end_session(session.id);
+        let (files, server, id) = (session.opens.end(), Arc::clone(self), session.id);
+        self.spawn_io(async move {
+            close(files);
+            server.records.forget_session(id);
+        });
+    }
+
+    /// Ends all sessions of a client that has been revoked, and closes their connections.
+    pub fn revoke(self: &Arc<Self>, key: KeyHash) {
+        for session in self.sessions.all() {
+            if session.key == key {
+                tracing::info!(client = %key, session = %session.id, "session ended: its client was revoked");
+                if let Some(link) = session.link() {
+                    link.close(CloseCode::Refused, "the client has been revoked");
+                }
+                self.end_session(&session);
+            }
+        }
+    }
+}
+
+/// The grace that what was found asks for.
+fn grace(found: &Found) -> Option<Grace> {
+    let sessions: Vec<_> = found
+        .sessions
+        .iter()
+        .filter(|recorded| recorded.leased)
+        .map(|recorded| recorded.session)
+        .collect();
+    if found.clean || sessions.is_empty() {
+        return None;
+    }
+    let writes = match &found.writes {
+        Writes::Trusted(writes) => LoggedWrites::Trusted(writes.clone()),
+        Writes::Unknown => LoggedWrites::Unknown,
+    };
+    Some(Grace {
+        max_term: found.max_term,
+        drift_ppm: found.max_drift_ppm,
+        sessions,
+        writes,
+    })
+}

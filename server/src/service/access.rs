@@ -1,0 +1,212 @@
+//! The one table that says what each request reads and changes.
+//!
+//! It is the lease core's only source: a part that is missing here is a stale cache somewhere.
+//! What a name denotes (a victim) is found before the request is admitted and checked again when
+//! it is; a read of a name's object follows the read of the name.
+
+use leasefs_lease::server::ReadKind::{FillForStore, FillPages, Metadata, Uncached};
+use leasefs_lease::server::{ReadItem, ReadKind, Touch};
+use leasefs_protocol::request::{Fill, O_TRUNC};
+use leasefs_protocol::{Handle, Name, Parts, Request};
+
+/// What names of a request denote and which objects its opens are of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Targets {
+    /// The object of the request's open; of `CopyRange`, the one written to.
+    pub opened: Option<Handle>,
+    /// Of `CopyRange`, the object read from.
+    pub copied: Option<Handle>,
+    /// What the request's name denotes.
+    pub named: Option<Handle>,
+    /// Of `Rename`, what the new name denotes.
+    pub replaced: Option<Handle>,
+    /// The export's root, if it changes because the request removes the name of an open file.
+    pub shelter: Option<Handle>,
+}
+
+impl Targets {
+    /// What may lose its last name.
+    pub fn victim(&self, request: &Request) -> Option<Handle> {
+        match request {
+            Request::Unlink { .. } => self.named,
+            Request::Rename { flags: 0, .. } => self.replaced,
+            _ => None,
+        }
+    }
+}
+
+/// What a request reads and changes; each object at most once in `touches`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accesses {
+    /// What the answer leaves behind at the client.
+    pub kind: ReadKind,
+    /// Read.
+    pub reads: Vec<ReadItem>,
+    /// Changed.
+    pub touches: Vec<Touch>,
+}
+
+/// Names of a request, checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// `name`.
+    pub name: Option<Name>,
+    /// `new_name`.
+    pub new_name: Option<Name>,
+}
+
+/// What `request` reads and changes, given its names and what they denote just now.
+pub fn accesses(request: &Request, names: &Names, targets: &Targets) -> Accesses {
+    let all = Accesses::of(Uncached);
+    let Targets {
+        opened,
+        copied,
+        named,
+        replaced,
+        shelter,
+    } = *targets;
+    let name = || names.name.clone();
+    match request {
+        Request::Lookup { dir, .. } => Accesses::of(Metadata).reads_name(*dir, name()),
+        Request::GetAttr { object }
+        | Request::ReadLink { object }
+        | Request::GetXattr { object, .. }
+        | Request::ListXattr { object } => Accesses::of(Metadata).reads(*object, Parts::ATTRS),
+        Request::Access { object, .. } => all.reads(*object, Parts::ATTRS),
+        Request::Open { object, flags } if flags & O_TRUNC == 0 => {
+            Accesses::of(Metadata).reads(*object, Parts::ATTRS)
+        }
+        Request::Open { object, .. } => all.changes(*object, content()),
+        Request::Create { dir, flags, .. } => create(*dir, name(), *flags, named),
+        Request::Read { fill, .. } => Accesses::of(kind_of(*fill)).reads(opened, Parts::DATA),
+        Request::Seek { .. } => all.reads(opened, Parts::DATA),
+        Request::ReadDir { cookie, nodes, .. } => read_dir(opened, *cookie, *nodes),
+        Request::SetAttr { object, set, .. } => match set.size {
+            Some(_) => all.changes(*object, content()),
+            None => all.changes(*object, Parts::ATTRS),
+        },
+        Request::SetXattr { object, .. } | Request::RemoveXattr { object, .. } => {
+            all.changes(*object, Parts::ATTRS)
+        }
+        Request::Write { .. } | Request::Fallocate { .. } => all.changes(opened, content()),
+        Request::CopyRange { .. } => all.reads(copied, Parts::DATA).changes(opened, content()),
+        Request::Make { dir, .. } => all.renames(*dir, name()),
+        Request::Unlink { dir, .. } | Request::Rmdir { dir, .. } => {
+            let all = all.renames(*dir, name()).changes(named, Parts::ATTRS);
+            all.changes(shelter, Parts::ATTRS)
+        }
+        Request::Link { object, dir, .. } => {
+            all.renames(*dir, name()).changes(*object, Parts::ATTRS)
+        }
+        Request::Rename { dir, new_dir, .. } => all
+            .renames(*dir, name())
+            .renames(*new_dir, names.new_name.clone())
+            .changes(named, Parts::ATTRS)
+            .changes(replaced, Parts::ATTRS)
+            .changes(shelter, Parts::ATTRS),
+        Request::Close { .. } | Request::Commit { .. } | Request::StatFs { .. } => all,
+    }
+}
+
+/// What changes of a directory along with a name in it.
+fn directory() -> Parts {
+    Parts::ATTRS | Parts::LISTING
+}
+
+/// What changes of a file along with its bytes.
+fn content() -> Parts {
+    Parts::DATA | Parts::ATTRS
+}
+
+fn kind_of(fill: Fill) -> ReadKind {
+    match fill {
+        Fill::Nothing => Uncached,
+        Fill::Pages => FillPages,
+        Fill::PagesForStore => FillForStore,
+    }
+}
+
+/// An existing name is opened, not created: it changes nothing unless it is truncated.
+fn create(dir: Handle, name: Option<Name>, flags: u32, named: Option<Handle>) -> Accesses {
+    let all = Accesses::of(Uncached);
+    match named {
+        None => all.renames(dir, name),
+        Some(_) if flags & O_EXCL != 0 => all.reads_name(dir, name),
+        Some(named) if flags & O_TRUNC != 0 => all.changes(named, content()),
+        Some(named) => Accesses::of(Metadata).reads(named, Parts::ATTRS),
+    }
+}
+
+/// The first page of a listing begins a new one; later pages belong to the first's lease.
+fn read_dir(dir: Option<Handle>, cookie: u64, nodes: bool) -> Accesses {
+    let names = match nodes {
+        true => Parts::NAMES,
+        false => Parts::NONE,
+    };
+    match (cookie, nodes) {
+        (0, _) => Accesses::of(Metadata).reads(dir, Parts::LISTING | names),
+        (_, true) => Accesses::of(Metadata).reads(dir, names),
+        (_, false) => Accesses::of(Uncached).reads(dir, Parts::LISTING),
+    }
+}
+
+/// `O_EXCL` (asm-generic/fcntl.h).
+pub const O_EXCL: u32 = 0o200;
+
+impl Accesses {
+    fn of(kind: ReadKind) -> Self {
+        Self {
+            kind,
+            reads: Vec::new(),
+            touches: Vec::new(),
+        }
+    }
+
+    fn reads(mut self, object: impl Into<Option<Handle>>, parts: Parts) -> Self {
+        self.reads.extend(object.into().map(|object| ReadItem {
+            object,
+            parts,
+            name: None,
+        }));
+        self
+    }
+
+    fn reads_name(mut self, dir: Handle, name: Option<Name>) -> Self {
+        self.reads.push(ReadItem {
+            object: dir,
+            parts: Parts::NAMES,
+            name: name.map(|name| name.to_raw()),
+        });
+        self
+    }
+
+    fn changes(self, object: impl Into<Option<Handle>>, parts: Parts) -> Self {
+        match object.into() {
+            Some(object) => self.touch(object, parts, None),
+            None => self,
+        }
+    }
+
+    fn renames(self, dir: Handle, name: Option<Name>) -> Self {
+        self.touch(dir, directory(), name)
+    }
+
+    fn touch(mut self, object: Handle, parts: Parts, name: Option<Name>) -> Self {
+        let names = name.map(|name| name.to_raw());
+        let Some(known) = self.touches.iter_mut().find(|t| t.object == object) else {
+            self.touches.push(Touch {
+                object,
+                parts,
+                names: names.into_iter().collect(),
+            });
+            return self;
+        };
+        known.parts |= parts;
+        known.names.extend(names);
+        known.names.dedup();
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,340 @@
+//! Requests that change something: each has its turn, runs once, and keeps its answer.
+
+use super::access::{Accesses, Targets, accesses};
+use super::host::{Done, Order, open_existing};
+use super::inputs::{Inputs, inputs};
+use super::{Call, reads};
+use crate::caught::caught;
+use crate::runtime::{Finished, Turn};
+use crate::server::Server;
+use crate::session::{Job, Session, refused};
+use leasefs_lease::server::Touch;
+use leasefs_protocol::request::{Durability, O_TRUNC};
+use leasefs_protocol::{
+    Attr, Handle, Name, Parts, Refusal, Reply, Request, RequestId, Seq, Touched,
+};
+use std::sync::Arc;
+
+/// How often a change may find that its names denote something else before it is refused.
+const MAX_TURNS: usize = 64;
+
+/// What comes of a change whose turn may have come.
+enum Step {
+    Done(Box<Reply>),
+    /// It was cancelled, or the server ends.
+    Never,
+    /// What its names denote has changed: it must be looked at again.
+    Again(Option<Turn>),
+}
+
+/// Starts a change whose predecessors are done.
+pub fn start(server: &Arc<Server>, session: &Arc<Session>, seq: Seq, job: Job) {
+    let (task_server, task_session) = (Arc::clone(server), Arc::clone(session));
+    session.start(seq, || {
+        let task = run(task_server, task_session, seq, job);
+        server.spawn_io(task).abort_handle()
+    });
+}
+
+async fn run(server: Arc<Server>, session: Arc<Session>, seq: Seq, job: Job) {
+    let call = Call {
+        server: Arc::clone(&server),
+        session: Arc::clone(&session),
+        client: Arc::clone(&job.client),
+        caller: job.caller.clone(),
+        origin: None,
+    };
+    let kind = job.request.kind();
+    let reply = caught(execute(&call, seq, job)).await.unwrap_or_else(|| {
+        tracing::error!(session = %session.id, %seq, kind, "a change failed inside: it may have happened in part");
+        session.begin(seq).then(|| refused(Refusal::Internal))
+    });
+    if let Some(reply) = reply {
+        finish(&server, &session, seq, reply).await;
+    }
+}
+
+/// Keeps the answer of a change and sends it; those that followed it go on.
+pub async fn finish(server: &Arc<Server>, session: &Arc<Session>, seq: Seq, reply: Reply) {
+    let renews = reply.renews;
+    let reply = Arc::new(reply);
+    let (sink, ready) = session.finish(seq, Arc::clone(&reply));
+    for (seq, job) in ready {
+        start(server, session, seq, job);
+    }
+    if let Some(sink) = sink {
+        sink.send((*reply).clone(), bytes::Bytes::new(), renews)
+            .await;
+    }
+}
+
+/// The change's answer; `None` if it never runs.
+async fn execute(call: &Call, seq: Seq, job: Job) -> Option<Reply> {
+    let server = &call.server;
+    let opens = &call.session.opens;
+    let checked = inputs(
+        &server.store,
+        &call.client,
+        opens,
+        &job.request,
+        job.payload.len(),
+    );
+    let inputs = match checked {
+        Ok(inputs) => inputs,
+        Err(refusal) => return call.session.begin(seq).then(|| call.refused(refusal)),
+    };
+    let change = Change {
+        call,
+        seq,
+        job: &job,
+        inputs: &inputs,
+    };
+    let mut turn = None;
+    for _ in 0..MAX_TURNS {
+        match change.step(turn.take()).await {
+            Step::Done(reply) => return Some(*reply),
+            Step::Never => return None,
+            Step::Again(kept) => turn = kept,
+        }
+    }
+    tracing::warn!(session = %call.session.id, %seq, "a change never found its names at rest");
+    call.session
+        .begin(seq)
+        .then(|| call.refused(Refusal::Stale))
+}
+
+/// A change on its way.
+struct Change<'a> {
+    call: &'a Call,
+    seq: Seq,
+    job: &'a Job,
+    inputs: &'a Inputs,
+}
+
+impl Change<'_> {
+    async fn step(&self, turn: Option<Turn>) -> Step {
+        let leases = &self.call.server.leases;
+        let mark = leases.mark();
+        let targets = match self.targets() {
+            Ok(targets) => targets,
+            Err(refusal) => return self.refuse(refusal),
+        };
+        let all = accesses(&self.job.request, &self.inputs.names, &targets);
+        if all.touches.is_empty() {
+            drop(turn);
+            return self.read(all, targets).await;
+        }
+        if self.admit_reads(&all).await.is_none() {
+            return Step::Never;
+        }
+        let Some(turn) = self.take_turn(turn, all.touches.clone()).await else {
+            return Step::Never;
+        };
+        // Unless nothing has changed since, the names may denote other objects by now.
+        if !turn.follows(mark) {
+            match self.targets() {
+                Ok(now) if now == targets => (),
+                Ok(_) => return Step::Again(Some(turn)),
+                Err(refusal) => return self.refuse(refusal),
+            }
+        }
+        self.perform(turn, &all.touches, &targets).await
+    }
+
+    fn order(&self) -> Order<'_> {
+        Order {
+            call: self.call,
+            request: &self.job.request,
+            payload: &self.job.payload,
+            inputs: self.inputs,
+        }
+    }
+
+    fn refuse(&self, refusal: Refusal) -> Step {
+        match self.call.session.begin(self.seq) {
+            true => Step::Done(Box::new(self.call.refused(refusal))),
+            false => Step::Never,
+        }
+    }
+
+    /// What the request's names denote just now.
+    fn targets(&self) -> Result<Targets, Refusal> {
+        let store = &self.call.server.store;
+        let peek = |dir: &Handle, name: &Option<Name>| match name {
+            Some(name) => Ok(store.peek(dir, name)?.map(|(handle, _)| handle)),
+            None => Ok(None),
+        };
+        let handle =
+            |open: &Option<Arc<leasefs_store::OpenFile>>| open.as_ref().map(|open| *open.handle());
+        let (name, new_name) = (&self.inputs.names.name, &self.inputs.names.new_name);
+        let mut targets = Targets {
+            opened: handle(&self.inputs.open),
+            copied: handle(&self.inputs.from),
+            ..Targets::default()
+        };
+        match &self.job.request {
+            Request::Unlink { dir, .. }
+            | Request::Rmdir { dir, .. }
+            | Request::Create { dir, .. } => targets.named = peek(dir, name)?,
+            Request::Rename { dir, new_dir, .. } => {
+                targets.named = peek(dir, name)?;
+                targets.replaced = peek(new_dir, new_name)?;
+            }
+            _ => (),
+        }
+        let victim = targets.victim(&self.job.request);
+        targets.shelter = victim.and_then(|victim| store.needs_shelter(&victim));
+        Ok(targets)
+    }
+
+    /// What a change reads besides (the source of a copy) must not be hidden by a Write lease.
+    async fn admit_reads(&self, all: &Accesses) -> Option<()> {
+        if all.reads.is_empty() {
+            return Some(());
+        }
+        let (session, label) = (self.call.session.id, self.job.request.kind());
+        let leases = &self.call.server.leases;
+        let entry = leases.read(session, label, all.kind, all.reads.clone());
+        entry.admitted().await.map(drop)
+    }
+
+    async fn take_turn(&self, turn: Option<Turn>, touches: Vec<Touch>) -> Option<Turn> {
+        let dropped = self.job.dropped.clone();
+        if let Some(mut turn) = turn {
+            turn.requeue(touches, dropped).await?;
+            return Some(turn);
+        }
+        // Pages that a kernel keeps locked until the answer; while a size changes it holds back
+        // what it has to write.
+        let writeback = match &self.job.request {
+            Request::Write { writeback, .. } => *writeback,
+            Request::SetAttr { set, .. } => set.size.is_some(),
+            _ => false,
+        };
+        let (leases, session) = (&self.call.server.leases, self.call.session.id);
+        let label = self.job.request.kind();
+        Turn::take(leases, session, label, touches, dropped, writeback).await
+    }
+
+    /// A create of a name that exists opens what it denotes.
+    async fn read(&self, all: Accesses, targets: Targets) -> Step {
+        let (call, Request::Create { flags, .. }) = (self.call, &self.job.request) else {
+            return self.refuse(Refusal::Invalid);
+        };
+        let (session, label) = (call.session.id, self.job.request.kind());
+        let entry = call.server.leases.read(session, label, all.kind, all.reads);
+        let Some(admission) = entry.admitted().await else {
+            return Step::Never;
+        };
+        let named = match self.targets() {
+            Ok(now) if now == targets => targets.named,
+            Ok(_) => return Step::Again(None),
+            Err(refusal) => return self.refuse(refusal),
+        };
+        let Some(handle) = named else {
+            return Step::Again(None);
+        };
+        if !call.session.begin(self.seq) {
+            return Step::Never;
+        }
+        let result = open_existing(call, handle, *flags);
+        if result
+            .as_ref()
+            .is_err_and(|refusal| reads::is_gone(*refusal))
+        {
+            return Step::Again(None);
+        }
+        let grants = match result {
+            Ok(_) => admission.grants,
+            Err(_) => Vec::new(),
+        };
+        Step::Done(Box::new(Reply {
+            renews: admission.renews,
+            grants,
+            result,
+            ..refused(Refusal::Internal)
+        }))
+    }
+
+    /// Its turn has come.
+    async fn perform(&self, turn: Turn, touches: &[Touch], targets: &Targets) -> Step {
+        let (server, session) = (&self.call.server, &self.call.session);
+        let _leave = match is_slow(&self.job.request) {
+            true => match server.slow().await {
+                Some(leave) => Some(leave),
+                None => return Step::Never,
+            },
+            false => None,
+        };
+        if !session.begin(self.seq) {
+            return Step::Never;
+        }
+        let done = match server.records.change_begins(session.id, self.seq) {
+            Ok(()) => self.order().run(touches, targets).await,
+            Err(error) => {
+                tracing::error!(%error, "a change can't be journalled");
+                Err(Refusal::Internal)
+            }
+        };
+        Step::Done(Box::new(self.reply(turn, touches, done)))
+    }
+
+    /// Ends the turn. Attributes of what was touched are read while it still lasts.
+    fn reply(&self, turn: Turn, touches: &[Touch], done: Result<Done, Refusal>) -> Reply {
+        let mut wants = Vec::new();
+        let mut touched = Vec::new();
+        if let Ok(done) = &done {
+            touched = self.touched(touches, &done.known);
+            wants.extend(touched.iter().map(|t| (t.object, shown(touches, t.object))));
+            let made = done.known.iter().map(|(handle, _)| *handle);
+            for handle in made.filter(|h| touched.iter().all(|t| t.object != *h)) {
+                wants.push((handle, Parts::ATTRS));
+            }
+        }
+        let Finished {
+            stamp,
+            grants,
+            renews,
+        } = turn.finish(wants);
+        Reply {
+            id: RequestId(0),
+            renews,
+            stamp,
+            grants,
+            touched,
+            result: done.map(|done| done.response),
+        }
+    }
+
+    fn touched(&self, touches: &[Touch], known: &[(Handle, Attr)]) -> Vec<Touched> {
+        let attr = |object: &Handle| match known.iter().find(|(handle, _)| handle == object) {
+            Some((_, attr)) => Some(*attr),
+            None => self.call.server.store.getattr(object).ok(),
+        };
+        let touched = |touch: &Touch| {
+            let object = touch.object;
+            attr(&object).map(|attr| Touched { object, attr })
+        };
+        touches.iter().filter_map(touched).collect()
+    }
+}
+
+/// What a reply shows of a touched object: attributes, and of a directory the names that changed.
+fn shown(touches: &[Touch], object: Handle) -> Parts {
+    let named = |t: &&Touch| t.object == object && !t.names.is_empty();
+    match touches.iter().find(named) {
+        Some(_) => Parts::ATTRS | Parts::NAMES,
+        None => Parts::ATTRS,
+    }
+}
+
+/// Whether the host may take long, as a rule.
+fn is_slow(request: &Request) -> bool {
+    match request {
+        Request::Write { durability, .. } => *durability != Durability::None,
+        Request::Fallocate { .. } | Request::CopyRange { .. } => true,
+        Request::SetAttr { set, .. } => set.size.is_some(),
+        Request::Open { flags, .. } | Request::Create { flags, .. } => flags & O_TRUNC != 0,
+        _ => false,
+    }
+}

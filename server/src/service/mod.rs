@@ -1,0 +1,56 @@
+//! What a request means: its names, rights and opens, the leases it needs, the store call it becomes.
+
+pub mod access;
+pub mod changes;
+mod host;
+mod inputs;
+pub mod reads;
+
+use crate::records::Client;
+use crate::server::Server;
+use crate::session::{Origin, Session, refused};
+use leasefs_protocol::{Caller, Refusal, Reply};
+use leasefs_store::Identity;
+use std::fmt;
+use std::sync::Arc;
+
+/// On whose behalf a request is served.
+pub struct Call {
+    /// The server.
+    pub server: Arc<Server>,
+    /// The session.
+    pub session: Arc<Session>,
+    /// The session's client, as it was when the request came.
+    pub client: Arc<Client>,
+    /// The caller at the client.
+    pub caller: Caller,
+    /// Where an unnumbered request came from: asked again, it runs again.
+    pub origin: Option<Origin>,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Call({}, {:?})", self.session.id, self.caller)
+    }
+}
+
+impl Call {
+    /// Whose rights the request has on the host.
+    fn identity(&self) -> Result<Identity, Refusal> {
+        self.server
+            .store
+            .identity(self.client.identity, &self.caller)
+    }
+
+    /// Whether an answer given now renews the session.
+    fn renew(&self) -> bool {
+        self.server.leases.renew(self.session.id)
+    }
+
+    fn refused(&self, refusal: Refusal) -> Reply {
+        Reply {
+            renews: self.renew(),
+            ..refused(refusal)
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Requests that change nothing.
+
+use super::Call;
+use super::access::{Accesses, Targets, accesses};
+use super::inputs::{Inputs, inputs};
+use crate::runtime::{Admission, Entry};
+use crate::session::close;
+use bytes::Bytes;
+use leasefs_lease::server::{ReadItem, ReadKind};
+use leasefs_protocol::request::Fill;
+use leasefs_protocol::{
+    Attr, DirEntry, Grant, Handle, Mode, Name, OpenId, Parts, Refusal, Reply, Request, RequestId,
+    Response, Stamp,
+};
+use leasefs_store::OpenFile;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A request that has entered the lease core.
+#[derive(Debug)]
+pub struct Read {
+    call: Call,
+    request: Request,
+    inputs: Inputs,
+    entry: Entry,
+}
+
+/// The answer to a request, but for where it goes.
+#[derive(Debug)]
+pub struct Answer {
+    /// The answer.
+    pub reply: Reply,
+    /// Its data.
+    pub payload: Bytes,
+}
+
+/// What the host said.
+struct Told {
+    response: Response,
+    payload: Bytes,
+    grants: Vec<Grant>,
+}
+
+impl Told {
+    fn plain(response: Response) -> Self {
+        Self {
+            response,
+            payload: Bytes::new(),
+            grants: Vec::new(),
+        }
+    }
+
+    fn data(payload: Vec<u8>) -> Self {
+        Self {
+            payload: payload.into(),
+            ..Self::plain(Response::Done)
+        }
+    }
+}
+
+/// Takes a request as far as it goes without blocking.
+///
+/// # Errors
+/// The answer, if it needs nothing more.
+pub fn begin(call: Call, request: Request) -> Result<Read, Box<Answer>> {
+    let (server, session) = (&call.server, &call.session);
+    let checked = inputs(&server.store, &call.client, &session.opens, &request, 0);
+    let inputs = match checked {
+        Ok(inputs) => inputs,
+        Err(refusal) => {
+            let answer = answer(Err(refusal), Vec::new(), call.renew());
+            return Err(Box::new(answer));
+        }
+    };
+    let targets = Targets {
+        opened: inputs.open.as_ref().map(|open| *open.handle()),
+        ..Targets::default()
+    };
+    let Accesses { kind, reads, .. } = accesses(&request, &inputs.names, &targets);
+    let entry = match reads.is_empty() {
+        true => Entry::Now(Admission {
+            grants: Vec::new(),
+            renews: call.renew(),
+        }),
+        false => server.leases.read(session.id, request.kind(), kind, reads),
+    };
+    Ok(Read {
+        call,
+        request,
+        inputs,
+        entry,
+    })
+}
+
+impl Read {
+    /// The answer, if it is file data that the host's page cache has. Never blocks.
+    pub fn cached(&mut self) -> Option<Answer> {
+        let Request::Read {
+            offset, len, fill, ..
+        } = self.request
+        else {
+            return None;
+        };
+        let (Entry::Now(admission), Some(open)) = (&mut self.entry, &self.inputs.open) else {
+            return None;
+        };
+        // A Write lease is journalled first, which may block.
+        if fill == Fill::PagesForStore {
+            return None;
+        }
+        let server = &self.call.server;
+        let latch = server.latches.try_read(open.handle())?;
+        let told = server.store.try_read_cached(open, offset, len)?;
+        drop(latch);
+        let admission = Admission {
+            grants: std::mem::take(&mut admission.grants),
+            renews: admission.renews,
+        };
+        Some(settle(&self.call, told.map(Told::data), admission))
+    }
+
+    /// The answer; blocks, and waits while the lease core holds the request back. `None` if the
+    /// server ends before.
+    pub async fn answer(self) -> Option<Answer> {
+        let admission = self.entry.admitted().await?;
+        let told = perform(&self.call, self.request, &self.inputs, &admission).await?;
+        Some(settle(&self.call, told, admission))
+    }
+}
+
+/// Puts the answer together. Where the object is gone its leases are given back, since no reply
+/// tells the client of them.
+fn settle(call: &Call, told: Result<Told, Refusal>, admission: Admission) -> Answer {
+    let Admission { mut grants, renews } = admission;
+    match told {
+        Ok(told) => {
+            grants.extend(told.grants);
+            Answer {
+                payload: told.payload,
+                ..answer(Ok(told.response), grants, renews)
+            }
+        }
+        Err(refusal) => {
+            if is_gone(refusal) {
+                call.server.leases.give_back(call.session.id, &grants);
+                grants.clear();
+            }
+            // A refusal may be cached too: that there is no such xattr.
+            answer(Err(refusal), grants, renews)
+        }
+    }
+}
+
+pub(super) fn is_gone(refusal: Refusal) -> bool {
+    refusal == Refusal::Stale || refusal == Refusal::Host(libc::ESTALE as u16)
+}
+
+fn answer(result: Result<Response, Refusal>, grants: Vec<Grant>, renews: bool) -> Answer {
+    let reply = Reply {
+        id: RequestId(0),
+        renews,
+        stamp: Stamp(0),
+        grants,
+        touched: Vec::new(),
+        result,
+    };
+    Answer {
+        reply,
+        payload: Bytes::new(),
+    }
+}
+
+/// Asks the host. `None` if the server ends.
+async fn perform(
+    call: &Call,
+    request: Request,
+    inputs: &Inputs,
+    admission: &Admission,
+) -> Option<Result<Told, Refusal>> {
+    let store = &call.server.store;
+    let plain = |response| Ok(Told::plain(response));
+    let told = match (request, &inputs.open, &inputs.names.name) {
+        (Request::Lookup { dir, .. }, _, Some(name)) => return lookup(call, dir, name).await,
+        (Request::ReadDir { cookie, nodes, .. }, Some(open), _) => {
+            return read_dir(call, open, cookie, nodes).await;
+        }
+        (Request::Read { offset, len, .. }, Some(open), _) => {
+            let _leave = call.server.slow().await?;
+            let logged = log_write_lease(call, admission);
+            let _latch = call.server.latches.read(open.handle()).await;
+            logged
+                .and_then(|()| store.read(open, offset, len))
+                .map(Told::data)
+        }
+        (Request::Commit { durability, .. }, Some(open), _) => {
+            let _leave = call.server.slow().await?;
+            store
+                .commit(open, durability)
+                .and_then(|()| plain(Response::Done))
+        }
+        (Request::Seek { offset, whence, .. }, Some(open), _) => store
+            .seek(open, offset, whence)
+            .map(|at| Told::plain(Response::Offset(at))),
+        (Request::Close { opens }, _, _) => {
+            close(call.session.opens.take(&opens));
+            plain(Response::Done)
+        }
+        (Request::GetAttr { object }, _, _) => {
+            let attr = call.attr(&object).await;
+            attr.map(|attr| Told::plain(Response::Attr(attr)))
+        }
+        (request, _, _) => of_object(call, &request),
+    };
+    Some(told)
+}
+
+/// Requests about one object that is named by its handle.
+fn of_object(call: &Call, request: &Request) -> Result<Told, Refusal> {
+    let store = &call.server.store;
+    let told = match request {
+        Request::ReadLink { object } => Told::data(store.readlink(object)?),
+        Request::StatFs { object } => Told::plain(Response::FsStat(store.statfs(object)?)),
+        Request::Access { object, mask } => {
+            store.access(&call.identity()?, object, *mask)?;
+            Told::plain(Response::Done)
+        }
+        Request::GetXattr { object, name } => {
+            Told::data(store.getxattr(&call.identity()?, object, &name.0)?)
+        }
+        Request::ListXattr { object } => Told::data(store.listxattr(&call.identity()?, object)?),
+        Request::Open { object, flags } => Told::plain(open(call, object, *flags)?),
+        // Every other request is numbered or has been dealt with.
+        _ => return Err(Refusal::Invalid),
+    };
+    Ok(told)
+}
+
+/// Opens an object that exists.
+pub(super) fn open(call: &Call, object: &Handle, flags: u32) -> Result<Response, Refusal> {
+    let (file, attr) = call
+        .server
+        .store
+        .open_object(&call.identity()?, object, flags)?;
+    let (open, token) = call.add_open(file)?;
+    Ok(Response::Opened { open, token, attr })
+}
+
+/// A Write lease is on record before its client hears of it.
+fn log_write_lease(call: &Call, admission: &Admission) -> Result<(), Refusal> {
+    let granted = admission.grants.iter().filter(|g| g.mode == Mode::Write);
+    for grant in granted {
+        let records = &call.server.records;
+        if let Err(error) = records.write_lease(call.session.id, grant.object) {
+            // The core goes on taking it for granted, which costs at most a needless recall.
+            tracing::error!(%error, "a write lease can't be journalled");
+            return Err(Refusal::Internal);
+        }
+    }
+    Ok(())
+}
+
+/// The name's lease was granted before it was looked up. The object's comes after, so its
+/// attributes are read again unless nothing has changed in between.
+async fn lookup(call: &Call, dir: Handle, name: &Name) -> Option<Result<Told, Refusal>> {
+    let (store, leases) = (&call.server.store, &call.server.leases);
+    let mark = leases.mark();
+    let found = call
+        .identity()
+        .and_then(|who| store.lookup(&who, &dir, name));
+    let node = match found {
+        Ok(Some(node)) => node,
+        Ok(None) => return Some(Ok(Told::plain(Response::NoEntry))),
+        Err(refusal) => return Some(Err(refusal)),
+    };
+    let handle = node.handle;
+    let item = read_of(handle);
+    let entry = leases.read(call.session.id, "lookup", ReadKind::Metadata, vec![item]);
+    let Admission { grants, .. } = entry.admitted().await?;
+    let again = match mark.holds_at(leases.mark()) {
+        true => Ok(node.attr),
+        false => call.attr(&handle).await,
+    };
+    // If it has gone meanwhile it was there when it was looked up: its attributes of that moment
+    // are an answer, but nothing to keep.
+    let (attr, grants) = match again {
+        Ok(attr) => (attr, grants),
+        Err(refusal) => {
+            if is_gone(refusal) {
+                leases.give_back(call.session.id, &grants);
+            }
+            (node.attr, Vec::new())
+        }
+    };
+    Some(Ok(Told {
+        grants,
+        ..Told::plain(Response::Object { handle, attr })
+    }))
+}
+
+fn read_of(object: Handle) -> ReadItem {
+    ReadItem {
+        object,
+        parts: Parts::ATTRS,
+        name: None,
+    }
+}
+
+async fn read_dir(
+    call: &Call,
+    open: &OpenFile,
+    cookie: u64,
+    nodes: bool,
+) -> Option<Result<Told, Refusal>> {
+    let (store, leases) = (&call.server.store, &call.server.leases);
+    let mark = leases.mark();
+    let mut page = match store.readdir(open, cookie, nodes) {
+        Ok(page) => page,
+        Err(refusal) => return Some(Err(refusal)),
+    };
+    let found = page.entries.iter().filter_map(|entry| entry.node);
+    let items: Vec<ReadItem> = found.map(|(handle, _)| read_of(handle)).collect();
+    let mut grants = Vec::new();
+    if !items.is_empty() {
+        let entry = leases.read(call.session.id, "readdir", ReadKind::Metadata, items);
+        grants = entry.admitted().await?.grants;
+        if !mark.holds_at(leases.mark()) {
+            let lost = read_again(call, &mut page.entries).await;
+            let is_gone = |g: &&Grant| lost.get(&g.object) == Some(&true);
+            let gone: Vec<Grant> = grants.iter().filter(is_gone).copied().collect();
+            leases.give_back(call.session.id, &gone);
+            grants.retain(|g| !lost.contains_key(&g.object));
+        }
+    }
+    let response = Response::Entries {
+        entries: page.entries,
+        end: page.end,
+    };
+    Some(Ok(Told {
+        grants,
+        ..Told::plain(response)
+    }))
+}
+
+/// Reads the entries' attributes again, now that they are covered. Those that can't be had lose
+/// their node and are told, each with whether it is gone.
+async fn read_again(call: &Call, entries: &mut [DirEntry]) -> HashMap<Handle, bool> {
+    let mut lost = HashMap::new();
+    for entry in entries {
+        let Some((handle, attr)) = &mut entry.node else {
+            continue;
+        };
+        match call.attr(handle).await {
+            Ok(now) => *attr = now,
+            Err(refusal) => {
+                lost.insert(*handle, is_gone(refusal));
+                entry.node = None;
+            }
+        }
+    }
+    lost
+}
+
+impl Call {
+    /// The object's attributes, as they are between two changes.
+    async fn attr(&self, object: &Handle) -> Result<Attr, Refusal> {
+        let _latch = self.server.latches.read(object).await;
+        self.server.store.getattr(object)
+    }
+
+    /// Numbers an open and proves it.
+    pub(super) fn add_open(
+        &self,
+        file: Arc<OpenFile>,
+    ) -> Result<(OpenId, leasefs_protocol::OpenToken), Refusal> {
+        let token = self.server.store.mint(&file, self.session.id);
+        let open = self.session.opens.add(file, self.origin)?;
+        Ok((open, token))
+    }
+}

@@ -1,0 +1,142 @@
+//! One connection of a session, and what its requests may take.
+
+use super::refused;
+use crate::records::Client;
+use bytes::Bytes;
+use leasefs_protocol::limits::{MAX_BYTES_IN_FLIGHT, MAX_REQUESTS_IN_FLIGHT};
+use leasefs_protocol::{Refusal, Reply, RequestId};
+use leasefs_transport::{CloseCode, Connection, OutFrame, Outbox};
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A connection that has said `Hello`.
+#[derive(Debug)]
+pub struct Link {
+    /// Told apart from the session's other connections by this.
+    pub number: u64,
+    /// The client as it was when it said `Hello`.
+    pub client: Arc<Client>,
+    connection: Connection,
+    requests: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    /// Never has a permit; closed when the connection ends.
+    end: Semaphore,
+}
+
+/// What a request holds while it is not answered: its place and its bytes.
+#[derive(Debug)]
+pub struct Permit {
+    _place: OwnedSemaphorePermit,
+    _bytes: Option<OwnedSemaphorePermit>,
+}
+
+/// A request's place, before its size is known.
+#[derive(Debug)]
+pub struct Place(OwnedSemaphorePermit);
+
+impl Link {
+    /// A connection whose client is known. `bytes` is the session's room for data, so that what
+    /// waits on behalf of an older connection counts too.
+    pub fn new(
+        number: u64,
+        client: Arc<Client>,
+        connection: Connection,
+        bytes: Arc<Semaphore>,
+    ) -> Self {
+        Self {
+            number,
+            client,
+            connection,
+            requests: Arc::new(Semaphore::new(MAX_REQUESTS_IN_FLIGHT)),
+            bytes,
+            end: Semaphore::new(0),
+        }
+    }
+
+    /// The connection.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Closes it with a reason; what waits on its behalf alone ends.
+    pub fn close(&self, code: CloseCode, reason: &str) {
+        self.connection.close(code, reason);
+        self.end.close();
+    }
+
+    /// Waits until [`Link::close`].
+    pub async fn ended(&self) {
+        // There never is a permit: this returns when the semaphore is closed.
+        let _ = self.end.acquire().await;
+    }
+
+    /// A place for the next request, as soon as there is one; `None` if the connection has ended.
+    pub async fn place(&self) -> Option<Place> {
+        let place = Arc::clone(&self.requests).acquire_owned();
+        tokio::select! {
+            biased;
+            place = place => place.ok().map(Place),
+            () = self.ended() => None,
+        }
+    }
+
+    /// Room for what the request brings or asks for; `None` if the connection has ended.
+    pub async fn room(&self, place: Place, bytes: usize) -> Option<Permit> {
+        let bytes = u32::try_from(bytes.min(MAX_BYTES_IN_FLIGHT)).unwrap_or(u32::MAX);
+        let room = async {
+            match bytes {
+                0 => Some(None),
+                _ => {
+                    let room = Arc::clone(&self.bytes).acquire_many_owned(bytes);
+                    room.await.ok().map(Some)
+                }
+            }
+        };
+        let bytes = tokio::select! {
+            biased;
+            room = room => room?,
+            () = self.ended() => return None,
+        };
+        Some(Permit {
+            _place: place.0,
+            _bytes: bytes,
+        })
+    }
+}
+
+/// Where the answer of one request goes. Holds the request's permit until it has gone.
+#[derive(Debug)]
+pub struct Sink {
+    id: RequestId,
+    lane: Outbox,
+    _permit: Permit,
+}
+
+impl Sink {
+    /// Answers go to `lane`, for the request `id`.
+    pub fn new(id: RequestId, lane: Outbox, permit: Permit) -> Self {
+        Self {
+            id,
+            lane,
+            _permit: permit,
+        }
+    }
+
+    /// Sends the answer. `renews` is of this moment, also where the answer is an old one.
+    pub async fn send(self, mut reply: Reply, payload: Bytes, renews: bool) {
+        reply.id = self.id;
+        reply.renews = renews;
+        let frame = OutFrame::new(&reply, payload).or_else(|error| {
+            tracing::error!(%error, "an answer can't be sent");
+            reply = Reply {
+                id: self.id,
+                ..refused(Refusal::Internal)
+            };
+            OutFrame::new(&reply, Bytes::new())
+        });
+        if let Ok(frame) = frame {
+            // Without its lane the answer has nowhere to go; a change's is kept.
+            let _ = self.lane.send(frame).await;
+        }
+    }
+}

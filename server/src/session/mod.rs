@@ -1,0 +1,243 @@
+//! What the server knows of each session while it runs.
+
+pub mod answers;
+mod link;
+mod opens;
+mod seqs;
+mod table;
+
+pub use link::{Link, Permit, Place, Sink};
+pub use opens::{Opens, Origin, close};
+pub use table::{Refused, Sessions};
+
+use crate::counters::Counters;
+use crate::records::Client;
+use crate::sync;
+use answers::{Answers, Arrival, Violation};
+use bytes::Bytes;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::limits::MAX_BYTES_IN_FLIGHT;
+use leasefs_protocol::{Caller, Change, Handle, KeyHash, Refusal, Reply, Request, Seq, SessionId};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+/// A change that has arrived and not run.
+#[derive(Debug)]
+pub struct Job {
+    /// On whose behalf.
+    pub caller: Caller,
+    /// What the client may do.
+    pub client: Arc<Client>,
+    /// What is asked.
+    pub request: Request,
+    /// Its data.
+    pub payload: Bytes,
+    /// Objects whose covered parts the client has dropped itself.
+    pub dropped: Vec<Handle>,
+}
+
+/// One mount's standing with the server.
+#[derive(Debug)]
+pub struct Session {
+    /// Its id.
+    pub id: SessionId,
+    /// Whose it is.
+    pub key: KeyHash,
+    /// What it has open.
+    pub opens: Opens,
+    /// Its requests.
+    pub counters: Counters,
+    /// Room for the data of its requests.
+    pub bytes: Arc<Semaphore>,
+    /// Held while a `Hello` of the session is answered.
+    pub hello: tokio::sync::Mutex<()>,
+    /// The low-water mark, to be looked at without the lock.
+    low: AtomicU64,
+    /// Whether the record says that it may hold leases.
+    pub leased: AtomicBool,
+    /// Whether what it had from the server's earlier life is still to be reclaimed.
+    pub reclaims: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    changes: Answers<Job, Sink>,
+    /// Of changes that wait or run.
+    tasks: HashMap<Seq, AbortHandle>,
+    link: Option<Arc<Link>>,
+    mount: String,
+    /// Since when it has neither connection nor leases.
+    idle_since: Option<BootTime>,
+}
+
+/// What a cancel came to.
+#[derive(Debug)]
+pub struct Cancelled {
+    /// Whether the change had begun.
+    pub begun: bool,
+    /// Where its refusal goes.
+    pub sink: Option<Sink>,
+    /// Changes whose turn has come.
+    pub ready: Vec<(Seq, Job)>,
+}
+
+impl Session {
+    /// A session without a connection. `life` is of this life of the server.
+    pub fn new(id: SessionId, key: KeyHash, life: u32, changes: Answers<Job, Sink>) -> Self {
+        Self {
+            id,
+            key,
+            opens: Opens::new(life),
+            counters: Counters::default(),
+            bytes: Arc::new(Semaphore::new(MAX_BYTES_IN_FLIGHT)),
+            hello: tokio::sync::Mutex::new(()),
+            low: AtomicU64::new(0),
+            leased: AtomicBool::new(true),
+            reclaims: AtomicBool::new(false),
+            state: Mutex::new(State {
+                changes,
+                tasks: HashMap::new(),
+                link: None,
+                mount: String::new(),
+                idle_since: None,
+            }),
+        }
+    }
+
+    /// Makes `link` the session's connection; returns the one it replaces.
+    #[must_use = "a replaced connection must be closed"]
+    pub fn connect(&self, link: Arc<Link>, mount: String) -> Option<Arc<Link>> {
+        let (old, sinks) = {
+            let mut state = sync::lock(&self.state);
+            state.mount = mount;
+            state.idle_since = None;
+            (state.link.replace(link), state.changes.fence())
+        };
+        drop(sinks);
+        old
+    }
+
+    /// The connection `number` is gone; `true` unless a newer one has taken its place.
+    pub fn disconnect(&self, number: u64, now: BootTime) -> bool {
+        let mut state = sync::lock(&self.state);
+        let own = state.link.as_ref().is_some_and(|l| l.number == number);
+        if own {
+            state.link = None;
+            state.idle_since = Some(now);
+        }
+        own
+    }
+
+    /// The session's connection.
+    pub fn link(&self) -> Option<Arc<Link>> {
+        sync::lock(&self.state).link.clone()
+    }
+
+    /// Host and mount point, as the client tells them.
+    pub fn mount(&self) -> String {
+        sync::lock(&self.state).mount.clone()
+    }
+
+    /// Since when it has no connection; `None` if it has one.
+    pub fn idle_since(&self) -> Option<BootTime> {
+        sync::lock(&self.state).idle_since
+    }
+
+    /// Counts the courtesy period from `now`, unless it is connected.
+    pub fn idle_from(&self, now: BootTime) {
+        let mut state = sync::lock(&self.state);
+        if state.link.is_none() {
+            state.idle_since = Some(now);
+        }
+    }
+
+    /// Whether a frame with this number would bring nothing new.
+    pub fn knows(&self, seq: Seq) -> bool {
+        sync::lock(&self.state).changes.knows(seq)
+    }
+
+    /// The client has the answers of all changes below `low`; `true` if that is news.
+    pub fn low_water(&self, low: Seq) -> bool {
+        // Most frames bring no news.
+        if low.0 <= self.low.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.low.fetch_max(low.0, Ordering::Relaxed);
+        sync::lock(&self.state).changes.low_water(low)
+    }
+
+    /// Takes in a change.
+    ///
+    /// # Errors
+    /// If the client broke the protocol.
+    pub fn arrive(
+        &self,
+        change: &Change,
+        job: Job,
+        sink: Sink,
+    ) -> Result<Arrival<Job, Sink>, Violation> {
+        let mut state = sync::lock(&self.state);
+        state.changes.scattered()?;
+        state.changes.arrive(change, job, sink)
+    }
+
+    /// Starts the task of a change whose turn has come.
+    pub fn start(&self, seq: Seq, spawn: impl FnOnce() -> AbortHandle) {
+        let mut state = sync::lock(&self.state);
+        // Under the lock, so that the task's end finds the entry.
+        let task = spawn();
+        state.tasks.insert(seq, task);
+    }
+
+    /// The change is about to run; `false` if it must not (cancelled).
+    pub fn begin(&self, seq: Seq) -> bool {
+        sync::lock(&self.state).changes.begin(seq)
+    }
+
+    /// The change is done: where its answer goes, and the changes whose turn has come.
+    pub fn finish(&self, seq: Seq, reply: Arc<Reply>) -> (Option<Sink>, Vec<(Seq, Job)>) {
+        let mut state = sync::lock(&self.state);
+        state.tasks.remove(&seq);
+        state.changes.finish(seq, reply)
+    }
+
+    /// The client gives up on a change.
+    pub fn cancel(&self, seq: Seq) -> Cancelled {
+        let mut state = sync::lock(&self.state);
+        let outcome = state.changes.cancel(seq);
+        if outcome.withdraw
+            && let Some(task) = state.tasks.remove(&seq)
+        {
+            task.abort();
+        }
+        Cancelled {
+            begun: outcome.begun,
+            sink: outcome.sink,
+            ready: outcome.ready,
+        }
+    }
+
+    /// The session is over: whatever of it has not begun never will.
+    pub fn end(&self) {
+        let seqs: Vec<Seq> = sync::lock(&self.state).tasks.keys().copied().collect();
+        for seq in seqs {
+            self.cancel(seq);
+        }
+    }
+}
+
+/// The answer to a change that never ran.
+pub fn refused(refusal: Refusal) -> Reply {
+    Reply {
+        id: leasefs_protocol::RequestId(0),
+        renews: false,
+        stamp: leasefs_protocol::Stamp(0),
+        grants: Vec::new(),
+        touched: Vec::new(),
+        result: Err(refusal),
+    }
+}

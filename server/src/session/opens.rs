@@ -1,0 +1,190 @@
+//! What a session has open.
+
+use crate::sync;
+use leasefs_protocol::limits::MAX_OPENS_PER_SESSION;
+use leasefs_protocol::{OpenId, Refusal, RequestId};
+use leasefs_store::OpenFile;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+/// A request as it came on a connection. Asked again on a later one, its answer was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The connection; a later one has a larger number.
+    pub link: u64,
+    /// The request, numbered by the client once for all connections.
+    pub request: RequestId,
+}
+
+/// The opens of one session. Closing a file may block: what opens or takes out is done on an I/O
+/// thread.
+#[derive(Debug)]
+pub struct Opens {
+    table: RwLock<Table>,
+    next: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    files: HashMap<OpenId, Open>,
+    /// Opens that an unnumbered request made. Such a request is sent again if its answer was lost
+    /// with the connection; the client never hears of the first open then.
+    asked: HashMap<RequestId, (u64, OpenId)>,
+    /// The session is over.
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    file: Arc<OpenFile>,
+    asked: Option<RequestId>,
+}
+
+impl Table {
+    fn full(&self) -> bool {
+        self.files.len() >= MAX_OPENS_PER_SESSION
+    }
+
+    fn remove(&mut self, id: OpenId) -> Option<Arc<OpenFile>> {
+        let Open { file, asked } = self.files.remove(&id)?;
+        if let Some(request) = asked
+            && self.asked.get(&request).is_some_and(|(_, of)| *of == id)
+        {
+            self.asked.remove(&request);
+        }
+        Some(file)
+    }
+
+    /// Takes out the open that an earlier copy of the request has made.
+    ///
+    /// # Errors
+    /// If a later copy has made one.
+    fn supersede(&mut self, origin: Origin) -> Result<Option<Arc<OpenFile>>, Refusal> {
+        match self.asked.get(&origin.request).copied() {
+            Some((link, _)) if link > origin.link => Err(Refusal::BadOpen),
+            Some((link, id)) if link < origin.link => Ok(self.remove(id)),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Opens {
+    /// None yet. `life` differs between lives of the server, so that new numbers don't meet those
+    /// of opens that are still to be reclaimed.
+    pub fn new(life: u32) -> Self {
+        Self {
+            table: RwLock::default(),
+            next: AtomicU64::new(u64::from(life) << 32 | 1),
+        }
+    }
+
+    /// Numbers a new open. `origin` is the unnumbered request that asked for it, if it was one:
+    /// the open that an earlier copy of it made is closed.
+    ///
+    /// # Errors
+    /// [`Refusal::TooMany`], or [`Refusal::BadOpen`] if nobody waits for it any more; the file is
+    /// closed then.
+    pub fn add(&self, file: Arc<OpenFile>, origin: Option<Origin>) -> Result<OpenId, Refusal> {
+        let (added, gone) = self.try_add(&file, origin);
+        if let Some(gone) = gone {
+            gone.close();
+        }
+        if added.is_err() {
+            file.close();
+        }
+        added
+    }
+
+    fn try_add(
+        &self,
+        file: &Arc<OpenFile>,
+        origin: Option<Origin>,
+    ) -> (Result<OpenId, Refusal>, Option<Arc<OpenFile>>) {
+        let mut table = sync::write(&self.table);
+        let gone = match origin.map(|origin| table.supersede(origin)).transpose() {
+            Ok(gone) => gone.flatten(),
+            Err(refusal) => return (Err(refusal), None),
+        };
+        if table.ended {
+            return (Err(Refusal::BadOpen), gone);
+        }
+        if table.full() {
+            return (Err(Refusal::TooMany), gone);
+        }
+        loop {
+            let id = OpenId(self.next.fetch_add(1, Ordering::Relaxed));
+            if let Entry::Vacant(place) = table.files.entry(id) {
+                place.insert(Open {
+                    file: Arc::clone(file),
+                    asked: origin.map(|origin| origin.request),
+                });
+                if let Some(Origin { link, request }) = origin {
+                    table.asked.insert(request, (link, id));
+                }
+                return (Ok(id), gone);
+            }
+        }
+    }
+
+    /// Takes back an open under its number; `false` if that is taken or there is no room.
+    pub fn restore(&self, id: OpenId, file: Arc<OpenFile>) -> bool {
+        let mut table = sync::write(&self.table);
+        let room = !table.full() && !table.ended;
+        match table.files.entry(id) {
+            Entry::Vacant(place) if room => {
+                place.insert(Open { file, asked: None });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The open with this number.
+    ///
+    /// # Errors
+    /// [`Refusal::BadOpen`].
+    pub fn get(&self, id: OpenId) -> Result<Arc<OpenFile>, Refusal> {
+        let table = sync::read(&self.table);
+        let open = table.files.get(&id).ok_or(Refusal::BadOpen)?;
+        Ok(Arc::clone(&open.file))
+    }
+
+    /// Whether there is an open with this number.
+    pub fn has(&self, id: OpenId) -> bool {
+        sync::read(&self.table).files.contains_key(&id)
+    }
+
+    /// Takes opens out; unknown ones are passed over.
+    #[must_use = "they are to be closed, which may block"]
+    pub fn take(&self, ids: &[OpenId]) -> Vec<Arc<OpenFile>> {
+        let mut table = sync::write(&self.table);
+        ids.iter().filter_map(|id| table.remove(*id)).collect()
+    }
+
+    /// Takes all out; none comes any more.
+    #[must_use = "they are to be closed, which may block"]
+    pub fn end(&self) -> Vec<Arc<OpenFile>> {
+        let mut table = sync::write(&self.table);
+        table.ended = true;
+        table.asked.clear();
+        let files = std::mem::take(&mut table.files);
+        files.into_values().map(|open| open.file).collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        sync::read(&self.table).files.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The clients of these opens have closed them. May block.
+pub fn close(files: Vec<Arc<OpenFile>>) {
+    files.into_iter().for_each(OpenFile::close);
+}

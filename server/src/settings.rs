@@ -1,0 +1,25 @@
+//! How a server is run.
+
+use leasefs_protocol::limits::{DEFAULT_DRIFT_PPM, DEFAULT_TERM};
+use std::time::Duration;
+
+/// Settings of a running server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Lease term.
+    pub term: Duration,
+    /// Bound of the clocks' drift, parts per million.
+    pub drift_ppm: u32,
+    /// Threads for calls of the storage host.
+    pub io_threads: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            term: DEFAULT_TERM,
+            drift_ppm: DEFAULT_DRIFT_PPM,
+            io_threads: 32,
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The state directory itself: where it is, that it is private, and that one process has it.
+
+use super::error::StateError;
+use super::files;
+use super::registry::{Registry, Role};
+use leasefs_protocol::ExportId;
+use leasefs_protocol::control::IdentityPolicy;
+use leasefs_store::MacKey;
+use leasefs_transport::{EndpointSecret, Identity};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Type of FUSE file systems as `statfs` tells it.
+const FUSE: rustix::fs::FsWord = 0x6573_5546;
+const SECRET: usize = 32;
+
+/// Where a server's state is: the folder `server` of the state directory, so that a client may have
+/// the same state directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    state: PathBuf,
+    own: PathBuf,
+}
+
+/// A state directory that this process has for itself.
+#[derive(Debug)]
+pub struct StateDir {
+    location: Location,
+    lock: OwnedFd,
+}
+
+/// How the server was run last: what other commands need when it isn't running.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Served {
+    /// Where tickets say it is, as `HOST:PORT`.
+    pub advertise: String,
+    /// Whose rights clients have.
+    pub identity: Policy,
+}
+
+/// [`IdentityPolicy`] in words, as on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum Policy {
+    /// All callers are one user
+    Squash,
+    /// Callers' own ids, but root is nobody
+    RootSquash,
+    /// Callers' own ids, root's too
+    Trust,
+}
+
+impl From<Policy> for IdentityPolicy {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Squash => Self::Squash,
+            Policy::RootSquash => Self::RootSquash,
+            Policy::Trust => Self::Trust,
+        }
+    }
+}
+
+impl Policy {
+    /// The role that a ticket gives: where clients are trusted by default, so does every ticket.
+    ///
+    /// # Errors
+    /// A message for people, if the server can't trust anybody.
+    pub fn role(self, asked: Role) -> Result<Role, String> {
+        if asked.trust && !rustix::process::geteuid().is_root() {
+            return Err("only a server that runs as root can trust a client's user ids".to_owned());
+        }
+        let trust = asked.trust || self == Self::Trust;
+        Ok(Role { trust, ..asked })
+    }
+}
+
+/// The export that the state belongs to. Another directory gets another id, so that no handle of
+/// the one is good for the other.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Export {
+    id: String,
+    path: PathBuf,
+    ino: u64,
+}
+
+impl Location {
+    /// The state directory at `path`, or this user's.
+    ///
+    /// # Errors
+    /// [`StateError::NoPlace`] if there is none.
+    pub fn find(path: Option<&Path>) -> Result<Self, StateError> {
+        let state = match path {
+            Some(path) => path.to_owned(),
+            None => default_path()?,
+        };
+        let state = std::path::absolute(&state).map_err(StateError::file(&state))?;
+        let own = state.join("server");
+        Ok(Self { state, own })
+    }
+
+    /// Its path, as named on the command line.
+    pub fn path(&self) -> &Path {
+        &self.state
+    }
+
+    /// The folder that is the server's.
+    pub fn own(&self) -> &Path {
+        &self.own
+    }
+
+    /// Refuses a place inside what is to be served, and one on a leasefs mount.
+    ///
+    /// # Errors
+    /// [`StateError::InsideExport`], [`StateError::OnLeasefs`], or the kernel's.
+    pub fn must_be_outside(&self, export: &Path) -> Result<(), StateError> {
+        let object = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino()));
+        let served = object(export).map_err(StateError::file(export))?;
+        // The part of the path that exists; the rest will be made below it.
+        let existing = self
+            .own
+            .ancestors()
+            .find_map(|path| path.canonicalize().ok());
+        let Some(existing) = existing else {
+            return Ok(());
+        };
+        for above in existing.ancestors() {
+            if object(above).map_err(StateError::file(above))? == served {
+                return Err(StateError::InsideExport {
+                    state: self.state.clone(),
+                    export: export.to_owned(),
+                });
+            }
+        }
+        match is_leasefs(&existing) {
+            true => Err(StateError::OnLeasefs(self.state.clone())),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the directory for this process, making it if there is none.
+    ///
+    /// # Errors
+    /// [`StateError::InUse`] if another process has it, or the kernel's.
+    pub fn take(self) -> Result<StateDir, StateError> {
+        let failed = |source| StateError::File {
+            path: self.own.clone(),
+            source,
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.own)
+            .map_err(failed)?;
+        fs::set_permissions(&self.own, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let lock =
+            rustix::fs::open(&self.own, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(StateError::InUse(self.state)),
+            Err(e) => return Err(failed(e.into())),
+        }
+        Ok(StateDir {
+            location: self,
+            lock,
+        })
+    }
+}
+
+fn default_path() -> Result<PathBuf, StateError> {
+    if rustix::process::geteuid().is_root() {
+        return Ok("/var/lib/leasefs".into());
+    }
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .map(|base| base.join("leasefs"))
+        .ok_or(StateError::NoPlace)
+}
+
+/// FUSE alone isn't it: mountinfo names the kind behind a dot.
+fn is_leasefs(path: &Path) -> bool {
+    let on_fuse = rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == FUSE);
+    if !on_fuse {
+        return false;
+    }
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let nearest = mounts
+        .lines()
+        .filter_map(|line| {
+            let (front, back) = line.split_once(" - ")?;
+            let point = front.split(' ').nth(4)?;
+            let kind = back.split(' ').next()?;
+            path.starts_with(point).then_some((point.len(), kind))
+        })
+        .max_by_key(|(len, _)| *len);
+    nearest.is_some_and(|(_, kind)| kind.contains("leasefs"))
+}
+
+impl StateDir {
+    /// Where it is.
+    pub fn location(&self) -> &Location {
+        &self.location
+    }
+
+    /// A descriptor of the server's folder.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
+    }
+
+    /// The path of a file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.location.own.join(name)
+    }
+
+    /// The server's key, made on first use.
+    ///
+    /// # Errors
+    /// If it can't be read or made.
+    pub fn identity(&self) -> Result<Identity, StateError> {
+        Ok(Identity::load_or_create(&self.file("server.key"))?)
+    }
+
+    /// Clients and tickets.
+    ///
+    /// # Errors
+    /// If they can't be read.
+    pub fn registry(&self) -> Result<Registry, StateError> {
+        Registry::open(&self.file("clients.json"))
+    }
+
+    /// How the server was run last; `None` if it never was.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn served(&self) -> Result<Option<Served>, StateError> {
+        files::read_json(&self.file("served.json"))
+    }
+
+    /// Notes how the server is run.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn note_served(&self, served: &Served) -> Result<(), StateError> {
+        let path = self.file("served.json");
+        files::write_json(&path, served).map_err(StateError::file(&path))
+    }
+
+    /// The secret of the server's connections and the key of its handles, made on first use.
+    ///
+    /// # Errors
+    /// If they can't be read or made.
+    pub fn secrets(&self) -> Result<(EndpointSecret, MacKey), StateError> {
+        let path = self.file("secrets");
+        let content = match files::read(&path)? {
+            Some(content) => content,
+            None => {
+                let fresh = files::random::<{ 2 * SECRET }>()?.to_vec();
+                files::replace(&path, &fresh).map_err(StateError::file(&path))?;
+                fresh
+            }
+        };
+        match content.as_chunks::<SECRET>() {
+            ([endpoint, mac], []) => Ok((EndpointSecret::new(*endpoint), MacKey::new(*mac))),
+            _ => Err(StateError::Damaged {
+                path,
+                why: format!("expected {} bytes, found {}", 2 * SECRET, content.len()),
+            }),
+        }
+    }
+
+    /// The id of the export of a directory.
+    ///
+    /// # Errors
+    /// If it can't be read or written.
+    pub fn export_id(&self, export: &Path) -> Result<ExportId, StateError> {
+        let failed = || StateError::file(export);
+        let real = export.canonicalize().map_err(failed())?;
+        let ino = fs::metadata(&real).map_err(failed())?.ino();
+        let path = self.file("export.json");
+        let known: Option<Export> = files::read_json(&path)?;
+        let known = known.filter(|known| known.path == real && known.ino == ino);
+        if let Some(id) = known.and_then(|known| known.id.parse().ok()) {
+            return Ok(id);
+        }
+        let id = ExportId(files::random()?);
+        let export = Export {
+            id: id.to_string(),
+            path: real,
+            ino,
+        };
+        files::write_json(&path, &export).map_err(StateError::file(&path))?;
+        Ok(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::Scratch;
+
+    #[test]
+    fn the_directory_is_private_and_one_process_has_it() {
+        let scratch = Scratch::new();
+        let place = Location::find(Some(&scratch.path("state"))).expect("place");
+        let taken = place.clone().take().expect("take");
+        let mode = fs::metadata(place.own()).expect("made").mode();
+        assert_eq!(mode & 0o7777, 0o700);
+        assert!(matches!(place.clone().take(), Err(StateError::InUse(_))));
+        taken.secrets().expect("secrets");
+        let mode = fs::metadata(taken.file("secrets")).expect("made").mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        drop(taken);
+        assert!(place.take().is_ok());
+    }
+
+    #[test]
+    fn a_state_directory_inside_the_export_is_refused_before_it_is_made() {
+        let scratch = Scratch::new();
+        let inside = scratch.path("deep/state");
+        let place = Location::find(Some(&inside)).expect("place");
+        let refused = place.must_be_outside(&scratch.path("."));
+        assert!(matches!(refused, Err(StateError::InsideExport { .. })));
+        assert!(!inside.exists());
+        fs::create_dir(scratch.path("export")).expect("mkdir");
+        assert!(place.must_be_outside(&scratch.path("export")).is_ok());
+    }
+
+    #[test]
+    fn an_export_keeps_its_id_and_another_directory_gets_another() {
+        let scratch = Scratch::new();
+        for name in ["a", "b"] {
+            fs::create_dir(scratch.path(name)).expect("mkdir");
+        }
+        let place = Location::find(Some(&scratch.path("state"))).expect("place");
+        let state = place.take().expect("take");
+        let id = |name| state.export_id(&scratch.path(name)).expect("id");
+        let a = id("a");
+        assert_eq!(id("a"), a);
+        assert_ne!(id("b"), a);
+    }
+}

@@ -1,0 +1,70 @@
+//! Why a state directory can't be used.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a state directory can't be used. The texts say what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file can't be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A file isn't what this version writes.
+    #[error(
+        "{path} is damaged ({why}): restore it, or move the state directory away to start anew"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Another process has the state directory.
+    #[error(
+        "another fsserver is using the state directory {0}: stop it, or choose another with --state"
+    )]
+    InUse(PathBuf),
+    /// Clients could reach the keys.
+    #[error(
+        "the state directory {state} lies inside the served directory {export}: choose another with --state"
+    )]
+    InsideExport {
+        /// The state directory.
+        state: PathBuf,
+        /// What is to be served.
+        export: PathBuf,
+    },
+    /// The state would depend on a server.
+    #[error("{0} is on a leasefs mount: choose a directory of a local file system")]
+    OnLeasefs(PathBuf),
+    /// The same objects would have two servers, which know nothing of each other's leases.
+    #[error("{export} can't be served: another fsserver serves {what}")]
+    Served {
+        /// What is to be served.
+        export: PathBuf,
+        /// What is served already, in words.
+        what: String,
+    },
+    /// There is no default place.
+    #[error("no state directory: neither XDG_STATE_HOME nor HOME is set; name one with --state")]
+    NoPlace,
+    /// The server's key can't be had.
+    #[error(transparent)]
+    Key(#[from] leasefs_transport::IdentityError),
+    /// No keys can be made.
+    #[error("the system has no randomness to make keys from")]
+    Random,
+}
+
+impl StateError {
+    /// For `map_err` of what was done to a file.
+    pub(crate) fn file(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::File { path, source }
+    }
+}

@@ -1,0 +1,249 @@
+//! The state directory: what a server must not forget.
+//!
+//! | file | holds | durable |
+//! | --- | --- | --- |
+//! | `server.key` | the server's identity | when made |
+//! | `secrets` | secret of connection ids and resets, key of handles and open tokens | when made |
+//! | `export.json` | the export's id | when made |
+//! | `served.json` | how the server was run last | at start |
+//! | `clients.json` | clients and tickets | before anyone is told |
+//! | `life.json` | clean-shutdown mark, largest term and drift bound | before the first grant |
+//! | `sessions` | sessions on record | before a session's first grant |
+//! | `journal` | changes that have begun, Write leases | survives the process, not the host |
+//!
+//! All of it is in a folder of mode 0700 that one process has at a time.
+
+mod dir;
+mod error;
+mod files;
+mod journal;
+mod life;
+mod locks;
+mod log;
+mod registry;
+mod sessions;
+#[cfg(test)]
+mod tests;
+
+pub use dir::{Location, Policy, Served, StateDir};
+pub use error::StateError;
+pub use files::replace as write_private;
+pub use locks::ExportLock;
+pub use registry::{Enrolled, Registry, RevokeError, Role};
+
+use crate::records::{Client, Found, RecordedSession, Records, Writes};
+use crate::sync::lock;
+use journal::{Journal, Journalled};
+use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
+use leasefs_protocol::{BootId, Handle, KeyHash, Seq, SessionId};
+use life::LifeRecord;
+use sessions::SessionRecord;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The state of a running server.
+#[derive(Debug)]
+pub struct State {
+    dir: StateDir,
+    policy: Policy,
+    registry: Mutex<Registry>,
+    life: Mutex<LifeRecord>,
+    sessions: Mutex<SessionRecord>,
+    journal: Mutex<Journal>,
+}
+
+/// Seconds since the Unix epoch: only tickets and people depend on them.
+pub fn wall_clock() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+impl State {
+    /// Reads what earlier lives of the server have left. `policy` is whose rights clients have
+    /// unless they were enrolled with trust.
+    ///
+    /// # Errors
+    /// If the state can't be read or is damaged.
+    pub fn open(dir: StateDir, policy: Policy) -> Result<(Self, Found), StateError> {
+        let host = host_boot_id()?;
+        let path = dir.file("life.json");
+        let life = LifeRecord::open(&path, host)?;
+        let clean = life.ended_clean();
+        let path = dir.file("sessions");
+        let sessions = SessionRecord::open(&path).map_err(StateError::file(&path))?;
+        let path = dir.file("journal");
+        let (journal, journalled) =
+            Journal::open(&path, host, clean).map_err(StateError::file(&path))?;
+        let found = Found {
+            process: BootId(files::random()?),
+            host,
+            max_term: life.max_term(),
+            max_drift_ppm: life.max_drift_ppm(),
+            clean,
+            host_crashed: journalled.is_none(),
+            writes: writes(journalled.as_ref()),
+            sessions: recorded(&sessions, journalled.unwrap_or_default(), clean),
+        };
+        let state = Self {
+            registry: Mutex::new(dir.registry()?),
+            life: Mutex::new(life),
+            sessions: Mutex::new(sessions),
+            journal: Mutex::new(journal),
+            dir,
+            policy,
+        };
+        Ok((state, found))
+    }
+
+    /// The state directory.
+    pub fn dir(&self) -> &StateDir {
+        &self.dir
+    }
+
+    /// Makes a ticket of this role and returns its secret.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn issue(&self, role: Role) -> Result<[u8; 32], StateError> {
+        lock(&self.registry).issue(role, wall_clock())
+    }
+
+    /// All clients, revoked ones too.
+    pub fn clients(&self) -> Vec<Enrolled> {
+        lock(&self.registry).clients().to_vec()
+    }
+
+    /// Revokes a client by its name or the beginning of its key.
+    ///
+    /// # Errors
+    /// If it isn't exactly one, or can't be written.
+    pub fn revoke(&self, which: &str) -> Result<Enrolled, RevokeError> {
+        lock(&self.registry).revoke(which, wall_clock())
+    }
+
+    /// Whose rights a client's requests have.
+    fn identity_of(&self, client: &Enrolled) -> IdentityPolicy {
+        match self.policy {
+            // A server that can't take on rights has no others to give.
+            _ if !rustix::process::geteuid().is_root() => IdentityPolicy::Squash,
+            _ if client.role.trust => IdentityPolicy::Trust,
+            Policy::Trust => IdentityPolicy::RootSquash,
+            policy => policy.into(),
+        }
+    }
+}
+
+fn host_boot_id() -> Result<BootId, StateError> {
+    let path = std::path::Path::new("/proc/sys/kernel/random/boot_id");
+    let text = std::fs::read_to_string(path).map_err(StateError::file(path))?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    digits.parse().map_err(|_| StateError::Damaged {
+        path: path.to_owned(),
+        why: format!("expected a boot id, found {text:?}"),
+    })
+}
+
+fn writes(journalled: Option<&BTreeMap<SessionId, Journalled>>) -> Writes {
+    let Some(journalled) = journalled else {
+        return Writes::Unknown;
+    };
+    let all = journalled.iter().flat_map(|(session, journalled)| {
+        let of_session = journalled.writes.iter();
+        of_session.map(|object| (*session, *object))
+    });
+    Writes::Trusted(all.collect())
+}
+
+fn recorded(
+    sessions: &SessionRecord,
+    mut journalled: BTreeMap<SessionId, Journalled>,
+    clean: bool,
+) -> Vec<RecordedSession> {
+    sessions
+        .all()
+        .map(|(session, on_record)| {
+            let journalled = journalled.remove(&session).unwrap_or_default();
+            RecordedSession {
+                session,
+                client: on_record.client,
+                leased: on_record.leased && !clean,
+                started: journalled.begun.into_iter().collect(),
+            }
+        })
+        .collect()
+}
+
+/// For what need not be durable: a failure costs a longer grace, or an answer.
+fn noted(what: &'static str, result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, what, "the state directory can't be written");
+    }
+}
+
+impl Records for State {
+    fn admit(
+        &self,
+        key: KeyHash,
+        ticket: Option<&[u8; 32]>,
+        session: SessionId,
+        name: &str,
+    ) -> Result<Client, HelloRefusal> {
+        let on_record = lock(&self.sessions).get(session);
+        if on_record.is_some_and(|on_record| on_record.client != key) {
+            return Err(HelloRefusal::ForeignSession);
+        }
+        let client = lock(&self.registry).admit(key, ticket, name, wall_clock())?;
+        Ok(Client {
+            key,
+            read_only: client.role.read_only,
+            identity: self.identity_of(&client),
+            name: client.name,
+        })
+    }
+
+    fn begin_life(&self, term: Duration, drift_ppm: u32) -> io::Result<()> {
+        let mut life = lock(&self.life);
+        let mut sessions = lock(&self.sessions);
+        if life.ended_clean() {
+            // Before the mark goes, or a crash right behind it would bring their leases back.
+            sessions.all_leases_ended()?;
+        }
+        let leased = sessions.all().any(|(_, session)| session.leased);
+        life.begin(term, drift_ppm, leased)
+    }
+
+    fn record_session(&self, session: SessionId, client: KeyHash) -> io::Result<()> {
+        lock(&self.sessions).record(session, client)
+    }
+
+    fn leases_ended(&self, session: SessionId) {
+        noted("leases ended", lock(&self.sessions).leases_ended(session));
+        noted("leases ended", lock(&self.journal).leases_ended(session));
+    }
+
+    fn forget_session(&self, session: SessionId) {
+        noted("session ended", lock(&self.sessions).forget(session));
+        noted("session ended", lock(&self.journal).forget(session));
+    }
+
+    fn change_begins(&self, session: SessionId, seq: Seq) -> io::Result<()> {
+        lock(&self.journal).begins(session, seq)
+    }
+
+    fn low_water(&self, session: SessionId, low: Seq) {
+        lock(&self.journal).low_water(session, low);
+    }
+
+    fn write_lease(&self, session: SessionId, object: Handle) -> io::Result<()> {
+        lock(&self.journal).write_lease(session, object)
+    }
+
+    fn end_life(&self) -> io::Result<()> {
+        lock(&self.sessions).all_leases_ended()?;
+        lock(&self.journal).sync()?;
+        lock(&self.life).end()
+    }
+}

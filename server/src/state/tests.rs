@@ -1,0 +1,142 @@
+//! The state of a server over several lives.
+
+use super::*;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A scratch folder, removed when dropped.
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("leasefs-state-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("scratch folder");
+        Self(path)
+    }
+
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.0.join(below)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("{}: {error}", self.0.display());
+        }
+    }
+}
+
+const A: SessionId = SessionId([1; 16]);
+const KEY: KeyHash = KeyHash([2; 32]);
+const TERM: Duration = Duration::from_secs(10);
+
+fn open(scratch: &Scratch) -> (State, Found) {
+    let place = Location::find(Some(&scratch.path("state"))).expect("place");
+    State::open(place.take().expect("take"), Policy::RootSquash).expect("open")
+}
+
+#[test]
+fn the_first_life_finds_nothing_to_wait_for() {
+    let scratch = Scratch::new();
+    let (_, found) = open(&scratch);
+    assert!(found.clean && !found.host_crashed);
+    assert!(found.sessions.is_empty());
+    assert_eq!(found.writes, Writes::Trusted(Vec::new()));
+}
+
+#[test]
+fn after_a_crash_of_the_process_the_next_life_finds_everything() {
+    let scratch = Scratch::new();
+    let object = Handle::new(&[3; 40]).expect("fits");
+    {
+        let (state, _) = open(&scratch);
+        state.begin_life(TERM, 1000).expect("begin");
+        state.record_session(A, KEY).expect("record");
+        state.change_begins(A, Seq(1)).expect("journal");
+        state.write_lease(A, object).expect("journal");
+    }
+    let (_, found) = open(&scratch);
+    assert!(!found.clean && !found.host_crashed);
+    assert_eq!((found.max_term, found.max_drift_ppm), (TERM, 1000));
+    let expected = RecordedSession {
+        session: A,
+        client: KEY,
+        leased: true,
+        started: vec![Seq(1)],
+    };
+    assert_eq!(found.sessions, [expected]);
+    assert_eq!(found.writes, Writes::Trusted(vec![(A, object)]));
+}
+
+#[test]
+fn a_shorter_term_does_not_shorten_what_is_remembered_while_leases_may_live() {
+    let scratch = Scratch::new();
+    let short = Duration::from_secs(2);
+    {
+        let (state, _) = open(&scratch);
+        state.begin_life(TERM, 1000).expect("begin");
+        state.record_session(A, KEY).expect("record");
+    }
+    {
+        let (state, found) = open(&scratch);
+        assert_eq!(found.max_term, TERM);
+        state.begin_life(short, 10).expect("begin");
+    }
+    let (state, found) = open(&scratch);
+    assert_eq!((found.max_term, found.max_drift_ppm), (TERM, 1000));
+    state.leases_ended(A);
+    state.begin_life(short, 10).expect("begin");
+    drop(state);
+    assert_eq!(open(&scratch).1.max_term, short);
+}
+
+#[test]
+fn after_an_orderly_end_no_lease_is_alive_even_if_the_next_life_crashes_at_once() {
+    let scratch = Scratch::new();
+    {
+        let (state, _) = open(&scratch);
+        state.begin_life(TERM, 1000).expect("begin");
+        state.record_session(A, KEY).expect("record");
+        state.change_begins(A, Seq(7)).expect("journal");
+        state.end_life().expect("end");
+    }
+    for clean in [true, false] {
+        let (state, found) = open(&scratch);
+        assert_eq!(found.clean, clean);
+        assert!(!found.sessions[0].leased);
+        assert_eq!(found.sessions[0].started, [Seq(7)]);
+        state.begin_life(TERM, 1000).expect("begin");
+    }
+}
+
+#[test]
+fn a_session_is_its_clients_own() {
+    let scratch = Scratch::new();
+    let (state, _) = open(&scratch);
+    state.record_session(A, KEY).expect("record");
+    let other = KeyHash([9; 32]);
+    let refused = state.admit(other, None, A, "other");
+    assert_eq!(refused, Err(HelloRefusal::ForeignSession));
+}
+
+#[test]
+fn trust_is_for_clients_enrolled_so() {
+    let scratch = Scratch::new();
+    let (state, _) = open(&scratch);
+    let enrol = |key: u8, trust| {
+        let role = Role {
+            trust,
+            read_only: false,
+        };
+        let secret = state.issue(role).expect("ticket");
+        let key = KeyHash([key; 32]);
+        let client = state.admit(key, Some(&secret), A, "host");
+        client.expect("admitted").identity
+    };
+    assert_eq!(enrol(1, false), IdentityPolicy::RootSquash);
+    assert_eq!(enrol(2, true), IdentityPolicy::Trust);
+}

@@ -1,0 +1,69 @@
+//! What a running server tells of itself.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A server, for people and their programs. Times are milliseconds from the moment of asking.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Term of leases.
+    pub term_ms: u64,
+    /// What is left of the grace after a restart; none if there is no grace.
+    pub grace_ms: Option<u64>,
+    /// Sessions, the connected ones and those waited for.
+    pub sessions: Vec<SessionStatus>,
+    /// Operations that wait.
+    pub waiting: Vec<Waiting>,
+    /// Requests answered since the server started, by kind.
+    pub requests: BTreeMap<String, u64>,
+    /// Keep-alives answered since the server started.
+    pub renewals: u64,
+    /// Connections closed because their client broke the protocol.
+    pub violations: u64,
+}
+
+/// One session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Its id.
+    pub session: String,
+    /// Its client's name.
+    pub client: String,
+    /// Its client's key.
+    pub key: String,
+    /// Host and mount point as the client tells them.
+    pub mount: String,
+    /// Where it is connected from; none if it isn't.
+    pub address: Option<String>,
+    /// When its leases end; none if they have.
+    pub expires_ms: Option<u64>,
+    /// Whether it may still reclaim leases of the server's earlier life.
+    pub reclaiming: bool,
+    /// Objects it holds a lease on.
+    pub leases: usize,
+    /// Files it has open.
+    pub opens: usize,
+    /// Recalls it owes an approval.
+    pub recalls: usize,
+    /// Requests answered, by kind.
+    pub requests: BTreeMap<String, u64>,
+    /// Keep-alives answered.
+    pub renewals: u64,
+}
+
+/// An operation that waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// The session that asked.
+    pub session: String,
+    /// Kind of the request.
+    pub request: String,
+    /// For how long.
+    pub since_ms: u64,
+    /// Sessions whose approval it waits for.
+    pub holders: Vec<String>,
+    /// Whether it waits for the end of the grace.
+    pub grace: bool,
+    /// When that ends at the latest.
+    pub until_ms: Option<u64>,
+}

@@ -1,0 +1,225 @@
+//! The control stream after `Hello`. Nothing here waits for anything, so a keep-alive doesn't either.
+
+use super::End;
+use crate::caught::caught_now;
+use crate::server::Server;
+use crate::service::changes;
+use crate::session::{Cancelled, Link, Session, close, refused};
+use leasefs_lease::server::Reclaimed;
+use leasefs_protocol::control::{Reclaim, ToClient, ToServer};
+use leasefs_protocol::limits::MAX_BATCH;
+use leasefs_protocol::{Approval, Handle, OpenId, Refusal, Seq};
+use leasefs_transport::{CloseCode, FrameReader, OutFrame, Outbox};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// Bytes of answers that may wait for a client that doesn't read them.
+const UNREAD: usize = 1 << 20;
+/// Most reclaim messages under way.
+const MAX_RECLAIMS: usize = 64;
+/// How long a client that leaves has to hear its farewell.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+struct Control {
+    server: Arc<Server>,
+    session: Arc<Session>,
+    link: Arc<Link>,
+    out: Outbox,
+    /// Reclaims run in order, on I/O threads.
+    reclaiming: Option<JoinHandle<()>>,
+    reclaims: Arc<tokio::sync::Semaphore>,
+}
+
+/// Serves the control stream to its end.
+pub async fn serve(
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+    link: &Arc<Link>,
+    out: Outbox,
+    mut reader: FrameReader,
+) -> End {
+    let mut control = Control {
+        server: Arc::clone(server),
+        session: Arc::clone(session),
+        link: Arc::clone(link),
+        out,
+        reclaiming: None,
+        reclaims: Arc::new(tokio::sync::Semaphore::new(MAX_RECLAIMS)),
+    };
+    loop {
+        match reader.next::<ToServer>().await {
+            Ok(Some((message, payload))) if payload.is_empty() => {
+                if let Err(end) = control.message(message).await {
+                    return end;
+                }
+            }
+            Ok(Some(_)) => return End::Breach("a payload on the control stream".to_owned()),
+            Ok(None) => return End::Gone,
+            Err(error) => return error.into(),
+        }
+    }
+}
+
+fn batch(what: &str, len: usize) -> Result<(), End> {
+    match len > MAX_BATCH {
+        true => Err(End::Breach(format!(
+            "{len} {what} in one message, at most {MAX_BATCH}"
+        ))),
+        false => Ok(()),
+    }
+}
+
+impl Control {
+    async fn message(&mut self, message: ToServer) -> Result<(), End> {
+        let id = self.session.id;
+        match message {
+            ToServer::KeepAlive { number } => self.keep_alive(number),
+            ToServer::Approve(approvals) => self.approve(approvals),
+            ToServer::Release(releases) => {
+                batch("releases", releases.len())?;
+                self.server.leases.release(id, releases);
+                Ok(())
+            }
+            ToServer::Cancel { seq } => self.cancel(seq),
+            ToServer::Reclaim(reclaim) => self.reclaim(reclaim),
+            ToServer::ReclaimDone => {
+                let (server, session) = (Arc::clone(&self.server), Arc::clone(&self.session));
+                self.behind_reclaims(move || {
+                    session.reclaims.store(false, Ordering::Relaxed);
+                    server.leases.reclaim_done(id);
+                })
+            }
+            ToServer::Goodbye => self.goodbye().await,
+            ToServer::Hello(_) => Err(End::Breach("a second hello".to_owned())),
+        }
+    }
+
+    fn answer(&self, message: &ToClient) -> Result<(), End> {
+        if self.out.queued() > UNREAD {
+            return Err(End::TooSlow);
+        }
+        let frame = OutFrame::new(message, bytes::Bytes::new());
+        let frame = frame.map_err(|error| End::Breach(error.to_string()))?;
+        self.out.push(frame).map_err(|_| End::Gone)
+    }
+
+    fn keep_alive(&self, number: u64) -> Result<(), End> {
+        let (leases, id) = (&self.server.leases, self.session.id);
+        leases.round_trip(id, self.link.connection().rtt());
+        let renews = leases.renew(id);
+        self.session.counters.renewed();
+        self.server.counters.renewed();
+        self.answer(&ToClient::KeepAlive { number, renews })
+    }
+
+    /// Opens given up with a lease are closed first: a change that waits for the approval must
+    /// not find them.
+    fn approve(&self, approvals: Vec<Approval>) -> Result<(), End> {
+        batch("approvals", approvals.len())?;
+        let closes: Vec<OpenId> = approvals.iter().flat_map(|a| a.closes.clone()).collect();
+        batch("closes", closes.len())?;
+        let recalls = approvals.into_iter().map(|approval| approval.recall);
+        let files = self.session.opens.take(&closes);
+        let id = self.session.id;
+        if files.is_empty() {
+            self.server.leases.approve(id, recalls);
+            return Ok(());
+        }
+        let (server, recalls) = (Arc::clone(&self.server), recalls.collect::<Vec<_>>());
+        self.server.spawn_io(async move {
+            close(files);
+            server.leases.approve(id, recalls);
+        });
+        Ok(())
+    }
+
+    fn cancel(&self, seq: Seq) -> Result<(), End> {
+        let Cancelled { begun, sink, ready } = self.session.cancel(seq);
+        for (seq, job) in ready {
+            changes::start(&self.server, &self.session, seq, job);
+        }
+        if let Some(sink) = sink {
+            let renews = self.server.leases.renew(self.session.id);
+            let reply = refused(Refusal::Cancelled);
+            tokio::spawn(sink.send(reply, bytes::Bytes::new(), renews));
+        }
+        self.answer(&ToClient::Cancelled { seq, begun })
+    }
+
+    fn reclaim(&mut self, reclaim: Reclaim) -> Result<(), End> {
+        batch("leases", reclaim.leases.len())?;
+        batch("opens", reclaim.opens.len())?;
+        let (server, session) = (Arc::clone(&self.server), Arc::clone(&self.session));
+        let out = self.out.clone();
+        self.behind_reclaims(move || {
+            let answer = take_back(&server, &session, reclaim);
+            match OutFrame::new(&answer, bytes::Bytes::new()) {
+                // Without its connection the client asks again.
+                Ok(frame) => drop(out.push(frame)),
+                Err(error) => tracing::error!(%error, "a reclaim can't be answered"),
+            }
+        })
+    }
+
+    /// Runs `work` on an I/O thread, behind the reclaims before it.
+    fn behind_reclaims(&mut self, work: impl FnOnce() + Send + 'static) -> Result<(), End> {
+        let place = Arc::clone(&self.reclaims).try_acquire_owned();
+        let place = place.map_err(|_| End::Breach("too many reclaims at once".to_owned()))?;
+        let before = self.reclaiming.take();
+        let (session, link) = (self.session.id, Arc::clone(&self.link));
+        self.reclaiming = Some(self.server.spawn_io(async move {
+            if let Some(before) = before {
+                // Fails only when the server ends.
+                let _ = before.await;
+            }
+            if caught_now(work).is_none() {
+                tracing::error!(%session, "a reclaim failed inside");
+                link.close(CloseCode::Goodbye, "the server failed: connect again");
+            }
+            drop(place);
+        }));
+        Ok(())
+    }
+
+    async fn goodbye(&self) -> Result<(), End> {
+        tracing::info!(session = %self.session.id, "client leaves");
+        self.server.end_session(&self.session);
+        self.answer(&ToClient::Farewell)?;
+        let connection = self.link.connection();
+        let _ = tokio::time::timeout(LAST_WORDS, connection.closed()).await;
+        Err(End::Gone)
+    }
+}
+
+/// Takes over what a client had from the server's earlier life, or still has.
+fn take_back(server: &Server, session: &Session, reclaim: Reclaim) -> ToClient {
+    let mut lost_opens = Vec::new();
+    for asked in reclaim.opens {
+        if session.opens.has(asked.open) {
+            continue;
+        }
+        let file = server.store.reopen(&asked.token, session.id);
+        let kept = file.is_ok_and(|file| session.opens.restore(asked.open, file));
+        if !kept {
+            lost_opens.push(asked.open);
+        }
+    }
+    let mut lost_leases: Vec<Handle> = Vec::new();
+    for asked in reclaim.leases {
+        let lease = Reclaimed {
+            object: asked.object,
+            parts: asked.parts,
+            mode: asked.mode,
+        };
+        let known = server.store.check(&asked.object).is_ok();
+        if !known || server.leases.reclaim(session.id, lease).is_err() {
+            lost_leases.push(asked.object);
+        }
+    }
+    ToClient::Reclaimed {
+        lost_leases,
+        lost_opens,
+    }
+}

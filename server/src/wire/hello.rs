@@ -1,0 +1,284 @@
+//! The first message of a connection, and whether its client is let in.
+
+use crate::records::Client;
+use crate::runtime::Opened;
+use crate::server::Server;
+use crate::session::{Link, Refused, Session};
+use leasefs_lease::server::Standing as CoreStanding;
+use leasefs_protocol::control::{Hello, HelloRefusal, Standing, ToClient, ToServer, Welcome};
+use leasefs_protocol::limits::{
+    HELLO_TIMEOUT, MAX_DRIFT_PPM, MAX_SESSIONS_PER_CLIENT, PROTOCOL_VERSION,
+};
+use leasefs_protocol::{Attr, Caller, Handle, KeyHash, Name, RawName};
+use leasefs_store::Node;
+use leasefs_transport::{CloseCode, Connection, FrameReader, FrameWriter, Outbox};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Longest host name and mount point a client may tell; the rest is cut off.
+const MAX_MOUNT: usize = 512;
+/// How long a refused client has to read why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A connection whose client was let in.
+pub struct Greeted {
+    pub session: Arc<Session>,
+    pub link: Arc<Link>,
+    pub control: Outbox,
+    pub reader: FrameReader,
+}
+
+/// Hears a client's `Hello` and answers it. `None` if it was refused or never came.
+pub async fn greet(server: &Arc<Server>, connection: &Connection) -> Option<Greeted> {
+    let first = timeout(HELLO_TIMEOUT, first_message(connection)).await;
+    let (mut writer, reader, message) = match first {
+        Ok(Some(first)) => first,
+        Ok(None) => return None,
+        Err(_) => {
+            let address = connection.remote_address();
+            tracing::info!(%address, "connection closed: no hello in time");
+            connection.close(CloseCode::TooSlow, "no hello in time");
+            return None;
+        }
+    };
+    let admitted = match message {
+        Ok(hello) => admit(server, connection, hello).await,
+        Err(refusal) => Err(refusal),
+    };
+    match admitted {
+        Ok(admitted) => admitted.welcome(server, connection, writer, reader).await,
+        Err(refusal) => {
+            refuse(connection, &mut writer, refusal).await;
+            None
+        }
+    }
+}
+
+type First = (FrameWriter, FrameReader, Result<Hello, HelloRefusal>);
+
+async fn first_message(connection: &Connection) -> Option<First> {
+    let (_, writer, mut reader) = connection.accept().await.ok()?;
+    let not_hello = |what: &str| Err(HelloRefusal::NotHello(what.to_owned()));
+    let message = match reader.next::<ToServer>().await {
+        Ok(Some((ToServer::Hello(hello), payload))) if payload.is_empty() => Ok(hello),
+        Ok(Some((ToServer::Hello(_), _))) => not_hello("a payload behind it"),
+        Ok(Some(_)) => not_hello("another message"),
+        Ok(None) => not_hello("the end of the stream"),
+        Err(leasefs_transport::FrameError::Lost(_)) => return None,
+        Err(error) => not_hello(&error.to_string()),
+    };
+    Some((writer, reader, message))
+}
+
+async fn refuse(connection: &Connection, writer: &mut FrameWriter, refusal: HelloRefusal) {
+    let (address, client) = (connection.remote_address(), connection.peer());
+    tracing::warn!(%address, %client, %refusal, "client refused");
+    let reason = refusal.to_string();
+    let refused = ToClient::Refused(refusal);
+    // Closing at once could overtake the refusal.
+    if writer.send(&refused, bytes::Bytes::new()).await.is_ok() {
+        writer.finish();
+        let _ = timeout(LAST_WORDS, connection.closed()).await;
+    }
+    connection.close(CloseCode::Refused, &reason);
+}
+
+/// A client that may have its session.
+struct Admitted {
+    client: Client,
+    hello: Hello,
+    session: Arc<Session>,
+    root: Node,
+}
+
+async fn admit(
+    server: &Arc<Server>,
+    connection: &Connection,
+    hello: Hello,
+) -> Result<Admitted, HelloRefusal> {
+    if hello.version != PROTOCOL_VERSION {
+        return Err(HelloRefusal::Version {
+            expected: PROTOCOL_VERSION,
+            found: hello.version,
+        });
+    }
+    if hello.drift_ppm > MAX_DRIFT_PPM {
+        let what = format!(
+            "a drift bound of {} ppm, at most {MAX_DRIFT_PPM}",
+            hello.drift_ppm
+        );
+        return Err(HelloRefusal::NotHello(what));
+    }
+    let (task_server, key) = (Arc::clone(server), connection.peer());
+    let judged = server.spawn_io(async move { judge(&task_server, key, hello) });
+    judged.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "a hello couldn't be judged");
+        Err(HelloRefusal::Internal("see its log".to_owned()))
+    })
+}
+
+/// What of the decision needs the disk.
+fn judge(server: &Server, key: KeyHash, hello: Hello) -> Result<Admitted, HelloRefusal> {
+    // Looked at first, so that a ticket isn't used up for a session that can't be had.
+    if server
+        .sessions
+        .get(hello.session)
+        .is_some_and(|s| s.key != key)
+    {
+        return Err(HelloRefusal::ForeignSession);
+    }
+    let ticket = hello.ticket.as_ref();
+    let client = server
+        .records
+        .admit(key, ticket, hello.session, &hello.name)?;
+    let root = root(server, &client, &hello.subdir)?;
+    let session = server
+        .sessions
+        .open(hello.session, key)
+        .map_err(|refused| match refused {
+            Refused::Foreign => HelloRefusal::ForeignSession,
+            Refused::TooMany => HelloRefusal::TooMany(format!(
+                "sessions (at most {MAX_SESSIONS_PER_CLIENT} of one client)"
+            )),
+        })?;
+    Ok(Admitted {
+        client,
+        hello,
+        session,
+        root,
+    })
+}
+
+/// The mounted directory, reached with the rights the client has.
+fn root(server: &Server, client: &Client, subdir: &[RawName]) -> Result<Node, HelloRefusal> {
+    let no = |what: String| HelloRefusal::NoDirectory(what);
+    let mut node = server
+        .store
+        .root()
+        .map_err(|refusal| no(refusal.to_string()))?;
+    let who = server
+        .store
+        .identity(client.identity, &Caller::default())
+        .map_err(|refusal| no(refusal.to_string()))?;
+    for raw in subdir {
+        let shown = String::from_utf8_lossy(&raw.0).into_owned();
+        let found = Name::try_from(raw).and_then(|n| server.store.lookup(&who, &node.handle, &n));
+        node = match found {
+            Ok(Some(node)) => node,
+            Ok(None) => return Err(no(format!("{shown}: no such directory"))),
+            Err(refusal) => return Err(no(format!("{shown}: {refusal}"))),
+        };
+        if node.attr.kind != leasefs_protocol::FileKind::Directory {
+            return Err(no(format!("{shown}: not a directory")));
+        }
+    }
+    Ok(node)
+}
+
+impl Admitted {
+    async fn welcome(
+        self,
+        server: &Arc<Server>,
+        connection: &Connection,
+        mut writer: FrameWriter,
+        reader: FrameReader,
+    ) -> Option<Greeted> {
+        let session = Arc::clone(&self.session);
+        let _one_at_a_time = session.hello.lock().await;
+        if let Err(refusal) = record(server, &session).await {
+            refuse(connection, &mut writer, refusal).await;
+            return None;
+        }
+        let push = timeout(HELLO_TIMEOUT, connection.open_push())
+            .await
+            .ok()?
+            .ok()?;
+        let number = server.next_link();
+        let link = Arc::new(Link::new(
+            number,
+            Arc::new(self.client.clone()),
+            connection.clone(),
+            Arc::clone(&session.bytes),
+        ));
+        let mount: String = self.hello.name.chars().take(MAX_MOUNT).collect();
+        if let Some(old) = session.connect(Arc::clone(&link), mount) {
+            tracing::info!(session = %session.id, "older connection closed: a newer one has come");
+            old.close(CloseCode::Fenced, "a newer connection has taken over");
+        }
+        let drift = self.hello.drift_ppm;
+        let leases = &server.leases;
+        let opened = leases.open_session(session.id, drift, number, push.into_outbox());
+        leases.round_trip(session.id, connection.rtt());
+        let standing = standing(&session, opened);
+        let welcome = self.message(server, standing);
+        tracing::info!(
+            session = %session.id, client = %session.key, name = %self.client.name,
+            address = %connection.remote_address(), mount = ?session.mount(),
+            standing = ?standing.0, "client connected"
+        );
+        if writer.send(&welcome, bytes::Bytes::new()).await.is_err() {
+            link.close(CloseCode::Goodbye, "");
+            if session.disconnect(number, server.now()) {
+                leases.disconnect(session.id, number);
+            }
+            return None;
+        }
+        Some(Greeted {
+            link,
+            control: writer.into_outbox(),
+            reader,
+            session: Arc::clone(&session),
+        })
+    }
+
+    fn message(&self, server: &Server, (standing, renews): (Standing, bool)) -> ToClient {
+        let (root, root_attr): (Handle, Attr) = (self.root.handle, self.root.attr);
+        ToClient::Welcome(Welcome {
+            features: 0,
+            term_ms: u32::try_from(server.settings.term.as_millis()).unwrap_or(u32::MAX),
+            drift_ppm: server.settings.drift_ppm.max(self.hello.drift_ppm),
+            process: server.process,
+            host: server.host,
+            standing,
+            renews,
+            root,
+            root_attr,
+            read_only: self.client.read_only,
+            identity: self.client.identity,
+        })
+    }
+}
+
+/// How the session stands, and whether it is renewed. One from the server's earlier life reclaims
+/// its opens even where the lease core knows nothing of it (after an orderly end, or behind the
+/// grace); nothing is renewed before, since its client may still hold leases that are none.
+fn standing(session: &Session, opened: Opened) -> (Standing, bool) {
+    if session.reclaims.load(Ordering::Relaxed) {
+        return (Standing::Reclaim, false);
+    }
+    let standing = match opened.standing {
+        CoreStanding::New => Standing::New,
+        CoreStanding::Resumed => Standing::Resumed,
+        CoreStanding::Expired => Standing::Expired,
+        CoreStanding::Reclaim => Standing::Reclaim,
+    };
+    (standing, opened.renewed)
+}
+
+/// The session is on record before it is granted anything.
+async fn record(server: &Arc<Server>, session: &Session) -> Result<(), HelloRefusal> {
+    let (task_server, id, key) = (Arc::clone(server), session.id, session.key);
+    let task = async move { task_server.records.record_session(id, key) };
+    let recorded = server.spawn_io(task).await;
+    session.leased.store(true, Ordering::Relaxed);
+    match recorded {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "a session can't be put on record");
+            Err(HelloRefusal::Internal(format!("state directory: {error}")))
+        }
+        Err(_) => Err(HelloRefusal::Internal("see its log".to_owned())),
+    }
+}

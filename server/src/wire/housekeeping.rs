@@ -1,0 +1,92 @@
+//! What concerns sessions as a whole: leases that end, clients that don't come back.
+
+use crate::runtime::Notice;
+use crate::server::Server;
+use crate::session::Session;
+use leasefs_protocol::SessionId;
+use leasefs_transport::CloseCode;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How often sessions are looked over.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// Acts on what the lease core has to say about whole sessions.
+pub async fn notices(server: Arc<Server>, mut notices: mpsc::UnboundedReceiver<Notice>) {
+    while let Some(notice) = notices.recv().await {
+        match notice {
+            Notice::Expired(session) => {
+                close(&server, session, "its leases have expired: connect again")
+            }
+            Notice::Choked(session) => close(&server, session, "recalls are not read"),
+            Notice::GraceEnded => tracing::info!("the grace after the restart has ended"),
+        }
+    }
+}
+
+fn close(server: &Server, session: SessionId, reason: &str) {
+    let Some(session) = server.sessions.get(session) else {
+        return;
+    };
+    tracing::warn!(session = %session.id, client = %session.key, mount = ?session.mount(), reason, "session cut off");
+    if let Some(link) = session.link() {
+        link.close(CloseCode::TooSlow, reason);
+    }
+}
+
+/// Ends sessions whose client doesn't come back, and notes whose leases have ended. Never ends.
+pub async fn sweep(server: Arc<Server>) {
+    let mut unclaimed = true;
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        if unclaimed && all_have_reclaimed(&server) {
+            unclaimed = false;
+            let store = Arc::clone(&server.store);
+            server.spawn_io(async move { store.remove_unclaimed() });
+        }
+        for session in server.sessions.overdue(server.now()) {
+            tracing::info!(session = %session.id, client = %session.key, "session ended: its client hasn't come back");
+            server.end_session(&session);
+        }
+        note_ended_leases(&server).await;
+    }
+}
+
+/// Whether no session of the server's earlier life may still reclaim what it had open.
+fn all_have_reclaimed(server: &Server) -> bool {
+    let reclaims = |session: &Arc<Session>| session.reclaims.load(Ordering::Relaxed);
+    !server.sessions.all().iter().any(reclaims)
+}
+
+async fn note_ended_leases(server: &Arc<Server>) {
+    let snapshot = server.leases.snapshot();
+    // In grace, sessions on record must stay there.
+    if snapshot.grace_until.is_some() {
+        return;
+    }
+    let alive = |s: &&leasefs_lease::server::SessionStatus| s.expires.is_some() || s.reclaiming;
+    let sessions = snapshot.sessions.iter().filter(alive);
+    let alive: HashSet<SessionId> = sessions.map(|s| s.session).collect();
+    for session in server.sessions.all() {
+        let leased = session.leased.load(Ordering::Relaxed);
+        if leased && session.link().is_none() && !alive.contains(&session.id) {
+            note(server, &session).await;
+        }
+    }
+}
+
+/// A session that isn't connected gets no lease, and none connects while this lock is held.
+async fn note(server: &Arc<Server>, session: &Arc<Session>) {
+    let _no_hello = session.hello.lock().await;
+    if session.link().is_some() {
+        return;
+    }
+    session.leased.store(false, Ordering::Relaxed);
+    let (task_server, id) = (Arc::clone(server), session.id);
+    let task = server.spawn_io(async move { task_server.records.leases_ended(id) });
+    // Fails only when the server ends.
+    let _ = task.await;
+}

@@ -1,0 +1,221 @@
+//! One request stream.
+
+use super::End;
+use crate::caught::{caught, caught_now};
+use crate::server::Server;
+use crate::service::{Call, changes, reads};
+use crate::session::answers::Arrival;
+use crate::session::{Job, Link, Origin, Permit, Place, Session, Sink, refused};
+use bytes::Bytes;
+use leasefs_protocol::limits::LISTING_PAGE;
+use leasefs_protocol::{Caller, Change, Refusal, Reply, Request, RequestFrame, RequestId};
+use leasefs_transport::{FrameReader, Outbox};
+use std::ops::ControlFlow::{Break, Continue};
+use std::sync::Arc;
+
+type Next = (RequestFrame, Bytes, Place);
+
+/// A request stream and where its answers go.
+pub struct Lane {
+    server: Arc<Server>,
+    session: Arc<Session>,
+    link: Arc<Link>,
+    out: Outbox,
+}
+
+impl Lane {
+    pub fn new(
+        server: &Arc<Server>,
+        session: &Arc<Session>,
+        link: &Arc<Link>,
+        out: Outbox,
+    ) -> Self {
+        Self {
+            server: Arc::clone(server),
+            session: Arc::clone(session),
+            link: Arc::clone(link),
+            out,
+        }
+    }
+
+    /// Serves the stream to its end. Requests are taken in only as there is room for them.
+    pub async fn serve(self, mut reader: FrameReader) -> Result<(), End> {
+        loop {
+            let next = tokio::select! {
+                biased;
+                next = self.next(&mut reader) => next?,
+                // What comes now is for the server's next life.
+                () = self.server.stopped() => std::future::pending().await,
+            };
+            let Some((frame, payload, place)) = next else {
+                return Ok(());
+            };
+            self.frame(frame, payload, place).await?;
+        }
+    }
+
+    /// The next frame, as soon as there is a place for it. Cancel-safe.
+    async fn next(&self, reader: &mut FrameReader) -> Result<Option<Next>, End> {
+        let Some(place) = self.link.place().await else {
+            return Ok(None);
+        };
+        let frame = reader.next::<RequestFrame>().await?;
+        Ok(frame.map(|(frame, payload)| (frame, payload, place)))
+    }
+
+    async fn frame(&self, frame: RequestFrame, payload: Bytes, place: Place) -> Result<(), End> {
+        let RequestFrame {
+            id,
+            low_water,
+            caller,
+            change,
+            request,
+        } = frame;
+        let takes_data = matches!(request, Request::Write { .. } | Request::SetXattr { .. });
+        if !payload.is_empty() && !takes_data {
+            return Err(breach(&request, "brings data"));
+        }
+        self.session.counters.count(&request);
+        self.server.counters.count(&request);
+        if self.session.low_water(low_water) {
+            self.server.records.low_water(self.session.id, low_water);
+        }
+        match change {
+            Some(change) if request.is_change() => {
+                self.change(id, caller, change, request, payload, place)
+                    .await
+            }
+            None if !request.is_change() => self.read(id, caller, request, place).await,
+            Some(_) => Err(breach(&request, "is numbered")),
+            None => Err(breach(&request, "is not numbered")),
+        }
+    }
+
+    fn sink(&self, id: RequestId, permit: Permit) -> Sink {
+        Sink::new(id, self.out.clone(), permit)
+    }
+
+    /// What changes nothing is answered here if that can't block, else on an I/O thread.
+    async fn read(
+        &self,
+        id: RequestId,
+        caller: Caller,
+        request: Request,
+        place: Place,
+    ) -> Result<(), End> {
+        let Some(permit) = self.link.room(place, size_of_answer(&request)).await else {
+            return Ok(());
+        };
+        let sink = self.sink(id, permit);
+        let call = Call {
+            server: Arc::clone(&self.server),
+            session: Arc::clone(&self.session),
+            client: Arc::clone(&self.link.client),
+            caller,
+            origin: Some(Origin {
+                link: self.link.number,
+                request: id,
+            }),
+        };
+        let at_once = caught_now(|| match reads::begin(call, request) {
+            Err(answer) => Break(*answer),
+            Ok(mut read) => match read.cached() {
+                Some(answer) => Break(answer),
+                None => Continue(read),
+            },
+        });
+        match at_once {
+            Some(Break(answer)) => send(sink, answer).await,
+            Some(Continue(read)) => {
+                let link = Arc::clone(&self.link);
+                self.server.spawn_io(elsewhere(read, sink, link));
+            }
+            None => fail(sink).await,
+        }
+        Ok(())
+    }
+
+    async fn change(
+        &self,
+        id: RequestId,
+        caller: Caller,
+        change: Change,
+        request: Request,
+        mut payload: Bytes,
+        place: Place,
+    ) -> Result<(), End> {
+        // A copy of what is here already must not wait for room that its first copy holds.
+        if self.session.knows(change.seq) {
+            payload = Bytes::new();
+        }
+        let Some(permit) = self.link.room(place, payload.len()).await else {
+            return Ok(());
+        };
+        let sink = self.sink(id, permit);
+        let job = Job {
+            caller,
+            client: Arc::clone(&self.link.client),
+            request,
+            payload,
+            dropped: change.dropped.clone(),
+        };
+        let arrival = self.session.arrive(&change, job, sink);
+        let arrival = arrival.map_err(|violation| End::Breach(violation.to_string()))?;
+        match arrival {
+            Arrival::Run(job) => changes::start(&self.server, &self.session, change.seq, job),
+            Arrival::Held | Arrival::Attached => (),
+            Arrival::Repeat(reply, sink) => self.repeat((*reply).clone(), sink).await,
+            Arrival::Refuse(refusal, sink) => self.repeat(refused(refusal), sink).await,
+            Arrival::Lost => {
+                let reply = refused(Refusal::Lost);
+                changes::finish(&self.server, &self.session, change.seq, reply).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn repeat(&self, reply: Reply, sink: Sink) {
+        let renews = self.server.leases.renew(self.session.id);
+        sink.send(reply, Bytes::new(), renews).await;
+    }
+}
+
+fn breach(request: &Request, what: &str) -> End {
+    End::Breach(format!("{} {what}", request.kind()))
+}
+
+/// Bytes an answer may take.
+fn size_of_answer(request: &Request) -> usize {
+    match request {
+        Request::Read { len, .. } => *len as usize,
+        Request::ReadDir { .. } => LISTING_PAGE,
+        _ => 0,
+    }
+}
+
+async fn send(sink: Sink, answer: reads::Answer) {
+    let renews = answer.reply.renews;
+    sink.send(answer.reply, answer.payload, renews).await;
+}
+
+/// Goes on with a request on an I/O thread, for as long as its connection lives.
+async fn elsewhere(read: reads::Read, sink: Sink, link: Arc<Link>) {
+    let answer = tokio::select! {
+        biased;
+        answer = caught(read.answer()) => answer,
+        () = link.ended() => return,
+    };
+    match answer {
+        Some(Some(answer)) => send(sink, answer).await,
+        // The server ends.
+        Some(None) => (),
+        None => fail(sink).await,
+    }
+}
+
+/// Answers a request that nothing else comes of.
+async fn fail(sink: Sink) {
+    tracing::error!("a request failed inside");
+    sink.send(refused(Refusal::Internal), Bytes::new(), false)
+        .await;
+}

@@ -1,0 +1,185 @@
+//! Connections: from the first packet to the last, and what a client may not do on them.
+
+mod control;
+mod hello;
+mod housekeeping;
+mod lane;
+
+use crate::runtime::Notice;
+use crate::server::Server;
+use crate::session::{Link, Session};
+use hello::Greeted;
+use leasefs_protocol::limits::{MAX_LANES, MAX_STRANGERS, SHUTDOWN_RECALL};
+use leasefs_transport::{CloseCode, Connection, FrameError, Incoming};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+/// How a connection's service ended, seen from here.
+#[derive(Debug)]
+enum End {
+    /// The connection is gone, or the client has gone in good order.
+    Gone,
+    /// The client broke the protocol: what it did, for both sides' people.
+    Breach(String),
+    /// The client leaves unread what it asks for.
+    TooSlow,
+}
+
+impl From<FrameError> for End {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Codec(_) | FrameError::Truncated => Self::Breach(error.to_string()),
+            FrameError::Abandoned | FrameError::Lost(_) => Self::Gone,
+        }
+    }
+}
+
+/// How often an orderly end looks whether everything has been given back.
+const QUIET_POLL: Duration = Duration::from_millis(5);
+/// How long answers may take to be on their way.
+const LAST_ANSWERS: Duration = Duration::from_millis(50);
+/// How long an orderly end waits for clients to hear of it.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Serves until `stop`, then ends in an orderly way. Returns whether that was complete: no lease
+/// is alive, and the mark is left that spares the next life its grace.
+pub async fn serve(
+    server: Arc<Server>,
+    notices: mpsc::UnboundedReceiver<Notice>,
+    endpoint: leasefs_transport::Server,
+    stop: impl Future<Output = ()>,
+) -> bool {
+    let mut tasks = JoinSet::new();
+    let keeper = Arc::clone(&server.leases);
+    tasks.spawn(async move { keeper.keep_time().await });
+    tasks.spawn(housekeeping::notices(Arc::clone(&server), notices));
+    tasks.spawn(housekeeping::sweep(Arc::clone(&server)));
+    let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+    tokio::pin!(stop);
+    loop {
+        let incoming = tokio::select! {
+            incoming = endpoint.accept() => incoming,
+            () = &mut stop => break,
+        };
+        match incoming {
+            Some(incoming) => welcome(&server, &strangers, incoming),
+            None => break,
+        }
+    }
+    let orderly = end(&server).await;
+    // Answers on their way would be lost with their connections.
+    tokio::time::sleep(LAST_ANSWERS).await;
+    endpoint.close(CloseCode::ShuttingDown, "the server is shutting down");
+    let _ = tokio::time::timeout(LAST_WORDS, endpoint.wait_idle()).await;
+    orderly
+}
+
+fn welcome(server: &Arc<Server>, strangers: &Arc<Semaphore>, incoming: Incoming) {
+    let Ok(stranger) = Arc::clone(strangers).try_acquire_owned() else {
+        tracing::warn!(address = %incoming.remote_address(), "connection refused: too many that have not said hello");
+        return;
+    };
+    let server = Arc::clone(server);
+    tokio::spawn(async move {
+        let address = incoming.remote_address();
+        let connection = match incoming.handshake().await {
+            Ok(connection) => connection,
+            Err(error) => return tracing::info!(%address, %error, "connection failed"),
+        };
+        let greeted = hello::greet(&server, &connection).await;
+        drop(stranger);
+        if let Some(greeted) = greeted {
+            attend(&server, greeted).await;
+        }
+    });
+}
+
+/// Everything a connection does after its `Hello`.
+async fn attend(server: &Arc<Server>, greeted: Greeted) {
+    let Greeted {
+        session,
+        link,
+        control,
+        reader,
+    } = greeted;
+    let connection = link.connection().clone();
+    let end = tokio::select! {
+        end = control::serve(server, &session, &link, control, reader) => end,
+        end = lanes(server, &session, &link, &connection) => end,
+        lost = connection.closed() => {
+            tracing::info!(session = %session.id, reason = %lost, "connection ended");
+            End::Gone
+        }
+    };
+    match end {
+        End::Gone => link.close(CloseCode::Goodbye, ""),
+        End::TooSlow => {
+            tracing::warn!(session = %session.id, "connection closed: its client reads too slowly");
+            link.close(CloseCode::TooSlow, "answers are not read");
+        }
+        End::Breach(what) => {
+            server.violations.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(session = %session.id, client = %session.key, %what, "connection closed: protocol broken");
+            link.close(CloseCode::Protocol, &what);
+        }
+    }
+    if session.disconnect(link.number, server.now()) {
+        server.leases.disconnect(session.id, link.number);
+    }
+}
+
+async fn lanes(
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+    link: &Arc<Link>,
+    connection: &Connection,
+) -> End {
+    let mut lanes: JoinSet<Result<(), End>> = JoinSet::new();
+    loop {
+        tokio::select! {
+            stream = connection.accept() => {
+                let Ok((_, writer, reader)) = stream else {
+                    return End::Gone;
+                };
+                if lanes.len() >= MAX_LANES {
+                    return End::Breach(format!("more than {MAX_LANES} request streams"));
+                }
+                let lane = lane::Lane::new(server, session, link, writer.into_outbox());
+                lanes.spawn(lane.serve(reader));
+            }
+            Some(ended) = lanes.join_next() => {
+                if let Ok(Err(end)) = ended {
+                    return end;
+                }
+            }
+        }
+    }
+}
+
+/// Takes no further requests, recalls everything and waits until it is given back.
+async fn end(server: &Arc<Server>) -> bool {
+    server.stop();
+    server.leases.shut_down();
+    let quiet = tokio::time::timeout(SHUTDOWN_RECALL, async {
+        while !server.leases.all_quiet() {
+            tokio::time::sleep(QUIET_POLL).await;
+        }
+    });
+    if quiet.await.is_err() {
+        tracing::warn!("not every client has given its leases back: the next start waits for them");
+        return false;
+    }
+    let records = Arc::clone(&server.records);
+    match server.spawn_io(async move { records.end_life() }).await {
+        Ok(Ok(())) => true,
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the mark of an orderly end can't be left");
+            false
+        }
+        Err(_) => false,
+    }
+}

@@ -1,0 +1,139 @@
+//! Changes take effect once and in order, however often their connection is lost.
+
+mod support;
+
+use leasefs_protocol::request::{Durability, WriteAt};
+use leasefs_protocol::{OpenId, Request, RequestFrame, Response, Seq};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use support::House;
+use support::client::{Client, Who};
+use tokio::time::timeout;
+
+const RECORDS: u64 = 600;
+/// Appends under way at a time.
+const WINDOW: usize = 16;
+
+/// A small generator, so that a failure can be run again.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % sides
+    }
+}
+
+fn record(number: u64) -> Vec<u8> {
+    format!("{number:07}\n").into_bytes()
+}
+
+fn append(open: OpenId) -> Request {
+    Request::Write {
+        open,
+        at: WriteAt::Append,
+        kill_priv: false,
+        durability: Durability::None,
+        writeback: false,
+    }
+}
+
+/// What a client must remember of its appends.
+struct Appender {
+    unanswered: BTreeMap<u64, RequestFrame>,
+    answered: BTreeMap<u64, u64>,
+    /// The number of the first append.
+    first: u64,
+}
+
+impl Appender {
+    async fn send(&mut self, client: &mut Client, open: OpenId) {
+        let mut frame = client.frame(append(open));
+        let change = frame.change.as_mut().expect("a change");
+        let seq = change.seq.0;
+        change.after = self.unanswered.keys().copied().map(Seq).collect();
+        frame.low_water = self.low_water(seq);
+        self.unanswered.insert(seq, frame.clone());
+        client.send(&frame, &record(seq - self.first)).await;
+    }
+
+    fn low_water(&self, next: u64) -> Seq {
+        Seq(self.unanswered.keys().next().copied().unwrap_or(next))
+    }
+
+    async fn resend(&mut self, client: &mut Client) {
+        let low_water = self.low_water(client.seq + 1);
+        for (seq, frame) in &mut self.unanswered {
+            frame.low_water = low_water;
+            if let Some(change) = &mut frame.change {
+                change.resent = true;
+            }
+            client.send(frame, &record(seq - self.first)).await;
+        }
+    }
+
+    async fn hear(&mut self, client: &mut Client) {
+        let (reply, _) = client.reply().await;
+        let found = self.unanswered.iter().find(|(_, f)| f.id == reply.id);
+        let seq = *found.expect("an answer to what was asked").0;
+        let Ok(Response::Written { offset, len: 8 }) = reply.result else {
+            panic!("not written: {reply:?}");
+        };
+        self.unanswered.remove(&seq);
+        self.answered.insert(seq - self.first, offset);
+    }
+}
+
+async fn run(seed: u64) {
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    let mut client = who.connect(&server).await;
+    let (_, open) = client.create("log").await;
+    let first = client.seq + 1;
+    let mut appender = Appender {
+        unanswered: BTreeMap::new(),
+        answered: BTreeMap::new(),
+        first,
+    };
+    let mut dice = Dice(seed);
+    while (appender.answered.len() as u64) < RECORDS {
+        let more = client.seq + 1 < first + RECORDS;
+        match dice.roll(40) {
+            0 => {
+                let mut next = who.connect(&server).await;
+                next.take_over(&client);
+                client = next;
+                appender.resend(&mut client).await;
+            }
+            1..20 if more && appender.unanswered.len() < WINDOW => {
+                appender.send(&mut client, open).await;
+            }
+            _ if appender.unanswered.is_empty() => (),
+            _ => {
+                let heard = appender.hear(&mut client);
+                let heard = timeout(Duration::from_secs(10), heard).await;
+                assert!(heard.is_ok(), "seed {seed}: no answer");
+            }
+        }
+    }
+    let expected: Vec<u8> = (0..RECORDS).flat_map(record).collect();
+    let found = std::fs::read(house.path("log")).expect("the file");
+    assert!(
+        found == expected,
+        "seed {seed}: lost, doubled or out of order"
+    );
+    for (number, offset) in appender.answered {
+        assert_eq!(offset, number * 8, "seed {seed}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn appends_of_a_client_that_keeps_reconnecting_are_neither_lost_nor_doubled() {
+    for seed in 1..=8 {
+        run(seed).await;
+    }
+}

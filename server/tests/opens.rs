@@ -1,0 +1,226 @@
+//! Opens: what becomes of them when answers are lost, names go and servers restart.
+
+mod support;
+
+use leasefs_protocol::control::{Reclaim, ReclaimOpen, ToClient, ToServer};
+use leasefs_protocol::request::Fill;
+use leasefs_protocol::{Handle, OpenId, OpenToken, Parts, Refusal, Request, Response, Scope};
+use std::time::{Duration, Instant};
+use support::client::{Client, Who, mkdir, raw, write};
+use support::{House, Running};
+
+const FOLDER: &str = ".leasefs-orphans";
+
+fn orphans(house: &House) -> usize {
+    std::fs::read_dir(house.path(FOLDER)).map_or(0, Iterator::count)
+}
+
+fn opens(server: &Running, client: &Client) -> usize {
+    let session = server.server.sessions.get(client.session);
+    session.expect("the session").opens.len()
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "never: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn unlink(dir: Handle, name: &str) -> Request {
+    Request::Unlink {
+        dir,
+        name: raw(name),
+    }
+}
+
+/// Sends a change as a client does that has dropped what it has cached of these objects.
+async fn send(client: &mut Client, request: Request, data: &[u8], dropped: &[Handle]) {
+    let mut frame = client.frame(request);
+    if let Some(change) = &mut frame.change {
+        change.dropped.extend_from_slice(dropped);
+    }
+    client.send(&frame, data).await;
+}
+
+/// An open file without a name.
+async fn orphan(client: &mut Client, name: &str) -> (Handle, OpenId, OpenToken) {
+    let request = client.create_request(name, libc::O_RDWR);
+    let reply = client.ask(request).await;
+    let Ok(Response::Created {
+        handle,
+        open,
+        token,
+        ..
+    }) = reply.result
+    else {
+        panic!("not created: {reply:?}");
+    };
+    let root = client.root();
+    send(client, unlink(root, name), b"", &[handle]).await;
+    assert_eq!(client.reply().await.0.result, Ok(Response::Done));
+    (handle, open, token)
+}
+
+async fn nlink(client: &mut Client, object: Handle) -> Result<u32, Refusal> {
+    match client.getattr(object).await.result? {
+        Response::Attr(attr) => Ok(attr.nlink),
+        other => panic!("no answer to a getattr: {other:?}"),
+    }
+}
+
+async fn reclaim(client: &mut Client, open: OpenId, token: OpenToken) -> Vec<OpenId> {
+    let opens = vec![ReclaimOpen { open, token }];
+    let leases = Vec::new();
+    client
+        .tell(ToServer::Reclaim(Reclaim { leases, opens }))
+        .await;
+    match client.told().await {
+        ToClient::Reclaimed { lost_opens, .. } => lost_opens,
+        other => panic!("no answer to a reclaim: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_whose_answer_was_lost_is_closed_when_it_is_asked_for_again() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"x").expect("a file");
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    let mut first = who.connect(&server).await;
+    let (object, _) = first.lookup(first.root(), "f").await.expect("there");
+    let kept = first.open(object, libc::O_RDONLY).await;
+    let flags = libc::O_RDONLY as u32;
+    let frame = first.frame(Request::Open { object, flags });
+    first.send(&frame, b"").await;
+    until("two opens", || opens(&server, &first) == 2).await;
+    let mut second = who.connect(&server).await;
+    second.take_over(&first);
+    second.send(&frame, b"").await;
+    let reply = second.reply().await.0;
+    let Ok(Response::Opened { open, .. }) = reply.result else {
+        panic!("not opened: {reply:?}");
+    };
+    assert_eq!(opens(&server, &second), 2, "not three");
+    for open in [kept, open] {
+        assert_eq!(&second.read(open, 0, 9).await.1[..], b"x");
+    }
+    let closed = second.ask(Request::Close { opens: vec![open] }).await;
+    assert_eq!(closed.result, Ok(Response::Done));
+    assert_eq!(opens(&server, &second), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unlinked_open_file_goes_on_after_a_crash_until_its_last_close() {
+    let house = House::new();
+    let who = Who::enrolled(&house, 1);
+    let server = house.serve().await;
+    let mut a = who.connect(&server).await;
+    let (file, open, token) = orphan(&mut a, "f").await;
+    send(&mut a, write(open, 0), b"data", &[file]).await;
+    assert!(a.reply().await.0.result.is_ok());
+    assert_eq!(nlink(&mut a, file).await, Ok(0));
+    server.crash();
+    assert_eq!(orphans(&house), 1);
+    let server = house.serve().await;
+    let mut a = who.connect(&server).await;
+    assert_eq!(reclaim(&mut a, open, token).await, []);
+    a.tell(ToServer::ReclaimDone).await;
+    assert_eq!(&a.read(open, 0, 9).await.1[..], b"data");
+    assert_eq!(nlink(&mut a, file).await, Ok(0));
+    a.ask(Request::Close { opens: vec![open] }).await;
+    assert_eq!(orphans(&house), 0);
+    drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orphans_outlive_an_orderly_end_and_go_when_they_are_not_reclaimed() {
+    let house = House::new();
+    let who = Who::enrolled(&house, 1);
+    let server = house.serve().await;
+    let mut a = who.connect(&server).await;
+    orphan(&mut a, "f").await;
+    let stopping = tokio::spawn(server.stop());
+    let recall = a.recall().await;
+    a.approve(&recall).await;
+    assert!(stopping.await.expect("the end"), "complete");
+    assert_eq!(orphans(&house), 1);
+    let server = house.serve().await;
+    let mut a = who.connect(&server).await;
+    assert_eq!(orphans(&house), 1, "it may still be reclaimed");
+    a.tell(ToServer::ReclaimDone).await;
+    until("the orphan is removed", || orphans(&house) == 0).await;
+    drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orphans_go_with_their_session() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    orphan(&mut a, "f").await;
+    assert_eq!(orphans(&house), 1);
+    a.tell(ToServer::Goodbye).await;
+    until("the orphan is removed", || orphans(&house) == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn making_the_hidden_folder_recalls_the_roots_attributes_from_others() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let root = a.root();
+    let reply = b.ask(mkdir(root, raw("d"))).await;
+    let Ok(Response::Object { handle: dir, .. }) = reply.result else {
+        panic!("not made: {reply:?}");
+    };
+    let create = Request::Create {
+        dir,
+        name: raw("f"),
+        mode: 0o100_644,
+        umask: 0,
+        flags: libc::O_RDWR as u32,
+    };
+    let reply = b.ask(create).await;
+    let Ok(Response::Created { handle: file, .. }) = reply.result else {
+        panic!("not created: {reply:?}");
+    };
+    let links = nlink(&mut a, root).await;
+    send(&mut b, unlink(dir, "f"), b"", &[file, root]).await;
+    let recall = a.recall().await;
+    let Scope::Object { object, parts, .. } = &recall.scope else {
+        panic!("not of an object: {recall:?}");
+    };
+    assert!(*object == root && parts.contains(Parts::ATTRS));
+    a.approve(&recall).await;
+    assert_eq!(b.reply().await.0.result, Ok(Response::Done));
+    assert_eq!(orphans(&house), 1);
+    assert_eq!(nlink(&mut a, root).await, links);
+    assert_eq!(a.lookup(root, FOLDER).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_inside_is_answered_and_costs_nothing_else() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"x").expect("a file");
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let root = a.root();
+    let (_, open) = a.create("g").await;
+    house.records.panic(true);
+    let made = a.ask(mkdir(root, raw("d"))).await;
+    assert_eq!(made.result, Err(Refusal::Internal));
+    let fill = Request::Read {
+        open,
+        offset: 0,
+        len: 1,
+        fill: Fill::PagesForStore,
+    };
+    assert_eq!(a.ask(fill).await.result, Err(Refusal::Internal));
+    house.records.panic(false);
+    assert!(a.ask(mkdir(root, raw("d"))).await.result.is_ok());
+    assert!(a.lookup(root, "d").await.is_some());
+    drop(server);
+}

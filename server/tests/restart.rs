@@ -1,0 +1,204 @@
+//! Lives of a server: what a restart keeps, what it delays, what it can't know.
+
+mod support;
+
+use leasefs_protocol::control::{Reclaim, ReclaimLease, ReclaimOpen, Standing, ToClient, ToServer};
+use leasefs_protocol::{Mode, OpenId, OpenToken, Parts, Refusal, Request, Response};
+use std::time::{Duration, Instant};
+use support::House;
+use support::client::{Client, Who, mkdir, raw};
+use tokio::time::timeout;
+
+const TERM: Duration = Duration::from_secs(2);
+
+async fn open_with_token(client: &mut Client, name: &str) -> (OpenId, OpenToken) {
+    let (object, _) = client.lookup(client.root(), name).await.expect("there");
+    let flags = libc::O_RDONLY as u32;
+    let reply = client.ask(Request::Open { object, flags }).await;
+    match reply.result.expect("opened") {
+        Response::Opened { open, token, .. } => (open, token),
+        other => panic!("no answer to an open: {other:?}"),
+    }
+}
+
+async fn reclaim(client: &mut Client, reclaim: Reclaim) -> (usize, usize) {
+    client.tell(ToServer::Reclaim(reclaim)).await;
+    match client.told().await {
+        ToClient::Reclaimed {
+            lost_leases,
+            lost_opens,
+        } => (lost_leases.len(), lost_opens.len()),
+        other => panic!("no answer to a reclaim: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_crash_changes_wait_for_the_longest_term_and_reads_do_not() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"x").expect("a file");
+    let (a, b) = (Who::enrolled(&house, 1), Who::enrolled(&house, 2));
+    let server = house.serve_with(TERM, |_| ()).await;
+    let mut first = a.connect(&server).await;
+    first.lookup(first.root(), "f").await;
+    server.crash();
+    // A shorter term must not shorten the wait.
+    let server = house.serve_with(Duration::from_secs(1), |_| ()).await;
+    let begun = Instant::now();
+    let mut second = b.connect(&server).await;
+    let root = second.root();
+    assert!(second.lookup(root, "f").await.is_some());
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    let frame = second.frame(mkdir(root, raw("d")));
+    second.send(&frame, b"").await;
+    let reply = loop {
+        second.tell(ToServer::KeepAlive { number: 0 }).await;
+        if let Ok(reply) = timeout(Duration::from_millis(200), second.reply()).await {
+            break reply.0;
+        }
+    };
+    assert!(reply.result.is_ok());
+    assert!(begun.elapsed() >= TERM - Duration::from_millis(200));
+    assert!(begun.elapsed() < TERM + Duration::from_secs(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grace_ends_as_soon_as_every_session_has_reclaimed() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"x").expect("a file");
+    let (a, b) = (Who::enrolled(&house, 1), Who::enrolled(&house, 2));
+    let server = house.serve().await;
+    let mut first = a.connect(&server).await;
+    let root = first.root();
+    let (handle, _) = first.lookup(root, "f").await.expect("there");
+    let (open, token) = open_with_token(&mut first, "f").await;
+    server.crash();
+    let server = house.serve().await;
+    let mut first = a.connect(&server).await;
+    assert_eq!(first.welcome.standing, Standing::Reclaim);
+    assert!(!first.welcome.renews);
+    let forged = OpenToken(vec![7; token.0.len()]);
+    let lease = |object, parts| ReclaimLease {
+        object,
+        parts,
+        mode: Mode::Read,
+    };
+    let asked = Reclaim {
+        leases: vec![lease(handle, Parts::ATTRS), lease(root, Parts::NAMES)],
+        opens: vec![
+            ReclaimOpen { open, token },
+            ReclaimOpen {
+                open: OpenId(77),
+                token: forged,
+            },
+        ],
+    };
+    assert_eq!(reclaim(&mut first, asked).await, (0, 1));
+    first.tell(ToServer::ReclaimDone).await;
+    let mut second = b.connect(&server).await;
+    let begun = Instant::now();
+    let frame = second.frame(mkdir(root, raw("d")));
+    second.send(&frame, b"").await;
+    let recall = first.recall().await;
+    first.approve(&recall).await;
+    assert!(second.reply().await.0.result.is_ok());
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    let (_, data) = first.read(open, 0, 10).await;
+    assert_eq!(&data[..], b"x", "the open goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_had_begun_before_the_crash_is_lost_and_one_that_had_not_runs() {
+    let house = House::new();
+    let who = Who::enrolled(&house, 1);
+    let server = house.serve().await;
+    let mut a = who.connect(&server).await;
+    let root = a.root();
+    let mut begun = a.frame(mkdir(root, raw("d")));
+    a.send(&begun, b"").await;
+    assert!(a.reply().await.0.result.is_ok());
+    let mut waiting = a.frame(mkdir(root, raw("e")));
+    server.crash();
+    let server = house.serve().await;
+    let mut a = who.connect(&server).await;
+    a.tell(ToServer::ReclaimDone).await;
+    for frame in [&mut begun, &mut waiting] {
+        if let Some(change) = &mut frame.change {
+            change.resent = true;
+        }
+        a.send(frame, b"").await;
+    }
+    assert_eq!(a.reply().await.0.result, Err(Refusal::Lost));
+    assert!(a.reply().await.0.result.is_ok());
+    assert!(a.lookup(root, "e").await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_host_crash_every_change_sent_again_is_lost() {
+    let house = House::new();
+    let who = Who::enrolled(&house, 1);
+    let server = house.serve().await;
+    let mut a = who.connect(&server).await;
+    let root = a.root();
+    let mut frame = a.frame(mkdir(root, raw("d")));
+    server.crash();
+    let host_crash = |found: &mut fsserver::records::Found| found.host_crashed = true;
+    let server = house.serve_with(TERM, host_crash).await;
+    let mut a = who.connect(&server).await;
+    a.tell(ToServer::ReclaimDone).await;
+    if let Some(change) = &mut frame.change {
+        change.resent = true;
+    }
+    a.send(&frame, b"").await;
+    assert_eq!(a.reply().await.0.result, Err(Refusal::Lost));
+    assert_eq!(a.lookup(root, "d").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orderly_end_recalls_everything_and_leaves_opens_but_no_grace() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"x").expect("a file");
+    let (a, b) = (Who::enrolled(&house, 1), Who::enrolled(&house, 2));
+    let server = house.serve().await;
+    let mut first = a.connect(&server).await;
+    let root = first.root();
+    first.lookup(root, "d").await;
+    let (open, token) = open_with_token(&mut first, "f").await;
+    let stopping = tokio::spawn(server.stop());
+    let recall = first.recall().await;
+    first.approve(&recall).await;
+    assert!(stopping.await.expect("the end"), "complete");
+    let server = house.serve().await;
+    let mut second = b.connect(&server).await;
+    let begun = Instant::now();
+    assert!(second.mkdir("d").await.result.is_ok());
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    let mut first = a.connect(&server).await;
+    assert_eq!(first.welcome.standing, Standing::Reclaim);
+    assert!(!first.welcome.renews);
+    let asked = Reclaim {
+        leases: vec![ReclaimLease {
+            object: root,
+            parts: Parts::NAMES,
+            mode: Mode::Read,
+        }],
+        opens: vec![ReclaimOpen { open, token }],
+    };
+    assert_eq!(reclaim(&mut first, asked).await, (1, 0));
+    first.tell(ToServer::ReclaimDone).await;
+    let (reply, data) = first.read(open, 0, 10).await;
+    assert!(reply.renews);
+    assert_eq!(&data[..], b"x", "the open goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_a_client_does_not_answer_is_not_orderly() {
+    let house = House::new();
+    let who = Who::enrolled(&house, 1);
+    let server = house.serve().await;
+    let mut a = who.connect(&server).await;
+    a.lookup(a.root(), "d").await;
+    let begun = Instant::now();
+    assert!(!server.stop().await);
+    assert!(begun.elapsed() < Duration::from_secs(4));
+    assert!(!house.records.found().clean);
+}

@@ -1,0 +1,333 @@
+//! Two sessions and a server: leases, recalls, answers that are lost, connections that are replaced.
+
+mod support;
+
+use leasefs_protocol::control::{Standing, ToClient, ToServer};
+use leasefs_protocol::{Parts, Refusal, Request, Response, Scope, Seq};
+use std::time::Duration;
+use support::House;
+use support::client::{Who, mkdir, raw, read, write};
+use tokio::time::timeout;
+
+/// Long enough to notice that something waits.
+const A_WHILE: Duration = Duration::from_millis(150);
+
+fn granted(reply: &leasefs_protocol::Reply, object: leasefs_protocol::Handle) -> Parts {
+    let of_object = reply.grants.iter().filter(|g| g.object == object);
+    of_object.fold(Parts::NONE, |all, grant| all | grant.parts)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lookup_and_a_read_grant_leases_and_the_data_comes_back() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"hello").expect("a file");
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let root = a.root();
+    let request = Request::Lookup {
+        dir: root,
+        name: raw("f"),
+    };
+    let reply = a.ask(request).await;
+    assert!(reply.renews);
+    let Ok(Response::Object { handle, attr }) = reply.result else {
+        panic!("not found: {reply:?}");
+    };
+    assert_eq!(attr.size, 5);
+    assert!(granted(&reply, root).contains(Parts::NAMES));
+    assert!(granted(&reply, handle).contains(Parts::ATTRS));
+    let open = a.open(handle, libc::O_RDONLY).await;
+    let (reply, data) = a.read(open, 0, 4096).await;
+    assert_eq!(&data[..], b"hello");
+    assert!(granted(&reply, handle).contains(Parts::DATA));
+    assert_eq!(a.lookup(root, "nothing").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_waits_until_the_reader_has_approved_and_is_then_seen() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"old").expect("a file");
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let root = a.root();
+    let (handle, _) = a.lookup(root, "f").await.expect("there");
+    let reading = a.open(handle, libc::O_RDONLY).await;
+    a.read(reading, 0, 10).await;
+    let writing = b.open(handle, libc::O_WRONLY).await;
+    let frame = b.frame(write(writing, 0));
+    b.send(&frame, b"new").await;
+    let recall = a.recall().await;
+    assert!(matches!(&recall.scope, Scope::Object { object, .. } if *object == handle));
+    assert!(timeout(A_WHILE, b.reply()).await.is_err(), "it waits");
+    a.approve(&recall).await;
+    let (reply, _) = b.reply().await;
+    let expected = Response::Written { len: 3, offset: 0 };
+    assert_eq!(reply.result, Ok(expected));
+    assert_eq!(reply.touched.len(), 1);
+    let (_, data) = a.read(reading, 0, 10).await;
+    assert_eq!(&data[..], b"new");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_create_recalls_just_the_name_from_others() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let root = a.root();
+    assert_eq!(a.lookup(root, "x").await, None);
+    let request = b.create_request("x", libc::O_RDWR);
+    let frame = b.frame(request);
+    b.send(&frame, b"").await;
+    let recall = a.recall().await;
+    let Scope::Object { names, parts, .. } = &recall.scope else {
+        panic!("not of an object: {recall:?}");
+    };
+    assert_eq!(names, &[raw("x")]);
+    assert!(!parts.contains(Parts::NAMES));
+    a.approve(&recall).await;
+    assert!(b.reply().await.0.result.is_ok());
+    assert!(a.lookup(root, "x").await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_whose_answer_was_lost_gets_it_again_and_does_not_run_again() {
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    let mut a = who.connect(&server).await;
+    let request = mkdir(a.root(), raw("d"));
+    let mut frame = a.frame(request);
+    a.send(&frame, b"").await;
+    let first = a.reply().await.0;
+    assert!(first.result.is_ok());
+    let mut again = who.connect(&server).await;
+    assert_eq!(again.welcome.standing, Standing::Resumed);
+    if let Some(change) = &mut frame.change {
+        change.resent = true;
+    }
+    again.send(&frame, b"").await;
+    let second = again.reply().await.0;
+    assert_eq!(second.result, first.result, "not EEXIST");
+    assert_eq!(second.stamp, first.stamp);
+    again.low_water = Seq(2);
+    again.getattr(again.root()).await;
+    again.send(&frame, b"").await;
+    let third = again.reply().await.0;
+    assert_eq!(third.result, Err(Refusal::Cancelled), "forgotten, not run");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_change_survives_its_connection_and_answers_on_the_next() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let root = a.root();
+    assert_eq!(a.lookup(root, "d").await, None);
+    let who = Who::enrolled(&house, 2);
+    let mut b = who.connect(&server).await;
+    let mut frame = b.frame(mkdir(root, raw("d")));
+    b.send(&frame, b"").await;
+    let recall = a.recall().await;
+    let mut again = who.connect(&server).await;
+    if let Some(change) = &mut frame.change {
+        change.resent = true;
+    }
+    again.send(&frame, b"").await;
+    assert!(timeout(A_WHILE, again.reply()).await.is_err(), "it waits");
+    a.approve(&recall).await;
+    assert!(again.reply().await.0.result.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_connection_fences_the_older_and_gets_unapproved_recalls_first() {
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    let mut a = who.connect(&server).await;
+    let root = a.root();
+    a.lookup(root, "d").await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let frame = b.frame(mkdir(root, raw("d")));
+    b.send(&frame, b"").await;
+    let first = a.recall().await;
+    let mut newer = who.connect(&server).await;
+    let lost = timeout(Duration::from_secs(5), a.connection.closed()).await;
+    assert!(format!("{:?}", lost.expect("closed")).contains("Fenced"));
+    let again = newer.recall().await;
+    assert_eq!(again.id, first.id);
+    newer.approve(&again).await;
+    assert!(b.reply().await.0.result.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_run_behind_those_they_follow() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let root = a.root();
+    let first = a.frame(mkdir(root, raw("d")));
+    let mut second = a.frame(mkdir(root, raw("e")));
+    if let Some(change) = &mut second.change {
+        change.after = vec![Seq(1)];
+    }
+    a.send(&second, b"").await;
+    assert!(timeout(A_WHILE, a.reply()).await.is_err(), "it waits");
+    a.send(&first, b"").await;
+    assert_eq!(a.reply().await.0.id, first.id);
+    assert_eq!(a.reply().await.0.id, second.id);
+    assert!(a.lookup(root, "e").await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_change_that_waits_never_happens() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let root = a.root();
+    a.lookup(root, "d").await;
+    let frame = b.frame(mkdir(root, raw("d")));
+    b.send(&frame, b"").await;
+    let recall = a.recall().await;
+    b.tell(ToServer::Cancel { seq: Seq(1) }).await;
+    let expected = ToClient::Cancelled {
+        seq: Seq(1),
+        begun: false,
+    };
+    assert_eq!(b.told().await, expected);
+    assert_eq!(b.reply().await.0.result, Err(Refusal::Cancelled));
+    a.approve(&recall).await;
+    assert_eq!(b.lookup(root, "d").await, None);
+    a.tell(ToServer::Goodbye).await;
+    b.mkdir("e").await.result.expect("later changes run");
+    b.tell(ToServer::Cancel { seq: Seq(2) }).await;
+    let expected = ToClient::Cancelled {
+        seq: Seq(2),
+        begun: true,
+    };
+    assert_eq!(b.told().await, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_never_answers_delays_a_change_by_one_term() {
+    let house = House::new();
+    let server = house.serve_with(Duration::from_secs(1), |_| ()).await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let root = a.root();
+    a.lookup(root, "d").await;
+    let begun = std::time::Instant::now();
+    let frame = b.frame(mkdir(root, raw("d")));
+    b.send(&frame, b"").await;
+    let reply = loop {
+        b.tell(ToServer::KeepAlive { number: 0 }).await;
+        if let Ok(reply) = timeout(Duration::from_millis(200), b.reply()).await {
+            break reply.0;
+        }
+    };
+    assert!(reply.result.is_ok());
+    assert!(begun.elapsed() < Duration::from_millis(1300));
+    let lost = timeout(Duration::from_secs(5), a.connection.closed()).await;
+    assert!(lost.is_ok(), "an expired session must connect again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keep_alive_is_answered_while_requests_wait() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let root = a.root();
+    a.lookup(root, "d").await;
+    let frame = b.frame(mkdir(root, raw("d")));
+    b.send(&frame, b"").await;
+    a.recall().await;
+    b.tell(ToServer::KeepAlive { number: 7 }).await;
+    let expected = ToClient::KeepAlive {
+        number: 7,
+        renews: true,
+    };
+    assert_eq!(b.told().await, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn goodbye_releases_everything_at_once() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let root = a.root();
+    a.create("f").await;
+    a.tell(ToServer::Goodbye).await;
+    assert_eq!(a.told().await, ToClient::Farewell);
+    assert!(b.mkdir("d").await.result.is_ok());
+    assert_eq!(server.server.status().sessions.len(), 1);
+    let _ = root;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn creating_an_existing_name_opens_it_and_truncates_only_if_asked() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"hello").expect("a file");
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let (handle, open) = a.create("f").await;
+    assert_eq!(&a.read(open, 0, 10).await.1[..], b"hello");
+    let request = a.create_request("f", libc::O_RDWR | libc::O_EXCL);
+    assert_eq!(a.refusal(request).await.errno(), libc::EEXIST);
+    let request = a.create_request("f", libc::O_RDWR | libc::O_TRUNC);
+    let mut frame = a.frame(request);
+    if let Some(change) = &mut frame.change {
+        change.dropped.push(handle);
+    }
+    a.send(&frame, b"").await;
+    assert!(a.reply().await.0.result.is_ok());
+    assert_eq!(&a.read(open, 0, 10).await.1[..], b"");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_opens_are_bad_and_opens_are_not_shared_between_sessions() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let (_, open) = a.create("f").await;
+    assert_eq!(b.refusal(read(open, 0, 1)).await, Refusal::BadOpen);
+    assert!(
+        a.ask(Request::Close { opens: vec![open] })
+            .await
+            .result
+            .is_ok()
+    );
+    assert_eq!(a.refusal(read(open, 0, 1)).await, Refusal::BadOpen);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listing_with_nodes_covers_every_entry() {
+    let house = House::new();
+    for name in ["a", "b", "c"] {
+        std::fs::write(house.path(name), name).expect("a file");
+    }
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let root = a.root();
+    let open = a.open(root, libc::O_RDONLY | libc::O_DIRECTORY).await;
+    let request = Request::ReadDir {
+        open,
+        cookie: 0,
+        nodes: true,
+    };
+    let reply = a.ask(request).await;
+    assert!(granted(&reply, root).contains(Parts::LISTING | Parts::NAMES));
+    let Ok(Response::Entries { entries, end }) = &reply.result else {
+        panic!("no listing: {reply:?}");
+    };
+    assert!(*end && entries.len() == 3);
+    for entry in entries {
+        let (handle, attr) = entry.node.expect("a node");
+        assert_eq!(attr.size, 1);
+        assert!(granted(&reply, handle).contains(Parts::ATTRS));
+    }
+}

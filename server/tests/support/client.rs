@@ -1,0 +1,317 @@
+//! A client that says exactly what it is told to.
+
+use super::{House, Running};
+use bytes::Bytes;
+use leasefs_protocol::control::{Hello, HelloRefusal, Push, ToClient, ToServer, Welcome};
+use leasefs_protocol::limits::PROTOCOL_VERSION;
+use leasefs_protocol::request::{Durability, Fill, Make, WriteAt};
+use leasefs_protocol::{
+    Approval, Attr, Caller, Change, Handle, OpenId, RawName, Recall, Refusal, Reply, Request,
+    RequestFrame, RequestId, Response, Seq, SessionId,
+};
+use leasefs_transport::{Connection, FrameReader, FrameWriter, Identity, connect};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Longer than anything here may take.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// Who a client is, whatever connection it has.
+#[derive(Clone)]
+pub struct Who {
+    pub identity: Identity,
+    pub session: SessionId,
+}
+
+impl Who {
+    pub fn new(number: u8) -> Self {
+        Self {
+            identity: Identity::generate().expect("an identity"),
+            session: SessionId([number; 16]),
+        }
+    }
+
+    pub fn enrolled(house: &House, number: u8) -> Self {
+        let who = Self::new(number);
+        house.records.enrol(who.identity.key_hash(), false);
+        who
+    }
+
+    pub fn hello(&self) -> Hello {
+        Hello {
+            version: PROTOCOL_VERSION,
+            features: 0,
+            session: self.session,
+            ticket: None,
+            name: "test:/mnt".to_owned(),
+            subdir: Vec::new(),
+            drift_ppm: 1000,
+            last_process: None,
+        }
+    }
+
+    pub async fn connect(&self, server: &Running) -> Client {
+        let hello = self.hello();
+        self.connect_with(server, hello).await.expect("let in")
+    }
+
+    pub async fn connect_with(
+        &self,
+        server: &Running,
+        hello: Hello,
+    ) -> Result<Client, HelloRefusal> {
+        let connection = self.reach(server).await;
+        let (mut control, mut control_in) = connection.open().await.expect("a control stream");
+        send(&mut control, &ToServer::Hello(hello)).await;
+        match next(&mut control_in).await {
+            ToClient::Welcome(welcome) => {
+                let (lane, lane_in) = connection.open().await.expect("a lane");
+                Ok(Client {
+                    session: self.session,
+                    connection,
+                    welcome,
+                    control,
+                    control_in,
+                    lane,
+                    lane_in,
+                    push: None,
+                    id: 0,
+                    seq: 0,
+                    low_water: Seq(0),
+                    opens: HashMap::new(),
+                })
+            }
+            ToClient::Refused(refusal) => Err(refusal),
+            other => panic!("neither welcome nor refusal: {other:?}"),
+        }
+    }
+
+    pub async fn reach(&self, server: &Running) -> Connection {
+        let connection = connect(server.address, &self.identity, server.key).await;
+        connection.expect("a connection")
+    }
+}
+
+async fn send<M: serde::Serialize>(writer: &mut FrameWriter, message: &M) {
+    writer.send(message, Bytes::new()).await.expect("sent");
+}
+
+async fn next<M: serde::de::DeserializeOwned>(reader: &mut FrameReader) -> M {
+    let frame = timeout(LONG, reader.next()).await.expect("in time");
+    frame.expect("a frame").expect("not the end").0
+}
+
+pub struct Client {
+    pub session: SessionId,
+    pub connection: Connection,
+    pub welcome: Welcome,
+    pub control: FrameWriter,
+    pub control_in: FrameReader,
+    pub lane: FrameWriter,
+    pub lane_in: FrameReader,
+    push: Option<FrameReader>,
+    id: u64,
+    pub seq: u64,
+    pub low_water: Seq,
+    /// Whose opens they are.
+    opens: HashMap<OpenId, Handle>,
+}
+
+pub fn raw(name: &str) -> RawName {
+    RawName(name.as_bytes().to_vec())
+}
+
+impl Client {
+    pub fn root(&self) -> Handle {
+        self.welcome.root
+    }
+
+    /// Goes on numbering where an earlier connection of the same session ended.
+    pub fn take_over(&mut self, earlier: &Client) {
+        self.id = earlier.id;
+        self.seq = earlier.seq;
+        self.low_water = earlier.low_water;
+        self.opens = earlier.opens.clone();
+    }
+
+    /// A frame; a change gets the next number.
+    pub fn frame(&mut self, request: Request) -> RequestFrame {
+        self.id += 1;
+        let change = request.is_change().then(|| {
+            self.seq += 1;
+            Change {
+                seq: Seq(self.seq),
+                after: Vec::new(),
+                resent: false,
+                dropped: self.dropped(&request),
+            }
+        });
+        RequestFrame {
+            id: RequestId(self.id),
+            low_water: self.low_water,
+            caller: Caller::default(),
+            change,
+            request,
+        }
+    }
+
+    pub async fn send(&mut self, frame: &RequestFrame, payload: &[u8]) {
+        let payload = Bytes::copy_from_slice(payload);
+        self.lane.send(frame, payload).await.expect("sent");
+    }
+
+    pub async fn reply(&mut self) -> (Reply, Bytes) {
+        let frame = timeout(LONG, self.lane_in.next()).await.expect("in time");
+        frame.expect("a frame").expect("not the end")
+    }
+
+    pub async fn ask_with(&mut self, request: Request, payload: &[u8]) -> (Reply, Bytes) {
+        let frame = self.frame(request);
+        self.send(&frame, payload).await;
+        let (reply, payload) = self.reply().await;
+        assert_eq!(reply.id, frame.id);
+        (reply, payload)
+    }
+
+    pub async fn ask(&mut self, request: Request) -> Reply {
+        self.ask_with(request, b"").await.0
+    }
+
+    pub async fn refusal(&mut self, request: Request) -> Refusal {
+        self.ask(request).await.result.expect_err("a refusal")
+    }
+
+    pub async fn tell(&mut self, message: ToServer) {
+        send(&mut self.control, &message).await;
+    }
+
+    pub async fn told(&mut self) -> ToClient {
+        next(&mut self.control_in).await
+    }
+
+    /// What a well-behaved client has dropped before it sends the request, as far as the request
+    /// names it.
+    fn dropped(&self, request: &Request) -> Vec<Handle> {
+        match request {
+            Request::Create { dir, .. } | Request::Make { dir, .. } => vec![*dir],
+            Request::Unlink { dir, .. } | Request::Rmdir { dir, .. } => vec![*dir],
+            Request::Rename { dir, new_dir, .. } => vec![*dir, *new_dir],
+            Request::Link { object, dir, .. } => vec![*object, *dir],
+            Request::SetAttr { object, .. } | Request::Open { object, .. } => vec![*object],
+            Request::Write { open, .. } => self.opens.get(open).copied().into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The next recall.
+    pub async fn recall(&mut self) -> Recall {
+        if self.push.is_none() {
+            let push = timeout(LONG, self.connection.accept_push()).await;
+            self.push = Some(push.expect("in time").expect("a push stream"));
+        }
+        let push = self.push.as_mut().expect("just set");
+        let Push::Recall(recall) = next(push).await;
+        recall
+    }
+
+    pub async fn approve(&mut self, recall: &Recall) {
+        let approval = Approval {
+            recall: recall.id,
+            closes: Vec::new(),
+        };
+        self.tell(ToServer::Approve(vec![approval])).await;
+    }
+
+    pub async fn lookup(&mut self, dir: Handle, name: &str) -> Option<(Handle, Attr)> {
+        let request = Request::Lookup {
+            dir,
+            name: raw(name),
+        };
+        match self.ask(request).await.result.expect("an answer") {
+            Response::Object { handle, attr } => Some((handle, attr)),
+            Response::NoEntry => None,
+            other => panic!("no answer to a lookup: {other:?}"),
+        }
+    }
+
+    pub async fn getattr(&mut self, object: Handle) -> Reply {
+        self.ask(Request::GetAttr { object }).await
+    }
+
+    pub fn create_request(&self, name: &str, flags: i32) -> Request {
+        Request::Create {
+            dir: self.root(),
+            name: raw(name),
+            mode: 0o100_644,
+            umask: 0,
+            flags: (libc::O_CREAT | flags) as u32,
+        }
+    }
+
+    /// Creates (or opens) a file for reading and writing.
+    pub async fn create(&mut self, name: &str) -> (Handle, OpenId) {
+        let request = self.create_request(name, libc::O_RDWR);
+        match self.ask(request).await.result.expect("created") {
+            Response::Created { handle, open, .. } => {
+                self.opens.insert(open, handle);
+                (handle, open)
+            }
+            other => panic!("no answer to a create: {other:?}"),
+        }
+    }
+
+    pub async fn open(&mut self, object: Handle, flags: i32) -> OpenId {
+        let flags = flags as u32;
+        let reply = self.ask(Request::Open { object, flags }).await;
+        match reply.result.expect("opened") {
+            Response::Opened { open, .. } => {
+                self.opens.insert(open, object);
+                open
+            }
+            other => panic!("no answer to an open: {other:?}"),
+        }
+    }
+
+    pub async fn write(&mut self, open: OpenId, offset: u64, data: &[u8]) -> Reply {
+        self.ask_with(write(open, offset), data).await.0
+    }
+
+    pub async fn read(&mut self, open: OpenId, offset: u64, len: u32) -> (Reply, Bytes) {
+        self.ask_with(read(open, offset, len), b"").await
+    }
+
+    pub async fn mkdir(&mut self, name: &str) -> Reply {
+        let dir = self.root();
+        self.ask(mkdir(dir, raw(name))).await
+    }
+}
+
+pub fn mkdir(dir: Handle, name: RawName) -> Request {
+    Request::Make {
+        dir,
+        name,
+        mode: 0o40_755,
+        umask: 0,
+        make: Make::Directory,
+    }
+}
+
+pub fn write(open: OpenId, offset: u64) -> Request {
+    Request::Write {
+        open,
+        at: WriteAt::Offset(offset),
+        kill_priv: false,
+        durability: Durability::None,
+        writeback: false,
+    }
+}
+
+pub fn read(open: OpenId, offset: u64, len: u32) -> Request {
+    Request::Read {
+        open,
+        offset,
+        len,
+        fill: Fill::Pages,
+    }
+}
