@@ -1,0 +1,134 @@
+//! What is cached of one object.
+
+use super::opens::Opens;
+use bytes::Bytes;
+use leasefs_protocol::{Attr, DirEntry, Handle, OpenId, Parts};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a name denotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// This object.
+    Object(Handle),
+    /// Nothing.
+    Absent,
+}
+
+/// A whole directory, as it was at one moment.
+pub type Listing = Arc<Vec<DirEntry>>;
+
+/// A cached name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NameEntry {
+    pub known: Known,
+    /// The kernel epoch in which the kernel was last told it with a timeout; 0 is never.
+    pub told: u64,
+}
+
+/// What is cached of one object, and what the kernel may know of it by a timeout.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    pub attr: Option<Attr>,
+    pub target: Option<Bytes>,
+    pub xattrs: HashMap<Box<[u8]>, Option<Bytes>>,
+    pub xattr_names: Option<Bytes>,
+    pub listing: Option<Listing>,
+    pub names: HashMap<Box<[u8]>, NameEntry>,
+    pub opens: Opens,
+    /// The kernel may hold attributes.
+    pub attr_told: bool,
+    /// Used since the eviction's hand came by.
+    pub used: bool,
+    /// Bytes beyond [`ENTRY_COST`].
+    pub cost: usize,
+}
+
+/// What the kernel, or the server, must be told after something was dropped here.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Objects whose attributes the kernel may hold.
+    pub attrs: Vec<Handle>,
+    /// Names the kernel may know.
+    pub names: Vec<(Handle, Box<[u8]>)>,
+    /// Retained opens that are given up.
+    pub closes: Vec<OpenId>,
+}
+
+/// Approximate size of an entry with its slots in the tables.
+pub(super) const ENTRY_COST: usize = 640;
+/// Approximate size of a name beside its bytes.
+const NAME_COST: usize = 160;
+
+pub(super) fn name_cost(name: &[u8]) -> usize {
+    NAME_COST + name.len()
+}
+
+pub(super) fn listing_cost(listing: &Listing) -> usize {
+    let fixed = std::mem::size_of::<DirEntry>();
+    listing.iter().map(|e| fixed + e.name.0.len()).sum()
+}
+
+impl Entry {
+    /// Forgets parts. `epoch` is the kernel's.
+    pub fn drop_parts(&mut self, me: &Handle, parts: Parts, epoch: u64, out: &mut Dropped) {
+        if parts.contains(Parts::ATTRS) {
+            self.drop_attrs(me, out);
+        }
+        if parts.contains(Parts::LISTING)
+            && let Some(listing) = self.listing.take()
+        {
+            self.cost = self.cost.saturating_sub(listing_cost(&listing));
+        }
+        if parts.contains(Parts::NAMES) {
+            for (name, entry) in std::mem::take(&mut self.names) {
+                self.cost = self.cost.saturating_sub(name_cost(&name));
+                if entry.told == epoch {
+                    out.names.push((*me, name));
+                }
+            }
+        }
+    }
+
+    /// Forgets one name.
+    pub fn drop_name(&mut self, me: &Handle, name: &[u8], epoch: u64, out: &mut Dropped) {
+        if let Some((name, entry)) = self.names.remove_entry(name) {
+            self.cost = self.cost.saturating_sub(name_cost(&name));
+            if entry.told == epoch {
+                out.names.push((*me, name));
+            }
+        }
+    }
+
+    /// Whether nothing is cached and the kernel knows nothing that would have to be dropped.
+    pub fn is_empty(&self) -> bool {
+        self.attr.is_none()
+            && !self.attr_told
+            && self.target.is_none()
+            && self.xattrs.is_empty()
+            && self.xattr_names.is_none()
+            && self.listing.is_none()
+            && self.names.is_empty()
+            && self.opens.is_empty()
+    }
+
+    fn drop_attrs(&mut self, me: &Handle, out: &mut Dropped) {
+        self.attr = None;
+        let target = self.target.take().map_or(0, |t| t.len());
+        let names = self.xattr_names.take().map_or(0, |n| n.len());
+        let xattrs: usize = self
+            .xattrs
+            .drain()
+            .map(|(name, value)| xattr_cost(&name, &value))
+            .sum();
+        self.cost = self.cost.saturating_sub(target + names + xattrs);
+        if std::mem::take(&mut self.attr_told) {
+            out.attrs.push(*me);
+        }
+        out.closes.append(&mut self.opens.invalidate());
+    }
+}
+
+pub(super) fn xattr_cost(name: &[u8], value: &Option<Bytes>) -> usize {
+    name_cost(name) + value.as_ref().map_or(0, Bytes::len)
+}

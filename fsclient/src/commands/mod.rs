@@ -1,0 +1,60 @@
+//! The command line.
+
+mod mount;
+mod status;
+mod umount;
+
+use crate::daemon;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// A coherent network file system: this is its client.
+#[derive(Debug, Parser)]
+#[command(name = "fsclient", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Mount what a server serves; returns once the mount is usable
+    Mount(mount::MountArgs),
+    /// Unmount, and wait until it is done
+    Umount(umount::UmountArgs),
+    /// Show the mounts of this user
+    Status(status::StatusArgs),
+    /// What `mount` becomes when it goes to the background; reads its job from standard input
+    #[command(hide = true)]
+    Daemon {
+        /// The mount point, for the process list
+        dir: PathBuf,
+    },
+}
+
+/// Where the state directory is.
+#[derive(Debug, Args)]
+struct StateArg {
+    /// State directory: this client's key, the keys of its servers, logs [default:
+    /// /var/lib/leasefs as root, else $XDG_STATE_HOME/leasefs]
+    #[arg(long = "state", value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+/// Runs the command of this process's arguments.
+pub fn run() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Mount(args) => mount::run(args),
+        Command::Umount(args) => umount::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Daemon { .. } => return daemon::run_detached(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("fsclient: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

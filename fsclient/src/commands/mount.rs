@@ -1,0 +1,161 @@
+//! `fsclient mount`.
+
+use super::StateArg;
+use crate::daemon::{self, Job, StateDir, mounts};
+use clap::Args;
+use leasefs_protocol::ticket::Source;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A ticket is shorter.
+const LONGEST_TICKET: u64 = 4096;
+
+#[derive(Debug, Args)]
+pub(super) struct MountArgs {
+    /// A ticket; `-`, `@FILE` or `env:NAME` for a ticket on standard input, in a file or in an
+    /// environment variable; or HOST[:PORT]:/[SUBDIR] once this client is enrolled
+    source: String,
+    /// Where to mount
+    dir: PathBuf,
+    #[command(flatten)]
+    state: StateArg,
+    /// Stay in the foreground; `ready DIR` on standard output says that the mount is usable
+    #[arg(long)]
+    foreground: bool,
+    /// How long operations wait for a server that can't be reached: a duration as 60s, 500ms or
+    /// 2m, or `hard` to wait for ever
+    #[arg(long, default_value = "60s", value_parser = parse_timeout)]
+    timeout: TimeoutArg,
+    /// Refuse every change
+    #[arg(long)]
+    read_only: bool,
+}
+
+/// `None` waits for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TimeoutArg(Option<Duration>);
+
+fn parse_timeout(text: &str) -> Result<TimeoutArg, String> {
+    if text == "hard" {
+        return Ok(TimeoutArg(None));
+    }
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text.get(digits.len()..).unwrap_or_default();
+    let millis = match unit {
+        "ms" => 1,
+        "s" | "" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => 0,
+    };
+    let duration = digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(millis))
+        .filter(|millis| *millis > 0);
+    match duration {
+        Some(millis) => Ok(TimeoutArg(Some(Duration::from_millis(millis)))),
+        None => Err("expected a duration as 60s, 500ms or 2m, or `hard`".into()),
+    }
+}
+
+pub(super) fn run(args: MountArgs) -> Result<(), String> {
+    let source = read_source(&args.source)?;
+    let _: Source = source.parse().map_err(|e| format!("{e}"))?;
+    let dir = mounts::prepare(&args.dir)?;
+    let state = StateDir::open(args.state.state.as_deref(), &dir)?;
+    let job = Job {
+        source,
+        dir,
+        state: state.path().to_owned(),
+        timeout: args.timeout.0,
+        read_only: args.read_only,
+    };
+    if args.foreground {
+        return daemon::run_foreground(job);
+    }
+    detach(&job, &state)
+}
+
+/// The source as it is meant: tickets need not stand in the process list.
+fn read_source(argument: &str) -> Result<String, String> {
+    let text = if argument == "-" {
+        let mut line = String::new();
+        BufReader::new(std::io::stdin().take(LONGEST_TICKET))
+            .read_line(&mut line)
+            .map_err(|e| format!("can't read the ticket from standard input: {e}"))?;
+        line
+    } else if let Some(file) = argument.strip_prefix('@') {
+        read_ticket_file(Path::new(file))?
+    } else if let Some(name) = argument.strip_prefix("env:") {
+        std::env::var(name).map_err(|e| format!("can't read the ticket from ${name}: {e}"))?
+    } else {
+        argument.to_owned()
+    };
+    Ok(text.trim().to_owned())
+}
+
+fn read_ticket_file(file: &Path) -> Result<String, String> {
+    let failed = |e| format!("can't read the ticket from {}: {e}", file.display());
+    let mut text = String::new();
+    std::fs::File::open(file)
+        .and_then(|file| file.take(LONGEST_TICKET).read_to_string(&mut text))
+        .map_err(failed)?;
+    Ok(text)
+}
+
+/// Starts the daemon in a process and session of its own, and waits for its verdict.
+fn detach(job: &Job, state: &StateDir) -> Result<(), String> {
+    let log = state.log_file(&job.dir)?;
+    let failed = |what: &str, e: std::io::Error| format!("can't {what} the daemon: {e}");
+    let program = std::env::current_exe().map_err(|e| failed("find", e))?;
+    let mut child = Command::new(program)
+        .arg("daemon")
+        .arg(&job.dir)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log.file)
+        .spawn()
+        .map_err(|e| failed("start", e))?;
+    if let Some(stdin) = child.stdin.take() {
+        serde_json::to_writer(stdin, job).map_err(|e| failed("instruct", e.into()))?;
+    }
+    let mut verdict = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout)
+            .read_line(&mut verdict)
+            .map_err(|e| failed("hear from", e))?;
+    }
+    match verdict.trim_end().split_once(' ') {
+        Some(("ready", _)) => {
+            eprintln!("fsclient: note: {}", daemon::LOCKS_ARE_LOCAL);
+            Ok(())
+        }
+        Some(("error", message)) => Err(message.to_owned()),
+        _ => Err(format!(
+            "the daemon has ended unexpectedly; its log is {}",
+            log.path.display()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_have_units_or_are_hard() {
+        let millis = |n| Ok(TimeoutArg(Some(Duration::from_millis(n))));
+        assert_eq!(parse_timeout("60s"), millis(60_000));
+        assert_eq!(parse_timeout("500ms"), millis(500));
+        assert_eq!(parse_timeout("2m"), millis(120_000));
+        assert_eq!(parse_timeout("5"), millis(5_000));
+        assert_eq!(parse_timeout("hard"), Ok(TimeoutArg(None)));
+        for bad in ["", "s", "0s", "-1s", "5 s", "5x", "99999999999999999999h"] {
+            assert!(parse_timeout(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `fsclient status`.
+
+use super::StateArg;
+use crate::daemon::control::{self, AskError};
+use crate::daemon::{MountStatus, StatusDocument, mounts};
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub(super) struct StatusArgs {
+    /// One mount point; all mounts of this user without it
+    dir: Option<PathBuf>,
+    /// In JSON: `{"mounts": [..]}`
+    #[arg(long)]
+    json: bool,
+    /// Only mounts with this state directory
+    #[command(flatten)]
+    state: StateArg,
+}
+
+pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
+    let mut mounts = match &args.dir {
+        Some(dir) => vec![one(&mounts::locate(dir)?)?],
+        None => control::all().into_iter().filter_map(or_say).collect(),
+    };
+    if let Some(state) = &args.state.state {
+        let state = std::path::absolute(state).map_err(|e| e.to_string())?;
+        mounts.retain(|mount| mount.state_dir == state || args.dir.is_some());
+    }
+    let document = StatusDocument { mounts };
+    if args.json {
+        let text = serde_json::to_string_pretty(&document).map_err(|e| e.to_string())?;
+        println!("{text}");
+    } else {
+        print!("{}", for_people(&document));
+    }
+    Ok(())
+}
+
+/// One daemon that doesn't answer doesn't hide the others.
+fn or_say(status: Result<MountStatus, String>) -> Option<MountStatus> {
+    status
+        .inspect_err(|error| eprintln!("fsclient: {error}"))
+        .ok()
+}
+
+fn one(dir: &std::path::Path) -> Result<MountStatus, String> {
+    let asked = control::ask(dir, &control::Request::Status).and_then(|mut asked| asked.result());
+    match asked {
+        Ok(Some(status)) => Ok(status),
+        Ok(None) => Err(format!("the daemon of {} gave no status", dir.display())),
+        Err(AskError::Refused(reason)) => Err(reason),
+        Err(AskError::Silent(error)) => Err(match mounts::is_leasefs(dir) {
+            Ok(false) => format!("{} is not a leasefs mount", dir.display()),
+            Ok(true) if mounts::is_dead(dir) => format!(
+                "the daemon of {} has died: `fsclient umount {}` removes what it left",
+                dir.display(),
+                dir.display()
+            ),
+            _ => format!("the daemon of {} does not answer: {error}", dir.display()),
+        }),
+    }
+}
+
+fn for_people(document: &StatusDocument) -> String {
+    if document.mounts.is_empty() {
+        return "no mounts\n".into();
+    }
+    document.mounts.iter().map(mount_for_people).collect()
+}
+
+fn counts(counts: &std::collections::BTreeMap<String, u64>) -> String {
+    let all: Vec<String> = counts
+        .iter()
+        .map(|(kind, count)| format!("{kind} {count}"))
+        .collect();
+    match all.is_empty() {
+        true => "none".into(),
+        false => all.join(", "),
+    }
+}
+
+fn seconds(millis: u64) -> String {
+    format!("{}.{} s", millis / 1000, millis % 1000 / 100)
+}
+
+fn mount_for_people(mount: &MountStatus) -> String {
+    let rpc = &mount.session;
+    let trouble = rpc
+        .trouble
+        .as_ref()
+        .map_or(String::new(), |trouble| format!(" ({trouble})"));
+    let mut lines = vec![
+        format!(
+            "{}  from {}{}",
+            mount.dir.display(),
+            mount.source,
+            if mount.read_only { ", read-only" } else { "" }
+        ),
+        format!("  session   {}", rpc.session),
+        format!(
+            "  server    {}, {}{trouble}, {} reconnects",
+            rpc.server, rpc.state, rpc.reconnects
+        ),
+        format!(
+            "  lease     {} left of {}",
+            seconds(mount.lease_ms_left),
+            seconds(rpc.term_ms)
+        ),
+        format!(
+            "  leases    {}; recalls open: {}",
+            counts(&mount.leases),
+            mount.recalls_open
+        ),
+        format!(
+            "  requests  {} in all: {}; renewals: {}",
+            rpc.requests_total,
+            counts(&rpc.requests),
+            rpc.renewals
+        ),
+        format!(
+            "  answered from the daemon's cache: {}",
+            counts(&mount.cache_answers)
+        ),
+    ];
+    for waiting in &rpc.waiting {
+        let process = waiting
+            .pid
+            .map_or(String::new(), |pid| format!("process {pid}, "));
+        let object = waiting
+            .object
+            .as_ref()
+            .map_or(String::new(), |object| format!(" on {object}"));
+        let end = waiting
+            .ends_in_ms
+            .map_or("for ever".into(), |end| format!("{} more", seconds(end)));
+        lines.push(format!(
+            "  waiting   {process}user {}: {}{object} for {}, at most {end}",
+            waiting.uid,
+            waiting.kind,
+            seconds(waiting.waited_ms)
+        ));
+    }
+    lines.join("\n") + "\n"
+}

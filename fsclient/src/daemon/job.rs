@@ -1,0 +1,20 @@
+//! What a daemon is told to do.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A mount to be made. Holds a secret (the ticket): goes through pipes, never into arguments.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Job {
+    /// A ticket or `HOST[:PORT]:/[SUBDIR]`.
+    pub source: String,
+    /// The mount point, absolute.
+    pub dir: PathBuf,
+    /// The state directory, absolute.
+    pub state: PathBuf,
+    /// How long requests wait for a server that can't be reached; `None` for ever.
+    pub timeout: Option<Duration>,
+    /// No changes.
+    pub read_only: bool,
+}

@@ -1,0 +1,245 @@
+//! A daemon's life: make the mount, keep it, end it without leaving anything behind.
+
+use super::assemble::{self, Assembled};
+use super::job::Job;
+use super::listen::{self, Listener, Unmount};
+use super::log;
+use super::mounts;
+use super::ready::Ready;
+use super::state::StateDir;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// Said once by each mount.
+pub const LOCKS_ARE_LOCAL: &str = "fcntl and flock locks hold within this mount only";
+
+/// How long an unmount by a signal or by force may write back.
+const WRITE_BACK: Duration = Duration::from_secs(10);
+/// How long the kernel may take to end the connection of what is unmounted.
+const END: Duration = Duration::from_secs(5);
+/// Bytes of a job.
+const LONGEST_JOB: u64 = 64 << 10;
+
+/// Runs the mount in this process until it is unmounted or told to end by a signal.
+///
+/// # Errors
+/// A message for people.
+pub fn run_foreground(job: Job) -> Result<(), String> {
+    log::start();
+    run(&job, Ready::Foreground)
+}
+
+/// Runs the mount as a daemon: the job comes on standard input, the verdict goes to standard
+/// output, logs go to standard error.
+pub fn run_detached() -> ExitCode {
+    close_inherited();
+    // Fails only for the leader of a process group, which a fresh child is not.
+    let _ = rustix::process::setsid();
+    log::start();
+    let mut text = Vec::new();
+    let read = io::stdin().take(LONGEST_JOB).read_to_end(&mut text);
+    let job = read
+        .map_err(|e| e.to_string())
+        .and_then(|_| serde_json::from_slice::<Job>(&text).map_err(|e| e.to_string()));
+    let result = match job {
+        Ok(job) => run(&job, Ready::Parent),
+        Err(error) => {
+            let message = format!("no job on standard input: {error}");
+            Ready::Parent.failed(&message);
+            Err(message)
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            tracing::error!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A daemon must not keep open what the shell that started it had open.
+fn close_inherited() {
+    // SAFETY: called first in the process; nothing of it owns a descriptor above 2 yet.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32);
+    }
+}
+
+fn run(job: &Job, ready: Ready) -> Result<(), String> {
+    let runtime = Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("leasefs")
+        .build()
+        .map_err(|e| format!("can't start: {e}"))?;
+    let result = runtime.block_on(live(job, ready, &runtime));
+    // What is still blocked in the kernel ends with the process.
+    runtime.shutdown_background();
+    result
+}
+
+async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> {
+    let made = make(job, runtime).await;
+    let (listener, assembled, mut signals) = match made {
+        Ok(made) => made,
+        Err(message) => {
+            ready.failed(&message);
+            return Err(message);
+        }
+    };
+    tracing::info!(dir = %job.dir.display(), source = %assembled.source, "mounted");
+    tracing::info!("{LOCKS_ARE_LOCAL}");
+    ready.ready(&job.dir);
+    let assembled = Arc::new(assembled);
+    let (asked, mut unmounts) = mpsc::channel(1);
+    let guard = listener.serve(assembled.clone(), asked);
+    until_unmounted(&assembled, &mut signals, &mut unmounts).await;
+    assembled.rpc.goodbye().await;
+    tracing::info!(dir = %job.dir.display(), "unmounted");
+    drop(guard);
+    Ok(())
+}
+
+async fn make(job: &Job, runtime: &Runtime) -> Result<(Listener, Assembled, Signals), String> {
+    let signals = Signals::new().map_err(|e| format!("can't take signals: {e}"))?;
+    let dir = mounts::prepare(&job.dir)?;
+    let state = StateDir::open(Some(&job.state), &dir)?;
+    let listener = listen::bind(&dir)?;
+    let assembled = assemble::assemble(job, &state, runtime.handle().clone()).await?;
+    Ok((listener, assembled, signals))
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.hangup.recv() => {}
+        }
+    }
+}
+
+async fn until_unmounted(
+    assembled: &Arc<Assembled>,
+    signals: &mut Signals,
+    unmounts: &mut mpsc::Receiver<Unmount>,
+) {
+    loop {
+        tokio::select! {
+            () = assembled.mounted.ended() => return,
+            () = signals.any() => return end_by_signal(assembled, signals).await,
+            Some(Unmount { force, reply }) = unmounts.recv() => {
+                let result = unmount_on_demand(assembled, force).await;
+                let done = result.is_ok();
+                // Whoever asked may have gone.
+                let _ = reply.send(result);
+                if done {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Unmounting calls into the kernel, which may call back: never on a thread of the runtime.
+async fn unmount(assembled: &Arc<Assembled>, lazy: bool) -> io::Result<()> {
+    let assembled = assembled.clone();
+    tokio::task::spawn_blocking(move || assembled.mounted.unmount(lazy))
+        .await
+        .map_err(io::Error::other)?
+}
+
+async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<(), String> {
+    let unmounted = match force {
+        false => unmount(assembled, false).await,
+        true => within_write_back(assembled).await,
+    };
+    match unmounted {
+        Ok(()) => {
+            ended(assembled).await;
+            Ok(())
+        }
+        Err(error) if force => {
+            tracing::warn!(%error, "unmounting by force");
+            unmount_lazily(assembled).await;
+            Ok(())
+        }
+        Err(error) => Err(busy(assembled.mounted.mountpoint(), &error)),
+    }
+}
+
+/// Unmounts, unless writing back what is dirty takes too long.
+async fn within_write_back(assembled: &Arc<Assembled>) -> io::Result<()> {
+    timeout(WRITE_BACK, unmount(assembled, false))
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+fn busy(dir: &Path, error: &io::Error) -> String {
+    let holders = mounts::holders(dir);
+    let who = match holders.is_empty() {
+        true => String::new(),
+        false => format!("; in use by {}", holders.join(", ")),
+    };
+    format!(
+        "can't unmount {}: {error}{who} (--force unmounts it all the same)",
+        dir.display()
+    )
+}
+
+/// A signal ends the mount in any case; a second one, or a server that doesn't answer, only makes it
+/// rougher.
+async fn end_by_signal(assembled: &Arc<Assembled>, signals: &mut Signals) {
+    tracing::info!("told to end");
+    let clean = tokio::select! {
+        result = within_write_back(assembled) => match result {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!("{}", busy(assembled.mounted.mountpoint(), &error));
+                false
+            }
+        },
+        () = signals.any() => false,
+    };
+    match clean {
+        true => ended(assembled).await,
+        false => unmount_lazily(assembled).await,
+    }
+}
+
+async fn ended(assembled: &Arc<Assembled>) {
+    if timeout(END, assembled.mounted.ended()).await.is_err() {
+        tracing::warn!("the kernel has not ended the connection");
+    }
+}
+
+/// Out of the file tree at once; then what is still open fails, rather than hang.
+async fn unmount_lazily(assembled: &Arc<Assembled>) {
+    if let Err(error) = unmount(assembled, true).await {
+        tracing::error!(%error, "can't unmount");
+    }
+    if let Err(error) = assembled.mounted.abort() {
+        tracing::debug!(%error, "the connection ends with the process");
+    }
+}

@@ -1,0 +1,18 @@
+//! The process behind a mount: how it starts, what it is asked, how it ends.
+
+mod assemble;
+pub mod control;
+mod job;
+mod life;
+mod listen;
+mod log;
+pub mod mounts;
+mod pins;
+mod ready;
+mod state;
+mod status;
+
+pub use job::Job;
+pub use life::{LOCKS_ARE_LOCAL, run_detached, run_foreground};
+pub use state::StateDir;
+pub use status::{MountStatus, StatusDocument};

@@ -1,0 +1,214 @@
+//! Mount points: what is mounted there, what is left of a daemon that died, who uses it.
+
+use rustix::mount::{UnmountFlags, unmount};
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// File system type in the mount table.
+const TYPE: &str = "fuse.leasefs";
+/// More processes than this are not named.
+const HOLDERS: usize = 8;
+
+/// The mount point, absolute and without symlinks, usable for a new mount. What a dead daemon
+/// left there is removed.
+///
+/// # Errors
+/// A message for people.
+pub fn prepare(dir: &Path) -> Result<PathBuf, String> {
+    let dir = locate(dir)?;
+    if is_leasefs(&dir)? {
+        if !is_dead(&dir) {
+            return Err(format!(
+                "{} is a leasefs mount already: `fsclient umount {}` first",
+                dir.display(),
+                dir.display()
+            ));
+        }
+        detach(&dir)?;
+        eprintln!(
+            "fsclient: removed the dead mount that an earlier daemon left on {}",
+            dir.display()
+        );
+    }
+    let metadata = fs::metadata(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    if !metadata.is_dir() {
+        return Err(format!("{} is not a directory", dir.display()));
+    }
+    Ok(dir)
+}
+
+/// The path, absolute and without symlinks. The mount itself is not asked: it may be dead.
+///
+/// # Errors
+/// A message for people.
+pub fn locate(dir: &Path) -> Result<PathBuf, String> {
+    let failed = |e: io::Error| format!("{}: {e}", dir.display());
+    let absolute = std::path::absolute(dir).map_err(failed)?;
+    // As the mount table has it, if the daemon doesn't answer.
+    if table()?
+        .iter()
+        .any(|mount| mount.dir == absolute && mount.is_leasefs)
+    {
+        return Ok(absolute);
+    }
+    match (
+        fs::canonicalize(&absolute),
+        absolute.parent(),
+        absolute.file_name(),
+    ) {
+        (Ok(real), _, _) => Ok(real),
+        (Err(e), Some(parent), Some(name)) if e.raw_os_error() == Some(libc::ENOTCONN) => {
+            Ok(fs::canonicalize(parent).map_err(failed)?.join(name))
+        }
+        (Err(e), _, _) => Err(failed(e)),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    dir: PathBuf,
+    is_leasefs: bool,
+}
+
+fn table() -> Result<Vec<Mount>, String> {
+    let text = fs::read("/proc/self/mountinfo").map_err(|e| format!("the mount table: {e}"))?;
+    Ok(parse_table(&text))
+}
+
+fn parse_table(text: &[u8]) -> Vec<Mount> {
+    text.split(|b| *b == b'\n').filter_map(parse_line).collect()
+}
+
+/// `ID PARENT MAJ:MIN ROOT DIR OPTIONS .. - TYPE SOURCE OPTIONS`
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|b| *b == b' ');
+    let dir = fields.nth(4)?;
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    Some(Mount {
+        dir: PathBuf::from(OsString::from_vec(unescape(dir))),
+        is_leasefs: kind == TYPE.as_bytes(),
+    })
+}
+
+/// Blanks and backslashes stand in the table as octal escapes.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let code = (*first == b'\\')
+            .then(|| tail.get(..3))
+            .flatten()
+            .and_then(|octal| std::str::from_utf8(octal).ok())
+            .and_then(|octal| u8::from_str_radix(octal, 8).ok());
+        match code {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+/// Whether the topmost mount there is one of ours.
+///
+/// # Errors
+/// If the mount table can't be read.
+pub fn is_leasefs(dir: &Path) -> Result<bool, String> {
+    let table = table()?;
+    let top = table.iter().rfind(|mount| mount.dir == dir);
+    Ok(top.is_some_and(|mount| mount.is_leasefs))
+}
+
+/// Whether the mount's daemon is gone.
+pub fn is_dead(dir: &Path) -> bool {
+    // A daemon that lives but hangs would hang us too: one that listens isn't asked that way.
+    if super::control::is_listening(dir) {
+        return false;
+    }
+    let metadata = fs::metadata(dir);
+    metadata.is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
+}
+
+/// Takes the mount out of the file tree, whoever uses it.
+///
+/// # Errors
+/// A message for people.
+pub fn detach(dir: &Path) -> Result<(), String> {
+    super::control::forget(dir);
+    let failed = |e: &dyn std::fmt::Display| format!("can't unmount {}: {e}", dir.display());
+    match unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => {
+            let helper = Command::new("fusermount3")
+                .args(["-uz", "--"])
+                .arg(dir)
+                .output();
+            let output = helper.map_err(|e| failed(&format!("fusermount3: {e}")))?;
+            match output.status.success() {
+                true => Ok(()),
+                false => Err(failed(&String::from_utf8_lossy(&output.stderr).trim())),
+            }
+        }
+        Err(e) => Err(failed(&e)),
+    }
+}
+
+/// Processes that use what is mounted there, for people, as far as this user may see them. Reads
+/// links of /proc only, never the mount.
+pub fn holders(dir: &Path) -> Vec<String> {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    processes
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().parse::<u32>().is_ok())
+        .filter(|entry| uses(&entry.path(), dir))
+        .take(HOLDERS)
+        .map(|entry| {
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            format!("{} ({})", entry.file_name().to_string_lossy(), name.trim())
+        })
+        .collect()
+}
+
+fn uses(process: &Path, dir: &Path) -> bool {
+    let points_there = |link: PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(dir));
+    let open = || {
+        fs::read_dir(process.join("fd")).map(|all| all.flatten().any(|fd| points_there(fd.path())))
+    };
+    points_there(process.join("cwd"))
+        || points_there(process.join("root"))
+        || open().unwrap_or(false)
+        || fs::read_dir(process.join("map_files"))
+            .map(|all| all.flatten().any(|map| points_there(map.path())))
+            .unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_table_is_read_with_escapes_and_optional_fields() {
+        let text =
+            b"29 1 0:26 / /mnt/a\\040b rw,nosuid shared:7 master:1 - fuse.leasefs nas:/ rw\n\
+                     30 1 0:27 / /proc rw - proc proc rw\nnonsense\n";
+        let mount = |dir: &str, is_leasefs| Mount {
+            dir: dir.into(),
+            is_leasefs,
+        };
+        assert_eq!(
+            parse_table(text),
+            [mount("/mnt/a b", true), mount("/proc", false)]
+        );
+    }
+}

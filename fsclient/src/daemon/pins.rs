@@ -1,0 +1,111 @@
+//! The keys of servers this client is enrolled with, by address.
+
+use leasefs_protocol::KeyHash;
+use leasefs_protocol::ticket::ServerAddr;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// A file of pinned keys.
+#[derive(Clone, Debug)]
+pub struct Pins {
+    path: PathBuf,
+}
+
+impl Pins {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// The key pinned for a server.
+    ///
+    /// # Errors
+    /// A message for people, if there is none or the file is damaged.
+    pub fn get(&self, server: &ServerAddr) -> Result<KeyHash, String> {
+        let pins = self.read()?;
+        let pin = pins.get(&server.to_string()).ok_or_else(|| {
+            format!(
+                "this client is not enrolled with {server}: mount once with a ticket \
+                 (`fsserver ticket` on the server prints one)"
+            )
+        })?;
+        pin.parse().map_err(|_| self.damaged("a key is malformed"))
+    }
+
+    /// Pins a key, in place of an earlier one.
+    ///
+    /// # Errors
+    /// A message for people.
+    pub fn set(&self, server: &ServerAddr, key: KeyHash) -> Result<(), String> {
+        let failed = |e: io::Error| format!("can't write {}: {e}", self.path.display());
+        // Mounts that start at the same time must not undo each other's pins.
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(self.path.with_extension("lock"))
+            .map_err(failed)?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
+            .map_err(|e| failed(e.into()))?;
+        let mut pins = self.read()?;
+        if pins.insert(server.to_string(), key.to_string()) == Some(key.to_string()) {
+            return Ok(());
+        }
+        let text = serde_json::to_vec_pretty(&pins).map_err(|e| failed(e.into()))?;
+        replace(&self.path, &text).map_err(failed)
+    }
+
+    fn read(&self) -> Result<BTreeMap<String, String>, String> {
+        match fs::read(&self.path) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|e| self.damaged(&e.to_string())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(e) => Err(format!("can't read {}: {e}", self.path.display())),
+        }
+    }
+
+    fn damaged(&self, why: &str) -> String {
+        format!(
+            "{} is damaged ({why}): remove it and mount with a ticket",
+            self.path.display()
+        )
+    }
+}
+
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension("new");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    path.parent()
+        .map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_read_back_and_an_unknown_server_says_what_to_do() -> Result<(), String> {
+        let path = std::env::temp_dir().join(format!("leasefs-pins-{}.json", std::process::id()));
+        let pins = Pins::new(path.clone());
+        let server: ServerAddr = "nas:99".parse().map_err(|e| format!("{e}"))?;
+        let unknown = pins.get(&server).expect_err("nothing is pinned");
+        assert!(unknown.contains("ticket"), "{unknown}");
+        pins.set(&server, KeyHash([7; 32]))?;
+        pins.set(&server, KeyHash([8; 32]))?;
+        assert_eq!(pins.get(&server)?, KeyHash([8; 32]));
+        for file in [path.clone(), path.with_extension("lock")] {
+            fs::remove_file(file).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! How a daemon tells whoever started it that the mount is usable, or why not.
+
+use std::io::{Write, stdout};
+use std::path::Path;
+
+/// To whom the daemon owes a word.
+#[derive(Debug)]
+pub(super) enum Ready {
+    /// A terminal or script: `ready DIR` on standard output.
+    Foreground,
+    /// The command that started the daemon, through a pipe on standard output.
+    Parent,
+}
+
+impl Ready {
+    /// The mount is usable.
+    pub(super) fn ready(self, dir: &Path) {
+        say(&format!("ready {}", dir.display()));
+        self.let_go();
+    }
+
+    /// It can't be made. (In the foreground the command itself says so.)
+    pub(super) fn failed(self, message: &str) {
+        if let Self::Parent = self {
+            say(&format!("error {}", message.replace('\n', " ")));
+        }
+    }
+
+    fn let_go(self) {
+        if let Self::Parent = self
+            && let Ok(null) = std::fs::File::options().write(true).open("/dev/null")
+        {
+            // The parent must see the end of the pipe even if the daemon lives on.
+            let _ = rustix::stdio::dup2_stdout(&null);
+        }
+    }
+}
+
+/// Whoever listened may have gone: that is no reason to end.
+fn say(line: &str) {
+    let mut out = stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}

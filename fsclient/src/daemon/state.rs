@@ -1,0 +1,125 @@
+//! The state directory: this client's key, the keys of its servers, logs.
+
+use super::pins::Pins;
+use leasefs_transport::Identity;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A log over this size is set aside when a daemon starts.
+const LARGE_LOG: u64 = 4 << 20;
+
+/// A client's state directory. All of it lies in the folder `client`, of mode 0700, so that a
+/// server may have the same state directory.
+#[derive(Clone, Debug)]
+pub struct StateDir {
+    path: PathBuf,
+}
+
+/// Where a daemon logs to.
+#[derive(Debug)]
+pub struct LogFile {
+    /// Its name.
+    pub path: PathBuf,
+    /// Open for appending.
+    pub file: File,
+}
+
+impl StateDir {
+    /// The directory at `path`, or the user's; made if there is none. One below the mount point is
+    /// refused: it couldn't be reached without itself.
+    ///
+    /// # Errors
+    /// A message for people.
+    pub fn open(path: Option<&Path>, mount: &Path) -> Result<Self, String> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => default_path()?,
+        };
+        let path = std::path::absolute(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        must_be_outside(&path, mount)?;
+        let own = path.join("client");
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&own)
+            .map_err(|e| format!("can't make the state directory {}: {e}", own.display()))?;
+        Ok(Self { path })
+    }
+
+    /// Its path, absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn own(&self, name: &str) -> PathBuf {
+        self.path.join("client").join(name)
+    }
+
+    /// This client's key, made on first use.
+    ///
+    /// # Errors
+    /// A message for people.
+    pub fn identity(&self) -> Result<Identity, String> {
+        Identity::load_or_create(&self.own("client.key")).map_err(|e| e.to_string())
+    }
+
+    /// The pinned keys of servers.
+    pub fn pins(&self) -> Pins {
+        Pins::new(self.own("servers.json"))
+    }
+
+    /// The log of the daemon of a mount point.
+    ///
+    /// # Errors
+    /// A message for people.
+    pub fn log_file(&self, mount: &Path) -> Result<LogFile, String> {
+        let name = super::control::name_of(mount);
+        let path = self.own(&format!("{name}.log"));
+        if fs::metadata(&path).is_ok_and(|log| log.len() > LARGE_LOG) {
+            // If it can't be set aside it only grows.
+            let _ = fs::rename(&path, path.with_extension("log.old"));
+        }
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|e| format!("can't open the log {}: {e}", path.display()))?;
+        Ok(LogFile { path, file })
+    }
+}
+
+fn default_path() -> Result<PathBuf, String> {
+    if rustix::process::geteuid().is_root() {
+        return Ok("/var/lib/leasefs".into());
+    }
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .map(|base| base.join("leasefs"))
+        .ok_or_else(|| {
+            "no state directory: neither XDG_STATE_HOME nor HOME is set; name one with --state"
+                .into()
+        })
+}
+
+/// Judged by the part of the path that exists.
+fn must_be_outside(path: &Path, mount: &Path) -> Result<(), String> {
+    let real = path
+        .ancestors()
+        .find_map(|ancestor| fs::canonicalize(ancestor).ok())
+        .unwrap_or_default();
+    if real.starts_with(mount) {
+        return Err(format!(
+            "the state directory {} lies in the mount point {}: choose another with --state",
+            path.display(),
+            mount.display()
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! `fsclient status`, as people and programs get it.
+//!
+//! `--json` prints a [`StatusDocument`]: `{"mounts": [MountStatus, ..]}`. Field names don't change;
+//! fields may be added. Durations are in the unit their names end with.
+//!
+//! | field | meaning |
+//! | --- | --- |
+//! | `dir`, `source`, `state_dir`, `pid`, `read_only` | the mount point, what is mounted (never a ticket), its state directory, the daemon's process |
+//! | `session`, `server`, `state`, `trouble`, `standing`, `identity`, `server_process` | the session: see [`crate::rpc::Status`] |
+//! | `term_ms`, `lease_ms_left` | the leases' term, and what is left of it by the client's clock |
+//! | `leases` | leases held, by kind: `attrs`, `data`, `listing`, `names`, and `objects` that have any |
+//! | `recalls_open` | recalls not approved yet |
+//! | `requests`, `requests_total`, `renewals` | requests sent by kind, their sum, and keep-alives (in neither) |
+//! | `cache_answers` | requests of the kernel that were answered without asking the server, by kind |
+//! | `opens` | opens the server has for this session, retained ones included |
+//! | `waiting` | who waits for the server: see [`crate::rpc::Waiting`] |
+
+use crate::rpc;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// All mounts that were asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StatusDocument {
+    /// One each.
+    pub mounts: Vec<MountStatus>,
+}
+
+/// One mount.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MountStatus {
+    /// The mount point.
+    pub dir: PathBuf,
+    /// What is mounted: `HOST:PORT:/SUBDIR`.
+    pub source: String,
+    /// The state directory.
+    pub state_dir: PathBuf,
+    /// The daemon's process.
+    pub pid: u32,
+    /// Whether changes are refused.
+    pub read_only: bool,
+    /// The session with the server.
+    #[serde(flatten)]
+    pub session: rpc::Status,
+    /// What is left of the leases' time.
+    pub lease_ms_left: u64,
+    /// Leases held, by kind.
+    pub leases: BTreeMap<String, u64>,
+    /// Recalls not approved yet.
+    pub recalls_open: u64,
+    /// Answers without asking the server, by kind.
+    pub cache_answers: BTreeMap<String, u64>,
+}

@@ -1,0 +1,177 @@
+//! Mounting, and what holds a mount together until it ends.
+
+use super::dispatch::Dispatch;
+use super::init::Release;
+use super::kernel::Kernel;
+use crate::ops::Ops;
+use fuser::{Config, MountOption, Session, SessionACL};
+use leasefs_protocol::control::IdentityPolicy;
+use rustix::mount::UnmountFlags;
+use std::fs;
+use std::io;
+use std::num::NonZero;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use tokio::runtime::Handle as Runtime;
+use tokio::sync::watch;
+
+/// The kernel reads ahead at most this much of a file, where the daemon may say so.
+const READ_AHEAD_KB: &str = "1024";
+
+/// How a mount is made.
+#[derive(Clone, Debug)]
+pub struct MountConfig {
+    /// What is mounted, for people: `HOST:/SUBDIR`.
+    pub source: String,
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// No changes.
+    pub read_only: bool,
+    /// The server's policy: decides whether the kernel checks permissions.
+    pub identity: IdentityPolicy,
+}
+
+/// A mount that the kernel knows. Dropping it doesn't end it.
+#[derive(Debug)]
+pub struct Mounted {
+    mountpoint: PathBuf,
+    kernel: Arc<Kernel>,
+    ended: watch::Receiver<bool>,
+}
+
+/// Mounts and begins to answer requests on `runtime`.
+///
+/// `kernel` is connected on the way: before that, invalidations have nothing to drop.
+///
+/// # Errors
+/// If the kernel is too old or refuses the mount; the reason is for people.
+pub fn mount(
+    config: &MountConfig,
+    ops: Arc<Ops>,
+    kernel: Arc<Kernel>,
+    runtime: Runtime,
+) -> io::Result<Mounted> {
+    Release::of_host()?.check()?;
+    let mountpoint = fs::canonicalize(&config.mountpoint)?;
+    let (end, ended) = watch::channel(false);
+    let posix_acl = checks_permissions(config.identity);
+    let dispatch = Dispatch::new(ops, runtime, posix_acl, end);
+    let session = Session::new(dispatch, &mountpoint, &options(config))?;
+    let descriptor = session.as_fd().try_clone_to_owned()?;
+    kernel.connect(session.notifier(), descriptor, &mountpoint)?;
+    let background = session.spawn()?;
+    // Its drop would unmount whatever is mounted there by then, ours or not: fuser can't tell
+    // (it takes a dead connection for a live mount). Unmounting is `Mounted::unmount`.
+    std::mem::forget(background);
+    read_ahead(&kernel);
+    Ok(Mounted {
+        mountpoint,
+        kernel,
+        ended,
+    })
+}
+
+impl Mounted {
+    /// Takes the mount out of the file tree. With `lazy`, open files live on.
+    ///
+    /// # Errors
+    /// `EBUSY` if it is in use (and not `lazy`).
+    pub fn unmount(&self, lazy: bool) -> io::Result<()> {
+        if *self.ended.borrow() || !self.kernel.is_mounted_at(&self.mountpoint) {
+            return Ok(());
+        }
+        let how = match lazy {
+            true => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+            false => UnmountFlags::NOFOLLOW,
+        };
+        match rustix::mount::unmount(&self.mountpoint, how) {
+            Err(rustix::io::Errno::PERM) => self.fusermount(lazy),
+            result => Ok(result?),
+        }
+    }
+
+    /// Without privilege only the set-user-id helper may unmount.
+    fn fusermount(&self, lazy: bool) -> io::Result<()> {
+        let output = std::process::Command::new("fusermount3")
+            .arg(if lazy { "-uz" } else { "-u" })
+            .arg("--")
+            .arg(&self.mountpoint)
+            .output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let reason = String::from_utf8_lossy(&output.stderr);
+        Err(io::Error::other(reason.trim().to_owned()))
+    }
+
+    /// Ends the connection: everything the kernel waits for fails, nothing stays stuck.
+    ///
+    /// # Errors
+    /// If the control file system isn't mounted or may not be written; the end of the process
+    /// has the same effect.
+    pub fn abort(&self) -> io::Result<()> {
+        self.kernel.abort()
+    }
+
+    /// Waits until the kernel has ended the connection (unmounted, or aborted).
+    pub async fn ended(&self) {
+        let mut ended = self.ended.clone();
+        // An error means that the dispatcher is gone, which is the end as well.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+}
+
+/// With ids of its own (no squash) the kernel checks permissions from cached attributes.
+fn checks_permissions(identity: IdentityPolicy) -> bool {
+    identity != IdentityPolicy::Squash
+}
+
+fn options(config: &MountConfig) -> Config {
+    let root = rustix::process::geteuid().is_root();
+    let mut options = Config::default();
+    // Commas would end the option, for the set-user-id helper.
+    let source = config.source.replace([',', '\\'], "_");
+    options.mount_options = vec![
+        MountOption::FSName(source),
+        // fuser passes its own `Subtype` to the set-user-id helper alone.
+        MountOption::CUSTOM("subtype=leasefs".into()),
+    ];
+    if checks_permissions(config.identity) {
+        options.mount_options.push(MountOption::DefaultPermissions);
+    }
+    if root {
+        options.acl = SessionACL::All;
+        options
+            .mount_options
+            .extend([MountOption::Dev, MountOption::Suid]);
+    }
+    if config.read_only {
+        options.mount_options.push(MountOption::RO);
+    }
+    options.n_threads = Some(dispatchers());
+    options
+}
+
+fn dispatchers() -> usize {
+    thread::available_parallelism()
+        .map_or(2, NonZero::get)
+        .max(2)
+}
+
+/// Only root may; without it the kernel's default stands.
+fn read_ahead(kernel: &Kernel) {
+    let Some((major, minor)) = kernel.device() else {
+        return;
+    };
+    let file = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if let Err(error) = fs::write(&file, READ_AHEAD_KB) {
+        tracing::debug!(%file, %error, "read-ahead stays at the kernel's default");
+    }
+}

@@ -1,0 +1,246 @@
+//! Attributes as the kernel is shown them.
+
+use super::expect::{attr_of, done};
+use super::opens::Fh;
+use super::{Ask, Ops};
+use crate::nodes::NodeId;
+use crate::recall::{ChangeScope, PageChange};
+use bytes::Bytes;
+use leasefs_protocol::{Attr, FileKind, Handle, Parts, Refusal, Request, SetAttr};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Attributes under the identity policy, with the inode number applications see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// `st_ino`, and the node id wherever the kernel learns that from attributes.
+    pub ino: u64,
+    /// The rest.
+    pub attr: Attr,
+}
+
+/// What operations need of the kernel.
+pub trait KernelSide: Send + Sync + 'static {
+    /// Whether it was not made to forget all names lately: while that happens again and again it is
+    /// better told none.
+    fn is_calm(&self) -> bool;
+
+    /// Makes the kernel believe that a file has at least this size. Blocks while the page there is
+    /// being read.
+    ///
+    /// # Errors
+    /// The kernel's; a file it doesn't know is no error.
+    fn grow(&self, node: NodeId, size: u64) -> io::Result<()>;
+}
+
+/// Attributes and how long the kernel may believe them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The attributes.
+    pub shown: Shown,
+    /// The timeout.
+    pub valid: Duration,
+}
+
+/// Whom a mount shows as the owner of everything, where the server makes all callers one user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl Owner {
+    fn own(self, attr: Attr) -> Attr {
+        Attr {
+            uid: self.uid,
+            gid: self.gid,
+            ..attr
+        }
+    }
+
+    /// The owner can't be changed where there is only one; to "change" it to what is shown
+    /// changes nothing.
+    fn check(self, set: SetAttr) -> Result<SetAttr, Refusal> {
+        let other = |id: Option<u32>, own| id.is_some_and(|id| id != own);
+        if other(set.uid, self.uid) || other(set.gid, self.gid) {
+            return Err(Refusal::NotPermitted);
+        }
+        Ok(SetAttr {
+            uid: None,
+            gid: None,
+            ..set
+        })
+    }
+}
+
+impl Ops {
+    /// Attributes as the kernel is shown them.
+    pub(super) fn shown(&self, id: NodeId, attr: Attr) -> Shown {
+        Shown {
+            ino: if id == NodeId::ROOT { attr.ino } else { id.0 },
+            attr: self.owner.map_or(attr, |owner| owner.own(attr)),
+        }
+    }
+}
+
+impl Ops {
+    /// Attributes of a node, if they are cached and need nothing else.
+    pub fn getattr_cached(&self, node: NodeId) -> Option<Known> {
+        let object = self.nodes.get(node)?.handle;
+        let (attr, valid) = self.cache().live()?.attr_for_kernel(&object)?;
+        if self.must_grow(node, &object, &attr) {
+            return None;
+        }
+        self.nodes.told_size(node, attr.size);
+        Some(Known {
+            shown: self.shown(node, attr),
+            valid,
+        })
+    }
+
+    /// Attributes of a node, from the server unless they are cached.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn getattr(&self, ask: &Ask, node: NodeId) -> Result<Known, Refusal> {
+        let object = self.node(node)?.handle;
+        let cached = self
+            .cache()
+            .live()
+            .and_then(|mut tier| tier.attr_for_kernel(&object));
+        let (attr, valid) = match cached {
+            Some(cached) => cached,
+            None => self.getattr_from_server(ask, &object).await?,
+        };
+        if self.must_grow(node, &object, &attr) {
+            self.grow(node, attr.size).await;
+        }
+        self.nodes.told_size(node, attr.size);
+        Ok(Known {
+            shown: self.shown(node, attr),
+            valid,
+        })
+    }
+
+    async fn getattr_from_server(
+        &self,
+        ask: &Ask,
+        object: &Handle,
+    ) -> Result<(Attr, Duration), Refusal> {
+        let told = self.call(ask, Request::GetAttr { object: *object }).await?;
+        let attr = attr_of(&told.response)?;
+        ask.unless_left(self.engine.clean(object)).await?;
+        let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
+        Ok((attr, valid))
+    }
+
+    /// Whether the kernel must be made to believe the size before it is told.
+    ///
+    /// It ignores a reply to GETATTR if, since the request was made, its attributes were invalidated
+    /// (a recall) or a local write was answered. Whoever asked because of a read goes on
+    /// with the size known before, and would miss what another mount had appended by then.
+    fn must_grow(&self, node: NodeId, object: &Handle, attr: &Attr) -> bool {
+        attr.kind == FileKind::File
+            && self.nodes.may_be_short(node, attr.size)
+            && self.opens.is_open(object)
+    }
+
+    async fn grow(&self, node: NodeId, size: u64) {
+        let kernel = Arc::clone(&self.kernel);
+        match tokio::task::spawn_blocking(move || kernel.grow(node, size)).await {
+            Ok(Ok(())) => self.nodes.grown(node, size),
+            Ok(Err(error)) => tracing::warn!(%error, "the kernel doesn't take in a size"),
+            // The runtime is shutting down.
+            Err(_) => {}
+        }
+    }
+
+    /// Sets attributes. An open authorises a change of size.
+    ///
+    /// # Errors
+    /// The server's refusal; `NotPermitted` for another owner where there is only one.
+    pub async fn setattr(
+        &self,
+        ask: &Ask,
+        node: NodeId,
+        fh: Option<Fh>,
+        set: SetAttr,
+    ) -> Result<Known, Refusal> {
+        let object = self.node(node)?.handle;
+        let set = self.owner.map_or(Ok(set), |owner| owner.check(set))?;
+        let open = fh
+            .and_then(|fh| self.opens.file(fh))
+            .filter(|open| open.access.writes())
+            .map(|open| open.server);
+        let scope = match set.size {
+            Some(_) => {
+                let stores = self.opens.may_store(&object);
+                ChangeScope::default().pages(object, PageChange::Truncate { stores })
+            }
+            None => ChangeScope::default().object(object, Parts::ATTRS),
+        };
+        let request = Request::SetAttr { object, open, set };
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        let attr = attr_of(&told.response)?;
+        self.nodes.told_size(node, attr.size);
+        Ok(Known {
+            shown: self.shown(node, attr),
+            valid: Duration::ZERO,
+        })
+    }
+
+    /// A symlink's target, if it is cached.
+    pub fn readlink_cached(&self, node: NodeId) -> Option<Bytes> {
+        let object = self.nodes.get(node)?.handle;
+        self.cache().live()?.target(&object)
+    }
+
+    /// A symlink's target, from the server.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn readlink(&self, ask: &Ask, node: NodeId) -> Result<Bytes, Refusal> {
+        let object = self.node(node)?.handle;
+        let told = self.call(ask, Request::ReadLink { object }).await?;
+        done(&told.response)?;
+        told.learn(self.cache())
+            .target(&object, told.payload.clone());
+        Ok(told.payload)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: Owner = Owner {
+        uid: 1000,
+        gid: 100,
+    };
+
+    #[test]
+    fn giving_a_file_to_its_only_owner_is_no_change() {
+        let set = SetAttr {
+            uid: Some(1000),
+            mode: Some(0o600),
+            ..SetAttr::default()
+        };
+        let kept = SetAttr {
+            mode: Some(0o600),
+            ..SetAttr::default()
+        };
+        assert_eq!(OWNER.check(set), Ok(kept));
+    }
+
+    #[test]
+    fn giving_a_file_away_is_refused_where_there_is_one_owner() {
+        let set = SetAttr {
+            gid: Some(5),
+            ..SetAttr::default()
+        };
+        assert_eq!(OWNER.check(set), Err(Refusal::NotPermitted));
+    }
+}

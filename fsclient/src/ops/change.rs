@@ -1,0 +1,66 @@
+//! Changes of our own: what they cover leaves the caches, then they are sent.
+
+use super::{Ask, Ops, Told};
+use crate::recall::ChangeScope;
+use bytes::Bytes;
+use leasefs_protocol::{Caller, Handle, Name, Parts, Refusal, Request};
+
+impl Ops {
+    /// Makes a change under the caller's own identity.
+    pub(super) async fn change(
+        &self,
+        ask: &Ask,
+        scope: ChangeScope,
+        request: Request,
+        payload: Bytes,
+    ) -> Result<Told, Refusal> {
+        let caller = self.caller(ask);
+        self.change_as(ask, caller, scope, request, payload).await
+    }
+
+    pub(super) async fn change_as(
+        &self,
+        ask: &Ask,
+        caller: Caller,
+        scope: ChangeScope,
+        request: Request,
+        payload: Bytes,
+    ) -> Result<Told, Refusal> {
+        self.change_behind(ask, caller, (scope, &[]), request, payload)
+            .await
+    }
+
+    /// A change that also takes effect behind unanswered changes of the objects `behind`.
+    pub(super) async fn change_behind(
+        &self,
+        ask: &Ask,
+        caller: Caller,
+        (scope, behind): (ChangeScope, &[Handle]),
+        request: Request,
+        payload: Bytes,
+    ) -> Result<Told, Refusal> {
+        let own = ask.unless_left(self.engine.own_change(scope)).await?;
+        let (dropped, asked) = (own.dropped(), own.asked());
+        let touches: Vec<Handle> = dropped.iter().chain(behind).copied().collect();
+        let mut changed = self
+            .rpc
+            .change(caller, request, payload, &touches, dropped, ask.options())
+            .await;
+        own.finish(&mut changed).await;
+        Told::new(asked, changed.result?)
+    }
+
+    /// What a name that goes or moves denotes, as far as the cache knows: its attributes change
+    /// along with the name. (What the cache doesn't know it doesn't hold either, or the server
+    /// recalls it.)
+    pub(super) fn with_victim(&self, scope: ChangeScope, dir: Handle, name: &Name) -> ChangeScope {
+        let victim = self
+            .cache()
+            .live()
+            .and_then(|mut tier| tier.denoted(&dir, name.as_bytes()));
+        match victim {
+            Some(object) => scope.object(object, Parts::ATTRS),
+            None => scope,
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Names: lookup, and everything that makes, moves or removes one.
+
+use super::expect::{done, object_of, unexpected};
+use super::{Ask, Ops, Shown, Told};
+use crate::cache::Known;
+use crate::nodes::{Node, NodeId};
+use crate::recall::ChangeScope;
+use bytes::Bytes;
+use leasefs_protocol::limits::MAX_SYMLINK;
+use leasefs_protocol::request::Make;
+use leasefs_protocol::{Attr, Handle, Name, Parts, RawName, Refusal, Request, Response};
+use std::time::{Duration, Instant};
+
+/// An entry as the kernel is told it; it has been counted as a reference of the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The node.
+    pub node: Node,
+    /// Its attributes.
+    pub shown: Shown,
+    /// How long the kernel may believe that the name denotes it.
+    pub valid: Duration,
+}
+
+/// Type and permission bits of something new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewMode {
+    /// `st_mode`.
+    pub mode: u32,
+    /// The caller's umask; the host applies it or a default ACL.
+    pub umask: u32,
+}
+
+impl Ops {
+    /// What a name denotes, if that is cached; `Some(None)` if nothing.
+    pub fn lookup_cached(&self, parent: NodeId, name: &[u8]) -> Option<Option<Entry>> {
+        let dir = self.nodes.get(parent)?.handle;
+        let tells = self.tells_names(parent);
+        let (handle, attr, valid) = {
+            let mut tier = self.cache().live()?;
+            let found = match tells {
+                true => tier.name_for_kernel(&dir, name)?,
+                false => (tier.name(&dir, name)?, Duration::ZERO),
+            };
+            match found {
+                (Known::Absent, _) => return Some(None),
+                (Known::Object(handle), valid) => (handle, tier.attr(&handle)?, valid),
+            }
+        };
+        Some(Some(self.entry(handle, attr, valid)))
+    }
+
+    /// What a name denotes, from the server; `None` if nothing.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn lookup(
+        &self,
+        ask: &Ask,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<Option<Entry>, Refusal> {
+        let dir = self.node(parent)?.handle;
+        let raw = Name::new(name)?.to_raw();
+        let told = self.call(ask, Request::Lookup { dir, name: raw }).await?;
+        match told.response {
+            Response::Object { handle, attr } => {
+                self.nodes.search(parent);
+                let valid = {
+                    let tells = self.tells_names(parent);
+                    let mut learned = told.learn(self.cache());
+                    learned.attr(&handle, &attr);
+                    if tells {
+                        learned.name_for_kernel(&dir, name, Known::Object(handle))
+                    } else {
+                        learned.name(&dir, name, Known::Object(handle));
+                        Duration::ZERO
+                    }
+                };
+                Ok(Some(self.entry(handle, attr, valid)))
+            }
+            Response::NoEntry => {
+                let mut learned = told.learn(self.cache());
+                learned.name(&dir, name, Known::Absent);
+                Ok(None)
+            }
+            ref other => Err(unexpected("an object or none", other)),
+        }
+    }
+
+    /// Whether the kernel may be told names of a directory with a timeout.
+    ///
+    /// To take one back it must be made to look up all names again; until a directory has been
+    /// looked up, whoever works in it can't find out where (`getcwd` fails).
+    fn tells_names(&self, dir: NodeId) -> bool {
+        self.kernel.is_calm() && self.nodes.is_calm(dir, Instant::now())
+    }
+
+    /// A directory in which a name is about to be changed.
+    pub(super) fn changing(&self, dir: NodeId) -> Result<Handle, Refusal> {
+        self.nodes.stir(dir, Instant::now());
+        Ok(self.node(dir)?.handle)
+    }
+
+    /// Caches a name that a change has made, and shows what it denotes.
+    pub(super) fn made(
+        &self,
+        told: &Told,
+        (dir, name): (Handle, &Name),
+        (handle, attr): (Handle, Attr),
+    ) -> Entry {
+        {
+            let mut learned = told.learn(self.cache());
+            learned.attr(&handle, &attr);
+            learned.name(&dir, name.as_bytes(), Known::Object(handle));
+        }
+        self.entry(handle, attr, Duration::ZERO)
+    }
+
+    /// Counts a reference and shows the object.
+    fn entry(&self, handle: Handle, attr: Attr, valid: Duration) -> Entry {
+        let node = self.nodes.refer(handle, &attr);
+        Entry {
+            node,
+            shown: self.shown(node.id, attr),
+            valid,
+        }
+    }
+
+    /// Makes a file, fifo, socket or device.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn mknod(
+        &self,
+        ask: &Ask,
+        parent: NodeId,
+        name: &[u8],
+        mode: NewMode,
+        rdev: (u32, u32),
+    ) -> Result<Entry, Refusal> {
+        self.make(ask, parent, name, mode, Make::Node { rdev })
+            .await
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn mkdir(
+        &self,
+        ask: &Ask,
+        parent: NodeId,
+        name: &[u8],
+        mode: NewMode,
+    ) -> Result<Entry, Refusal> {
+        self.make(ask, parent, name, mode, Make::Directory).await
+    }
+
+    /// Makes a symlink.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's; `NameTooLong` for the target.
+    pub async fn symlink(
+        &self,
+        ask: &Ask,
+        parent: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry, Refusal> {
+        if target.len() > MAX_SYMLINK {
+            return Err(Refusal::NameTooLong);
+        }
+        let mode = NewMode {
+            mode: libc::S_IFLNK | 0o777,
+            umask: 0,
+        };
+        let target = RawName(target.to_vec());
+        self.make(ask, parent, name, mode, Make::Symlink { target })
+            .await
+    }
+
+    async fn make(
+        &self,
+        ask: &Ask,
+        parent: NodeId,
+        name: &[u8],
+        NewMode { mode, umask }: NewMode,
+        make: Make,
+    ) -> Result<Entry, Refusal> {
+        let dir = self.changing(parent)?;
+        let name = Name::new(name)?;
+        let request = Request::Make {
+            dir,
+            name: name.to_raw(),
+            mode,
+            umask,
+            make,
+        };
+        let scope = ChangeScope::default().name(dir, name.to_raw());
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        let made = object_of(&told.response)?;
+        Ok(self.made(&told, (dir, &name), made))
+    }
+
+    /// A further name of an object.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn link(
+        &self,
+        ask: &Ask,
+        node: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<Entry, Refusal> {
+        let object = self.node(node)?.handle;
+        let dir = self.changing(parent)?;
+        let name = Name::new(name)?;
+        let request = Request::Link {
+            object,
+            dir,
+            name: name.to_raw(),
+        };
+        let scope = ChangeScope::default()
+            .name(dir, name.to_raw())
+            .object(object, Parts::ATTRS);
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        let made = object_of(&told.response)?;
+        Ok(self.made(&told, (dir, &name), made))
+    }
+
+    /// Removes a name that isn't a directory.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn unlink(&self, ask: &Ask, parent: NodeId, name: &[u8]) -> Result<(), Refusal> {
+        let dir = self.changing(parent)?;
+        let name = Name::new(name)?;
+        let raw = name.to_raw();
+        let request = Request::Unlink { dir, name: raw };
+        self.remove(ask, dir, &name, request).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn rmdir(&self, ask: &Ask, parent: NodeId, name: &[u8]) -> Result<(), Refusal> {
+        let dir = self.changing(parent)?;
+        let name = Name::new(name)?;
+        let raw = name.to_raw();
+        let request = Request::Rmdir { dir, name: raw };
+        self.remove(ask, dir, &name, request).await
+    }
+
+    async fn remove(
+        &self,
+        ask: &Ask,
+        dir: Handle,
+        name: &Name,
+        request: Request,
+    ) -> Result<(), Refusal> {
+        let scope = ChangeScope::default().name(dir, name.to_raw());
+        let scope = self.with_victim(scope, dir, name);
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        done(&told.response)
+    }
+
+    /// Renames; `flags` as `renameat2` has them.
+    ///
+    /// # Errors
+    /// The server's refusal, or a name's; `Invalid` for flags other than `RENAME_NOREPLACE` and
+    /// `RENAME_EXCHANGE`.
+    pub async fn rename(
+        &self,
+        ask: &Ask,
+        (parent, name): (NodeId, &[u8]),
+        (new_parent, new_name): (NodeId, &[u8]),
+        flags: u32,
+    ) -> Result<(), Refusal> {
+        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+            return Err(Refusal::Invalid);
+        }
+        let (dir, name) = (self.changing(parent)?, Name::new(name)?);
+        let (new_dir, new_name) = (self.changing(new_parent)?, Name::new(new_name)?);
+        let request = Request::Rename {
+            dir,
+            name: name.to_raw(),
+            new_dir,
+            new_name: new_name.to_raw(),
+            flags,
+        };
+        let scope = ChangeScope::default()
+            .name(dir, name.to_raw())
+            .name(new_dir, new_name.to_raw());
+        let scope = self.with_victim(scope, dir, &name);
+        let scope = self.with_victim(scope, new_dir, &new_name);
+        // The kernel moves its entry with the timeout it has. It has none: if the kernel was
+        // told the old name with a timeout, this change makes it look up all names again.
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        done(&told.response)
+    }
+}

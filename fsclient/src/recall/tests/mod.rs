@@ -1,0 +1,502 @@
+use super::*;
+use crate::cache::Known;
+use crate::rpc::{Answer, Changed};
+use bytes::Bytes;
+use leasefs_protocol::{Caller, Mode, OpenId, RawName, Recall, RecallId, Scope, Stamp};
+use world::{Told, World, attr, eventually, grant, handle, reply};
+
+mod world;
+
+const ATTRS: Parts = Parts::ATTRS;
+const DATA: Parts = Parts::DATA;
+
+fn approve(id: u64) -> Told {
+    Told::Approve(RecallId(id), Vec::new())
+}
+
+/// A READ of the first page, answered and delivered.
+async fn fill(world: &World, object: u8, stamp: u64) {
+    let mut read = begin_read(world, object).await;
+    let delivered = read.judge(&reply(0, vec![grant(object, DATA, stamp)]));
+    assert_eq!(delivered, Verdict::Deliver);
+}
+
+async fn begin_read(world: &World, object: u8) -> PageRead {
+    let read = world.engine.page_read(handle(object), 0, 4096, Mode::Read);
+    read.await.expect("sent")
+}
+
+fn changed(stamp: u64) -> Changed {
+    Changed {
+        result: Ok(Answer {
+            reply: reply(stamp, Vec::new()),
+            payload: Bytes::new(),
+        }),
+        unsettled: None,
+    }
+}
+
+#[test]
+fn a_recall_of_what_nobody_knows_costs_nothing() {
+    let world = World::new();
+    world.recall(1, 5, 7, ATTRS | DATA, &["x"]);
+    world.recall(1, 5, 7, ATTRS | DATA, &["x"]);
+    assert_eq!(world.other.told(), vec![approve(1), approve(1)]);
+}
+
+#[test]
+fn attributes_leave_the_kernel_before_the_approval() {
+    let world = World::new();
+    assert!(!world.getattr(1, 3).is_zero());
+    world.recall(1, 5, 1, ATTRS, &[]);
+    let expected = vec![Told::DropAttrs(handle(1)), approve(1)];
+    assert_eq!(world.other.told(), expected);
+    let tier = world.cache.live().map(|mut tier| tier.attr(&handle(1)));
+    assert_eq!(tier, Some(None));
+    assert!(world.getattr(1, 4).is_zero(), "older than the recall");
+    assert!(!world.getattr(1, 6).is_zero());
+}
+
+#[test]
+fn only_names_the_kernel_knows_make_it_look_names_up_again() {
+    let world = World::new();
+    assert!(!world.lookup(1, b"a", 2, 3).is_zero());
+    world.recall(1, 5, 1, Parts::NONE, &["b"]);
+    assert_eq!(world.other.told(), vec![approve(1)]);
+    world.recall(2, 6, 1, Parts::NONE, &["a"]);
+    let expected = vec![approve(1), Told::ForgetNames, approve(2)];
+    assert_eq!(world.other.told(), expected);
+}
+
+#[test]
+fn after_the_kernel_has_forgotten_all_names_none_is_known() {
+    let world = World::new();
+    world.lookup(1, b"a", 2, 3);
+    world.lookup(1, b"b", 2, 4);
+    world.recall(1, 5, 1, Parts::NONE, &["a"]);
+    world.recall(2, 6, 1, Parts::NONE, &["b"]);
+    let forgotten = world
+        .other
+        .told()
+        .iter()
+        .filter(|t| **t == Told::ForgetNames)
+        .count();
+    assert_eq!(forgotten, 1);
+}
+
+#[test]
+fn absent_names_are_never_given_to_the_kernel() {
+    let world = World::new();
+    let grants = [grant(1, Parts::NAMES, 3)];
+    let asked = world.cache.ask();
+    let mut learned = world.cache.learn(asked, &grants);
+    let timeout = learned.name_for_kernel(&handle(1), b"a", Known::Absent);
+    assert!(timeout.is_zero());
+    drop(learned);
+    let known = world
+        .cache
+        .live()
+        .and_then(|mut t| t.name(&handle(1), b"a"));
+    assert_eq!(known, Some(Known::Absent));
+}
+
+#[test]
+fn with_something_mounted_inside_names_are_dropped_singly() {
+    let world = World::new();
+    world.lookup(1, b"a", 2, 3);
+    world.other.mount_inside();
+    world.recall(1, 5, 1, Parts::NONE, &["a"]);
+    world.other.wait_for(&approve(1));
+    let expected = vec![Told::DropName(handle(1), b"a".to_vec()), approve(1)];
+    assert_eq!(world.other.told(), expected);
+}
+
+#[tokio::test]
+async fn pages_leave_the_kernel_before_the_approval() {
+    let world = World::new();
+    fill(&world, 1, 3).await;
+    world.recall(1, 5, 1, DATA, &[]);
+    world.other.wait_for(&approve(1));
+    let expected = vec![Told::DropPages(handle(1), 0, 4096), approve(1)];
+    assert_eq!(world.other.told(), expected);
+}
+
+#[tokio::test]
+async fn a_blocked_drop_holds_up_no_other_file() {
+    let world = World::new();
+    for file in 1..=20 {
+        fill(&world, file, u64::from(file)).await;
+    }
+    for file in 1..=19 {
+        world.other.block(handle(file));
+        world.recall(u64::from(file), 100 + u64::from(file), file, DATA, &[]);
+    }
+    world.recall(20, 200, 20, DATA, &[]);
+    world.other.wait_for(&approve(20));
+    assert!((1..=19).all(|file| !world.is_approved(file)));
+    for file in 1..=19 {
+        world.other.free(&handle(file));
+    }
+    for file in 1..=19 {
+        world.other.wait_for(&approve(file));
+    }
+}
+
+#[tokio::test]
+async fn a_read_in_flight_keeps_the_recall_open_and_is_dropped_again() {
+    let world = World::new();
+    let mut read = begin_read(&world, 1).await;
+    world.recall(1, 5, 1, DATA, &[]);
+    assert!(!world.is_approved(1));
+    let verdict = read.judge(&reply(0, vec![grant(1, DATA, 3)]));
+    assert_eq!(verdict, Verdict::Deliver);
+    drop(read);
+    world.other.wait_for(&approve(1));
+    assert!(
+        world
+            .other
+            .told()
+            .contains(&Told::DropPages(handle(1), 0, 4096))
+    );
+}
+
+#[tokio::test]
+async fn an_answer_without_a_lease_is_asked_for_again() {
+    let world = World::new();
+    let mut read = begin_read(&world, 1).await;
+    assert_eq!(read.judge(&reply(0, Vec::new())), Verdict::AskAgain);
+    read.again().await;
+    let verdict = read.judge(&reply(0, vec![grant(1, DATA, 3)]));
+    assert_eq!(verdict, Verdict::Deliver);
+}
+
+#[tokio::test]
+async fn an_answer_from_before_a_loss_of_leases_is_asked_for_again() {
+    let world = World::new();
+    let mut read = begin_read(&world, 1).await;
+    world.clock.advance(world::TERM);
+    world.renew();
+    let late = reply(0, vec![grant(1, DATA, 3)]);
+    assert_eq!(read.judge(&late), Verdict::AskAgain);
+    read.again().await;
+    assert_eq!(read.judge(&late), Verdict::Deliver);
+}
+
+#[tokio::test]
+async fn a_read_behind_the_pass_goes_on_after_the_approval() {
+    let world = World::new();
+    fill(&world, 1, 3).await;
+    world.other.block(handle(1));
+    world.recall(1, 5, 1, DATA, &[]);
+    let engine = world.engine.clone();
+    let parked = tokio::spawn(async move {
+        let read = engine.page_read(handle(1), 1 << 30, 4096, Mode::Read);
+        read.await.map(drop)
+    });
+    tokio::task::yield_now().await;
+    assert!(!parked.is_finished());
+    world.other.free(&handle(1));
+    world.other.wait_for(&approve(1));
+    parked.await.expect("no panic").expect("sent");
+}
+
+#[tokio::test]
+async fn a_read_that_a_drop_is_stuck_on_is_sent() {
+    let world = World::new();
+    fill(&world, 1, 3).await;
+    world.other.block(handle(1));
+    world.recall(1, 5, 1, DATA, &[]);
+    eventually("the drop begins", || world.other.begun() == 1);
+    world.clock.advance(std::time::Duration::from_millis(1));
+    let clock = world.clock.clone();
+    let engine = world.engine.clone();
+    let read = tokio::spawn(async move { engine.page_read(handle(1), 0, 4096, Mode::Read).await });
+    tokio::task::yield_now().await;
+    assert!(!read.is_finished(), "the drop may be over soon");
+    clock.advance(std::time::Duration::from_millis(10));
+    let mut read = read.await.expect("no panic").expect("sent");
+    // It owes the approval, so the server grants nothing.
+    assert_eq!(read.judge(&reply(0, Vec::new())), Verdict::Deliver);
+    drop(read);
+    world.other.free(&handle(1));
+    world.other.wait_for(&approve(1));
+    let drops = world.other.told();
+    let drops = drops.iter().filter(|t| matches!(t, Told::DropPages(..)));
+    assert_eq!(drops.count(), 2, "what it brought is dropped again");
+}
+
+#[tokio::test]
+async fn an_own_change_drops_what_it_covers_before_it_is_sent() {
+    let world = World::new();
+    world.getattr(1, 3);
+    fill(&world, 1, 4).await;
+    let scope = ChangeScope::default().pages(handle(1), PageChange::Drop(Span::new(0, 10)));
+    let change = world.engine.own_change(scope).await.expect("dropped");
+    assert_eq!(change.dropped(), vec![handle(1)]);
+    let expected = vec![
+        Told::DropAttrs(handle(1)),
+        Told::DropPages(handle(1), 0, 4096),
+    ];
+    assert_eq!(world.other.told(), expected);
+    assert!(world.getattr(1, 5).is_zero(), "unanswered");
+    change.finish(&mut changed(7)).await;
+    assert!(world.getattr(1, 6).is_zero(), "read before the change");
+    assert!(!world.getattr(1, 8).is_zero());
+}
+
+#[tokio::test]
+async fn reads_of_the_range_wait_for_the_answer_of_an_own_change() {
+    let world = World::new();
+    let scope = ChangeScope::default().pages(handle(1), PageChange::Drop(Span::new(0, 10)));
+    let change = world.engine.own_change(scope).await.expect("dropped");
+    let engine = world.engine.clone();
+    let parked = tokio::spawn(async move {
+        let read = engine.page_read(handle(1), 0, 4096, Mode::Read);
+        read.await.map(drop)
+    });
+    let elsewhere = world.engine.page_read(handle(1), 4096, 4096, Mode::Read);
+    drop(elsewhere.await.expect("sent"));
+    assert!(!parked.is_finished());
+    change.finish(&mut changed(7)).await;
+    parked.await.expect("no panic").expect("sent");
+}
+
+#[tokio::test]
+async fn under_a_write_lease_pages_go_when_the_change_is_answered() {
+    let world = World::new();
+    let mut read = world
+        .engine
+        .page_read(handle(1), 0, 4096, Mode::Write)
+        .await
+        .expect("sent");
+    let lease = leasefs_protocol::Grant {
+        mode: Mode::Write,
+        ..grant(1, DATA, 3)
+    };
+    assert_eq!(read.judge(&reply(0, vec![lease])), Verdict::Deliver);
+    drop(read);
+    let scope = ChangeScope::default().pages(handle(1), PageChange::Drop(Span::new(0, 10)));
+    let change = world.engine.own_change(scope).await.expect("at once");
+    assert_eq!(world.other.told(), Vec::new());
+    change.finish(&mut changed(7)).await;
+    assert_eq!(
+        world.other.told(),
+        vec![Told::DropPages(handle(1), 0, 4096)]
+    );
+}
+
+#[tokio::test]
+async fn a_truncation_waits_for_no_page_that_may_be_dirty() {
+    let world = World::new();
+    fill(&world, 1, 3).await;
+    world.other.block(handle(1));
+    let truncate =
+        |stores| ChangeScope::default().pages(handle(1), PageChange::Truncate { stores });
+    let change = world
+        .engine
+        .own_change(truncate(true))
+        .await
+        .expect("at once");
+    change.finish(&mut changed(7)).await;
+    assert_eq!(world.other.begun(), 0);
+    let engine = world.engine.clone();
+    let waits = tokio::spawn(async move { engine.own_change(truncate(false)).await });
+    tokio::task::yield_now().await;
+    eventually("clean pages go first", || world.other.begun() == 1);
+    assert!(!waits.is_finished());
+    world.other.free(&handle(1));
+    drop(waits.await.expect("no panic").expect("dropped"));
+}
+
+#[tokio::test]
+async fn a_drop_that_never_ends_ends_the_mount() {
+    let world = World::new();
+    fill(&world, 1, 3).await;
+    world.other.block(handle(1));
+    world.recall(1, 5, 1, DATA, &[]);
+    eventually("the drop begins", || world.other.begun() == 1);
+    for _ in 0..8 {
+        assert!(!world.other.told().contains(&Told::End));
+        world.clock.advance(std::time::Duration::from_secs(5));
+        world.renew();
+    }
+    world.other.wait_for(&Told::End);
+    world.other.free(&handle(1));
+}
+
+#[tokio::test]
+async fn an_evicted_file_keeps_the_lease_of_its_pages() {
+    let world = World::with_budget(0);
+    fill(&world, 1, 3).await;
+    world.getattr(1, 4);
+    world.other.wait_for(&Told::Release(handle(1), ATTRS));
+    assert!(world.other.told().contains(&Told::DropAttrs(handle(1))));
+    assert_eq!(world.cache.lock().leases.held(&handle(1)), DATA);
+}
+
+#[tokio::test]
+async fn a_change_nobody_knows_the_outcome_of_spoils_replies_under_way() {
+    let world = World::new();
+    let asked = world.cache.ask();
+    let scope = ChangeScope::default().object(handle(1), ATTRS);
+    drop(world.engine.own_change(scope).await.expect("dropped"));
+    let grants = [grant(1, ATTRS, 9)];
+    let mut learned = world.cache.learn(asked, &grants);
+    assert!(learned.attr_for_kernel(&handle(1), &attr(1)).is_zero());
+}
+
+#[tokio::test]
+async fn a_client_out_of_contact_drops_everything_before_its_leases_end() {
+    let world = World::new();
+    world.getattr(1, 3);
+    world.lookup(2, b"a", 1, 4);
+    fill(&world, 1, 5).await;
+    // The keeper's last look before the leases end, without the test having to wait for it.
+    world
+        .clock
+        .advance(world::TERM - std::time::Duration::from_millis(900));
+    world.other.wait_for(&Told::DropPages(handle(1), 0, 4096));
+    let told = world.other.told();
+    assert!(told.contains(&Told::DropAttrs(handle(1))));
+    assert!(told.contains(&Told::ForgetNames));
+    assert!(world.cache.live().is_none());
+    assert_eq!(world.cache.status().leases, 0);
+}
+
+#[tokio::test]
+async fn after_a_suspend_nothing_is_used_although_the_term_goes_on() {
+    let world = World::new();
+    world.getattr(1, 3);
+    drop(world.cache.live());
+    world.clock.suspend(std::time::Duration::from_secs(1));
+    assert!(world.cache.live().is_none());
+    world.other.wait_for(&Told::DropAttrs(handle(1)));
+}
+
+#[tokio::test]
+async fn a_file_left_unclean_is_not_told_of_before_its_pages_are_gone() {
+    let world = World::new();
+    fill(&world, 1, 3).await;
+    world.other.block(handle(1));
+    world.clock.advance(world::TERM);
+    world.renew();
+    assert!(world.cache.is_unclean(&handle(1)));
+    assert!(world.getattr(1, 4).is_zero());
+    let tier = world
+        .cache
+        .live()
+        .and_then(|mut t| t.attr_for_kernel(&handle(1)));
+    assert_eq!(tier, None);
+    let engine = world.engine.clone();
+    let clean = tokio::spawn(async move { engine.clean(&handle(1)).await });
+    tokio::task::yield_now().await;
+    assert!(!clean.is_finished());
+    world.other.free(&handle(1));
+    clean.await.expect("no panic").expect("clean");
+    let tier = world
+        .cache
+        .live()
+        .and_then(|mut t| t.attr_for_kernel(&handle(1)));
+    assert!(tier.is_some());
+}
+
+#[tokio::test]
+async fn a_lease_that_could_not_be_reclaimed_takes_everything_with_it() {
+    let world = World::new();
+    world.getattr(1, 3);
+    fill(&world, 1, 4).await;
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    world.engine.0.lost(&[handle(1)], &[], done);
+    is_done.await.expect("done");
+    let told = world.other.told();
+    assert!(told.contains(&Told::DropAttrs(handle(1))));
+    assert!(told.contains(&Told::DropPages(handle(1), 0, 4096)));
+    assert_eq!(world.cache.status().leases, 0);
+}
+
+#[tokio::test]
+async fn shutting_down_takes_everything_and_then_is_approved() {
+    let world = World::new();
+    world.getattr(1, 3);
+    world.lookup(2, b"a", 1, 4);
+    fill(&world, 1, 5).await;
+    world.engine.recalled(Recall {
+        id: RecallId(9),
+        stamp: Stamp(6),
+        scope: Scope::Everything,
+    });
+    world.other.wait_for(&approve(9));
+    let told = world.other.told();
+    assert_eq!(told.last(), Some(&approve(9)));
+    assert!(told.contains(&Told::DropAttrs(handle(1))));
+    assert!(told.contains(&Told::ForgetNames));
+    assert!(told.contains(&Told::DropPages(handle(1), 0, 4096)));
+}
+
+#[test]
+fn the_approval_names_the_opens_it_gives_up() {
+    let world = World::new();
+    let caller = Caller::default();
+    let grants = [grant(1, ATTRS, 3)];
+    let asked = world.cache.ask();
+    let mut learned = world.cache.learn(asked, &grants);
+    assert!(learned.opened(&handle(1), &caller, OpenId(4)));
+    drop(learned);
+    assert!(!world.cache.close(&handle(1), OpenId(4)), "retained");
+    let reuse = |world: &World| {
+        world
+            .cache
+            .live()
+            .and_then(|mut t| t.reuse_open(&handle(1), &caller))
+    };
+    assert_eq!(reuse(&world), Some(OpenId(4)));
+    assert!(!world.cache.close(&handle(1), OpenId(4)));
+    world.recall(1, 5, 1, ATTRS, &[]);
+    assert_eq!(
+        world.other.told(),
+        vec![Told::Approve(RecallId(1), vec![OpenId(4)])]
+    );
+    assert_eq!(reuse(&world), None);
+}
+
+#[test]
+fn over_the_budget_the_longest_unused_is_evicted_and_its_lease_given_back() {
+    let world = World::with_budget(40 * 640);
+    for object in 1..=60 {
+        world.getattr(object, u64::from(object));
+    }
+    world.other.wait_for(&Told::Release(handle(1), ATTRS));
+    eventually("the budget is kept", || {
+        world.cache.status().bytes <= 40 * 640
+    });
+    let told = world.other.told();
+    let at = |what: &Told| told.iter().position(|t| t == what);
+    assert!(at(&Told::DropAttrs(handle(1))) < at(&Told::Release(handle(1), ATTRS)));
+    assert!(world.cache.status().leases >= 20);
+}
+
+#[tokio::test]
+async fn a_file_the_kernel_has_forgotten_gives_its_data_lease_back() {
+    let world = World::new();
+    fill(&world, 1, 3).await;
+    world.engine.forgotten(&handle(1), || true);
+    world.other.wait_for(&Told::Release(handle(1), DATA));
+}
+
+#[test]
+fn a_repeated_recall_is_approved_once_more_but_not_twice_at_once() {
+    let world = World::new();
+    let names = vec![RawName(b"a".to_vec())];
+    let again = Recall {
+        id: RecallId(1),
+        stamp: Stamp(5),
+        scope: Scope::Object {
+            object: handle(1),
+            parts: ATTRS,
+            names,
+        },
+    };
+    world.engine.recalled(again.clone());
+    world.engine.recalled(again);
+    assert_eq!(world.other.told(), vec![approve(1), approve(1)]);
+}

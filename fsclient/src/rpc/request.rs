@@ -1,0 +1,124 @@
+//! A request on its way through the session.
+
+use super::lanes::Lanes;
+use super::types::{Answer, Unsettled};
+use bytes::Bytes;
+use leasefs_protocol::{Caller, Handle, OpenId, Refusal, Request, RequestFrame, Seq};
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
+
+/// What a waiting caller is told.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
+pub(super) enum Outcome {
+    Answered(Answer),
+    GaveUp {
+        refusal: Refusal,
+        unsettled: Option<Unsettled>,
+    },
+}
+
+/// A request as its caller makes it.
+#[derive(Debug)]
+pub(super) struct New {
+    pub(super) caller: Caller,
+    pub(super) request: Request,
+    pub(super) payload: Bytes,
+    /// Of a change.
+    pub(super) change: Option<NewChange>,
+    /// `None` waits for ever.
+    pub(super) wait: Option<Wait>,
+    pub(super) pid: Option<u32>,
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Debug)]
+pub(super) struct NewChange {
+    /// Objects whose earlier unanswered changes it follows.
+    pub(super) touches: Vec<Handle>,
+    pub(super) dropped: Vec<Handle>,
+}
+
+/// How long a request waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    /// While the server is out of contact.
+    pub(super) silent: Instant,
+    /// While it is in contact.
+    pub(super) in_contact: Instant,
+}
+
+/// A frame to send, encoded outside of the table's lock.
+#[derive(Debug)]
+pub(super) struct ToSend {
+    pub(super) frame: Arc<RequestFrame>,
+    pub(super) payload: Bytes,
+}
+
+/// A request that has been taken in.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) send: ToSend,
+    pub(super) outcome: oneshot::Receiver<Outcome>,
+    /// Where to send it now; without connection it is sent with the next one.
+    pub(super) lanes: Option<Arc<Lanes>>,
+}
+
+/// A request that has not been taken in.
+#[derive(Debug)]
+pub(super) enum NotTaken {
+    Refused(Refusal),
+    /// Too many unanswered changes of the same objects.
+    NoRoom(Box<New>),
+}
+
+/// A request that waits, for `status`.
+#[derive(Clone, Debug)]
+pub(super) struct Waits {
+    pub(super) kind: &'static str,
+    pub(super) object: Option<Handle>,
+    pub(super) uid: u32,
+    pub(super) pid: Option<u32>,
+    pub(super) since: Instant,
+    pub(super) wait: Option<Wait>,
+}
+
+/// What a new connection starts with.
+#[derive(Debug, Default)]
+pub(super) struct Resend {
+    pub(super) cancels: Vec<Seq>,
+    pub(super) frames: Vec<ToSend>,
+}
+
+/// What became of a reply.
+#[derive(Debug, Default)]
+pub(super) struct Delivered {
+    /// An open that nobody waits for.
+    pub(super) orphan: Option<OpenId>,
+    /// A change has been answered.
+    pub(super) settled: bool,
+}
+
+/// The object a request names, for people.
+pub(super) fn object_of(request: &Request) -> Option<Handle> {
+    match request {
+        Request::Lookup { dir, .. }
+        | Request::Make { dir, .. }
+        | Request::Create { dir, .. }
+        | Request::Unlink { dir, .. }
+        | Request::Rmdir { dir, .. } => Some(*dir),
+        Request::GetAttr { object }
+        | Request::SetAttr { object, .. }
+        | Request::ReadLink { object }
+        | Request::Link { object, .. }
+        | Request::Open { object, .. }
+        | Request::StatFs { object }
+        | Request::Access { object, .. }
+        | Request::GetXattr { object, .. }
+        | Request::ListXattr { object }
+        | Request::SetXattr { object, .. }
+        | Request::RemoveXattr { object, .. } => Some(*object),
+        _ => None,
+    }
+}
