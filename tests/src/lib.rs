@@ -1,0 +1,41 @@
+//! How leasefs is shown to be right on real mounts.
+//!
+//! # What there is
+//! - [`lin`]: histories of operations stamped with `CLOCK_MONOTONIC`, and a checker for
+//!   linearizability. Pure.
+//! - [`coherence`]: programs that use several mounts of one export at once and have
+//!   every history checked. Binary: `leasefs-coherence DIR [DIR..] [--ops N] [--seed S]
+//!   [--family registers|appends|names|attributes]`. Any directories will do; on a local
+//!   file system, whose single reads are not atomic, add `--not-atomic`.
+//! - [`fsx2`]: random operations on one file against a model, read back through
+//!   read-only descriptors here and on a second mount. Binary: `leasefs-fsx2 DIR [DIR2]
+//!   [--ops N] [--seed S]`.
+//! - [`mounted`]: the harness that starts real daemons on real mounts, for the suites in
+//!   `tests/tests/`.
+//!
+//! # How to run it
+//! - The parts without mounts, in seconds: `cargo test -p leasefs-tests --lib`
+//! - The mounted suites (they need /dev/fuse and fusermount3; each test has its own
+//!   server): `cargo test -p leasefs-tests --test '*' -- --test-threads=1`, or one of them:
+//!   `cargo test -p leasefs-tests --test coherence -- --test-threads=1 --nocapture`
+//!   - `coherence`: the four families on three mounts; broken clients are noticed
+//!   - `fsx2`: the program above on two mounts
+//!   - `cached`: cached work sends nothing
+//!   - `frozen`: stopped, killed and cut-off clients cost others one term
+//!   - `restart`: the server is killed and started again
+//!   - `contention`: mounts in each other's way; nothing takes over a second
+//!   - `killable`: callers of a server that is gone can be killed, and end in time
+//!
+//! `LEASEFS_FSSERVER` and `LEASEFS_FSCLIENT` name daemons to test instead of those of this
+//! workspace (which are built first). Everything a run leaves behind on a failure is
+//! cleaned up, and its logs are printed. A failure of `coherence` or `fsx2` prints the
+//! seed; the same seed makes the same choices.
+
+pub mod clock;
+pub mod coherence;
+pub mod fsx2;
+pub mod lin;
+pub mod mapping;
+pub mod mounted;
+pub mod rng;
+pub mod sim;

@@ -1,0 +1,186 @@
+//! One temporary folder per test, and what must not be left of it.
+
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A temporary folder; [`Sandbox::clean`] removes it with all that uses it.
+#[derive(Debug)]
+pub struct Sandbox {
+    root: PathBuf,
+}
+
+impl Sandbox {
+    /// A fresh folder for the test `name`.
+    ///
+    /// # Panics
+    /// When it can't be made.
+    pub fn new(name: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let unique = format!("leasefs-test-{}-{number}-{name}", std::process::id());
+        let root = std::env::temp_dir().join(unique);
+        fs::create_dir(&root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
+        Self { root }
+    }
+
+    /// The folder itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The folder `name` in it, made if need be.
+    ///
+    /// # Panics
+    /// When it can't be made.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let path = self.root.join(name);
+        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        path
+    }
+
+    /// Unmounts and ends what still uses the folder, removes it, and tells what it
+    /// found: nothing, if all daemons have cleaned up after themselves.
+    pub fn clean(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for pid in processes_using(&self.root) {
+            left.push(format!("process {pid} ({})", command_line(pid)));
+            kill(pid);
+        }
+        for mount in mounts_below(&self.root).iter().rev() {
+            left.push(format!("mount {}", mount.display()));
+            unmount(mount);
+        }
+        if !mounts_below(&self.root).is_empty() {
+            left.push(format!("{} can't be unmounted", self.root.display()));
+        } else if let Err(error) = fs::remove_dir_all(&self.root) {
+            left.push(format!("{}: {error}", self.root.display()));
+        }
+        left
+    }
+
+    /// The last lines of every log in the folder.
+    pub fn log_tails(&self) -> String {
+        let mut tails = String::new();
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let mut logs: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        logs.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+        logs.sort();
+        for log in logs {
+            let text = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).into_owned();
+            let lines: Vec<&str> = text.lines().collect();
+            let from = lines.len().saturating_sub(TAIL);
+            tails.push_str(&format!("--- {} (last lines)\n", log.display()));
+            tails.push_str(&lines[from..].join("\n"));
+            tails.push('\n');
+        }
+        tails
+    }
+}
+
+const TAIL: usize = 40;
+
+/// The mount points at or below `path`, in the order in which they were mounted.
+pub fn mounts_below(path: &Path) -> Vec<PathBuf> {
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let lines = table.split(|byte| *byte == b'\n');
+    let points = lines
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
+        .map(unescape);
+    points.filter(|point| point.starts_with(path)).collect()
+}
+
+/// Undoes the octal escapes of /proc/self/mountinfo.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let code = after
+            .get(..3)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if first == b'\\' => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+/// Detaches a mount whatever state its daemon is in.
+pub(super) fn unmount(mount: &Path) {
+    let quiet = Command::new("fusermount3").arg("-uz").arg(mount).output();
+    if !quiet.is_ok_and(|output| output.status.success()) {
+        let _ = Command::new("umount").arg("-l").arg(mount).output();
+    }
+}
+
+fn kill(pid: u32) {
+    for signal in ["-KILL", "-CONT"] {
+        let _ = Command::new("kill")
+            .arg(signal)
+            .arg(pid.to_string())
+            .output();
+    }
+}
+
+/// Processes other than this one with the folder on their command line.
+fn processes_using(folder: &Path) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let folder = folder.as_os_str().as_bytes();
+    let uses = |pid: &u32| {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.windows(folder.len()).any(|part| part == folder)
+    };
+    pids.filter(|pid| *pid != std::process::id())
+        .filter(uses)
+        .collect()
+}
+
+fn command_line(pid: u32) -> String {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&arguments).replace('\0', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clean_folder_leaves_nothing() {
+        let sandbox = Sandbox::new("clean");
+        sandbox.folder("a/b");
+        assert_eq!(sandbox.clean(), Vec::<String>::new());
+        assert!(!sandbox.root().exists());
+    }
+
+    #[test]
+    fn a_process_that_is_left_is_ended_and_reported() {
+        let sandbox = Sandbox::new("left");
+        let script = format!("sleep 60 # {}", sandbox.root().display());
+        // Without a second command the shell would become the sleep.
+        let child = Command::new("sh")
+            .args(["-c", &format!("{script}\ntrue")])
+            .spawn();
+        let mut child = child.expect("a shell");
+        let left = sandbox.clean();
+        assert!(
+            left.iter().any(|line| line.contains("sleep 60")),
+            "{left:?}"
+        );
+        child.wait().expect("it has ended");
+    }
+
+    #[test]
+    fn mount_points_with_odd_names_are_understood() {
+        assert_eq!(unescape(br"/tmp/a\040b\134c"), Path::new("/tmp/a b\\c"));
+    }
+}

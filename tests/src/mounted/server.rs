@@ -1,0 +1,152 @@
+//! A running `fsserver`.
+
+use super::binaries::Binaries;
+use super::daemon::Daemon;
+use super::sandbox::Sandbox;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// How long a server may take to say that it serves.
+const START: Duration = Duration::from_secs(20);
+
+/// How a server is started.
+#[derive(Debug, Clone, Default)]
+pub struct ServerOptions {
+    /// `--term`, as on the command line; the server's default if `None`.
+    pub term: Option<String>,
+    /// `--identity`.
+    pub identity: Option<String>,
+    /// The directory to serve; a folder of the sandbox if `None`.
+    pub export: Option<PathBuf>,
+    /// Extra environment.
+    pub env: Vec<(String, String)>,
+}
+
+/// One export being served.
+#[derive(Debug)]
+pub struct Server {
+    /// The exported directory.
+    pub export: PathBuf,
+    /// Its state directory.
+    pub state: PathBuf,
+    /// Where it can be reached.
+    pub address: SocketAddr,
+    /// How it was started last.
+    pub options: ServerOptions,
+    /// Its process.
+    pub daemon: Daemon,
+    log_folder: PathBuf,
+}
+
+fn arguments(
+    export: &PathBuf,
+    state: &PathBuf,
+    listen: SocketAddr,
+    ticket: Option<PathBuf>,
+    options: &ServerOptions,
+) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec!["serve".into(), export.into()];
+    arguments.extend(["--state".into(), state.into()]);
+    arguments.extend(["--listen".into(), listen.to_string().into()]);
+    if let Some(file) = ticket {
+        arguments.extend(["--ticket-file".into(), file.into()]);
+    }
+    if let Some(term) = &options.term {
+        arguments.extend(["--term".into(), term.into()]);
+    }
+    if let Some(identity) = &options.identity {
+        arguments.extend(["--identity".into(), identity.into()]);
+    }
+    arguments
+}
+
+impl Server {
+    /// Serves the folder `export` of the sandbox on a port of the kernel's choice.
+    ///
+    /// # Panics
+    /// When it does not serve in time.
+    pub fn start(sandbox: &Sandbox, options: ServerOptions) -> Self {
+        let export = options.export.clone();
+        let export = export.unwrap_or_else(|| sandbox.folder("export"));
+        let state = sandbox.root().join("server-state");
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let log_folder = sandbox.root().to_owned();
+        let ticket = Some(log_folder.join("ticket"));
+        let arguments = arguments(&export, &state, listen, ticket, &options);
+        let program = &Binaries::get().server;
+        let mut daemon = Daemon::start("server", &log_folder, program, &arguments, &options.env);
+        let address = ready_address(&mut daemon);
+        Self {
+            export,
+            state,
+            address,
+            options,
+            daemon,
+            log_folder,
+        }
+    }
+
+    /// Starts it again on the same state and port, after it has ended.
+    ///
+    /// # Panics
+    /// When it does not serve in time.
+    pub fn start_again(&mut self) {
+        let arguments = arguments(&self.export, &self.state, self.address, None, &self.options);
+        let program = &Binaries::get().server;
+        self.daemon = Daemon::start(
+            "server",
+            &self.log_folder,
+            program,
+            &arguments,
+            &self.options.env,
+        );
+        assert_eq!(ready_address(&mut self.daemon), self.address);
+    }
+
+    /// A fresh ticket that leads to `address` (the server's, or a relay's).
+    ///
+    /// # Panics
+    /// When the server gives none.
+    pub fn ticket_for(&self, address: SocketAddr) -> String {
+        let trusted = self.options.identity.as_deref() == Some("trust");
+        let command: &[&str] = if trusted {
+            &["ticket", "--trust"]
+        } else {
+            &["ticket"]
+        };
+        let output = self.command(command);
+        let ticket = output.lines().find(|line| line.starts_with("leasefs://"));
+        let ticket = ticket.unwrap_or_else(|| panic!("no ticket in {output:?}"));
+        let (_, secret) = ticket
+            .split_once("/#")
+            .unwrap_or_else(|| panic!("no ticket: {ticket}"));
+        format!("leasefs://{address}/#{secret}")
+    }
+
+    /// The output of `fsserver COMMAND.. --state ..`.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn command(&self, command: &[&str]) -> String {
+        let mut call = Command::new(&Binaries::get().server);
+        let output = call.args(command).arg("--state").arg(&self.state).output();
+        let output = output.expect("fsserver can be started");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "fsserver {command:?} failed: {errors}"
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+fn ready_address(daemon: &mut Daemon) -> SocketAddr {
+    let line = daemon.line_with("ready ", START);
+    let address = line.trim_start_matches("ready ").trim();
+    address
+        .parse()
+        .unwrap_or_else(|error| panic!("{line:?}: {error}"))
+}

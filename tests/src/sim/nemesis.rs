@@ -1,0 +1,117 @@
+//! What goes wrong, and when.
+
+use super::cx::{Cx, Ev};
+use super::model::{MS, Nanos};
+use super::net::LinkId;
+
+/// Something breaks or is mended.
+#[derive(Clone, Copy, Debug)]
+pub enum Blow {
+    /// The next misfortune is chosen.
+    Choose,
+    /// A client's daemon is stopped for a while.
+    Freeze(usize, Nanos),
+    /// It goes on.
+    Thaw(usize),
+    /// A client's connection breaks; the network is well.
+    Break(usize),
+    /// A client can't reach the server for a while.
+    Part(usize, Nanos),
+    /// It can again.
+    Join(usize),
+    /// A client notices that its connection is gone.
+    Lost(usize, LinkId),
+    /// The threads of a client that drop pages stand still for a while.
+    Stall(usize, Nanos),
+    /// A client's daemon is killed; another mounts after a while.
+    Kill(usize, Nanos),
+    /// A client unmounts; another mounts after a while.
+    Unmount(usize, Nanos),
+    /// A client mounts.
+    Mount(usize),
+    /// The server's process is killed, for a while; `host_crashed`: with its host.
+    Crash {
+        /// For so long.
+        down_for: Nanos,
+        /// With its host.
+        host_crashed: bool,
+    },
+    /// The server ends in order, for a while.
+    ShutDown(Nanos),
+    /// The server starts.
+    Start {
+        /// After a crash of its host.
+        host_crashed: bool,
+    },
+}
+
+/// How rough a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// Mean time between two misfortunes.
+    pub pause: Nanos,
+    /// Chance of each kind, in the order of [`Weather::choose`].
+    pub weights: [usize; 8],
+}
+
+impl Weather {
+    /// The weather of a run.
+    pub fn any(cx: &mut Cx) -> Self {
+        let pause = [400, 1_000, 2_500, 6_000][cx.rng.below(4)] * MS;
+        let mut weights = [0; 8];
+        for weight in &mut weights {
+            *weight = [0, 1, 2, 4][cx.rng.below(4)];
+        }
+        Self { pause, weights }
+    }
+
+    /// No misfortunes.
+    pub fn calm() -> Self {
+        Self {
+            pause: 1_000 * MS,
+            weights: [0; 8],
+        }
+    }
+
+    /// The next misfortune, for some client.
+    pub fn choose(&self, cx: &mut Cx, clients: usize) -> Option<Blow> {
+        let total: usize = self.weights.iter().sum();
+        if total == 0 {
+            return None;
+        }
+        let mut pick = cx.rng.below(total);
+        let kind = self.weights.iter().position(|weight| {
+            let here = pick < *weight;
+            pick = pick.saturating_sub(*weight);
+            here
+        })?;
+        let client = cx.rng.below(clients);
+        let brief = (1 + cx.rng.below(300) as u64) * MS;
+        let long = (100 + cx.rng.below(4_000) as u64) * MS;
+        let any = if cx.rng.chance(50) { brief } else { long };
+        Some(match kind {
+            0 => Blow::Freeze(client, any),
+            1 => Blow::Break(client),
+            2 => Blow::Part(client, any),
+            3 => Blow::Stall(client, any),
+            4 => Blow::Kill(client, any),
+            5 => Blow::Unmount(client, brief),
+            6 => Blow::Crash {
+                down_for: any,
+                host_crashed: cx.rng.chance(15),
+            },
+            _ => Blow::ShutDown(brief),
+        })
+    }
+
+    /// Lets the next one come.
+    pub fn schedule(&self, cx: &mut Cx) {
+        // Misfortunes like company.
+        let most = match cx.rng.chance(35) {
+            true => self.pause / 10,
+            false => 3 * self.pause,
+        };
+        let wait = cx.rng.below(most as usize) as Nanos;
+        cx.after(wait, Ev::Blow(Blow::Choose));
+    }
+}

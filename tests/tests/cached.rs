@@ -1,0 +1,120 @@
+//! Cached work sends nothing.
+
+use leasefs_tests::mounted::{Mount, World, WorldOptions, within};
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const BIG: usize = 256 * 1024 * 1024;
+const FILES: usize = 1000;
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn fill_big(export: &Path) {
+    let block: Vec<u8> = (0..1024 * 1024u32)
+        .map(|index| (index % 251) as u8)
+        .collect();
+    let mut file = File::create(export.join("big")).expect("a file");
+    for _ in 0..BIG / block.len() {
+        std::io::Write::write_all(&mut file, &block).expect("room for the file");
+    }
+}
+
+fn read_all(path: &Path) -> u64 {
+    let mut file = File::open(path).expect("the file");
+    let mut buffer = vec![0; 1024 * 1024];
+    let mut sum = 0;
+    loop {
+        match file.read(&mut buffer).expect("a read") {
+            0 => return sum,
+            got => {
+                sum += buffer[..got]
+                    .iter()
+                    .map(|byte| u64::from(*byte))
+                    .sum::<u64>()
+            }
+        }
+    }
+}
+
+/// Does `work` once so that everything is cached, then again, and checks that the
+/// second time sent nothing and gave the same.
+fn second_time_sends_nothing<T: PartialEq + Send + std::fmt::Debug + 'static>(
+    mount: &Mount,
+    work: impl Fn() -> T + Send + Clone + 'static,
+) {
+    let (first, _) = within("the first time", LIMIT, work.clone());
+    let before = mount.settled_requests();
+    assert!(
+        before.total() > 0,
+        "the first time has sent nothing: are requests counted?"
+    );
+    let (second, took) = within("the second time", LIMIT, work);
+    let sent = mount.settled_requests().since(&before);
+    assert_eq!(
+        sent.total(),
+        0,
+        "the second time took {took:?} and sent {sent:?}"
+    );
+    assert_eq!(first, second);
+}
+
+#[test]
+fn reading_a_cached_256_mib_file_again_sends_nothing() {
+    let world = World::start_on("reread", &WorldOptions::mounts(1), fill_big);
+    let path = world.mount(0).path("big");
+    second_time_sends_nothing(world.mount(0), move || read_all(&path));
+}
+
+#[test]
+fn stat_of_1000_cached_files_again_sends_nothing() {
+    let world = World::start_on("restat", &WorldOptions::mounts(1), |export| {
+        fs::create_dir(export.join("many")).expect("a folder");
+        for number in 0..FILES {
+            fs::write(export.join("many").join(format!("f{number}")), b"x").expect("a file");
+        }
+    });
+    let folder: PathBuf = world.mount(0).path("many");
+    second_time_sends_nothing(world.mount(0), move || {
+        let sizes = (0..FILES).map(|number| {
+            fs::metadata(folder.join(format!("f{number}")))
+                .expect("the file")
+                .len()
+        });
+        sizes.collect::<Vec<_>>()
+    });
+}
+
+#[test]
+fn listing_a_cached_directory_and_asking_for_missing_names_again_sends_nothing() {
+    let world = World::start_on("relist", &WorldOptions::mounts(1), |export| {
+        fs::create_dir(export.join("some")).expect("a folder");
+        for number in 0..100 {
+            fs::write(export.join("some").join(format!("f{number}")), b"x").expect("a file");
+        }
+    });
+    let folder = world.mount(0).path("some");
+    second_time_sends_nothing(world.mount(0), move || {
+        let names = fs::read_dir(&folder).expect("the folder").count();
+        let missing = (0..100)
+            .filter(|n| !folder.join(format!("missing{n}")).exists())
+            .count();
+        (names, missing)
+    });
+}
+
+#[test]
+fn a_change_elsewhere_is_seen_after_all_this() {
+    let world = World::start_on("recall", &WorldOptions::mounts(2), |export| {
+        fs::write(export.join("f"), b"old").expect("a file");
+    });
+    let (here, there) = (world.mount(0).path("f"), world.mount(1).path("f"));
+    within("reads and a write", LIMIT, move || {
+        for _ in 0..3 {
+            assert_eq!(fs::read(&here).expect("the file"), b"old");
+        }
+        fs::write(&there, b"newer").expect("a write");
+        assert_eq!(fs::read(&here).expect("the file"), b"newer");
+        assert_eq!(fs::metadata(&here).expect("the file").len(), 5);
+    });
+}
