@@ -152,7 +152,9 @@ fn command_line(pid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::wait::eventually;
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_clean_folder_leaves_nothing() {
@@ -171,6 +173,13 @@ mod tests {
             .args(["-c", &format!("{script}\ntrue")])
             .spawn();
         let mut child = child.expect("a shell");
+        // The kernel lets `spawn` return before the new command line is there to be read.
+        let shows = || {
+            processes_using(sandbox.root())
+                .contains(&child.id())
+                .then_some(())
+        };
+        eventually("the command line", Duration::from_secs(5), shows, String::new);
         let left = sandbox.clean();
         assert!(
             left.iter().any(|line| line.contains("sleep 60")),
