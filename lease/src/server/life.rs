@@ -27,7 +27,9 @@ impl Core {
             return false;
         }
         // What was promised in an earlier life, for a longer term, is kept.
-        let expires = session.expires.max(Some(now + session.lease_time(&self.config)));
+        let expires = session
+            .expires
+            .max(Some(now + session.lease_time(&self.config)));
         self.set_expiry(sid, expires);
         true
     }

@@ -58,8 +58,6 @@ impl Mark {
 pub struct Admission {
     /// What of its answer may be cached.
     pub grants: Vec<Grant>,
-    /// Whether its answer renews the session.
-    pub renews: bool,
 }
 
 /// A read's admission, or its place in the queue.
@@ -87,7 +85,6 @@ pub struct Pending {
     leases: Arc<Leases>,
     op: OpId,
     admission: Option<oneshot::Receiver<Admitted>>,
-    renews: bool,
 }
 
 impl Pending {
@@ -96,7 +93,6 @@ impl Pending {
         self.admission = None;
         Some(Admission {
             grants: admitted.grants,
-            renews: self.renews,
         })
     }
 }
@@ -118,7 +114,7 @@ pub(super) fn enter(
 ) -> Entry {
     let (wake, mut admission) = oneshot::channel();
     let op = leases.new_op();
-    let renews = leases.with(|state, now| {
+    leases.with(|state, now| {
         let waiter = Waiter {
             label,
             is_change: false,
@@ -132,15 +128,13 @@ pub(super) fn enter(
             items,
         };
         state.step(&leases.progress, now, event);
-        state.renew(now, session)
     });
     match admission.try_recv() {
-        Ok(Admitted { grants, .. }) => Entry::Now(Admission { grants, renews }),
+        Ok(Admitted { grants, .. }) => Entry::Now(Admission { grants }),
         Err(_) => Entry::Later(Pending {
             leases: Arc::clone(leases),
             op,
             admission: Some(admission),
-            renews,
         }),
     }
 }
@@ -152,15 +146,12 @@ pub struct Finished {
     pub stamp: Stamp,
     /// What of the reply may be cached.
     pub grants: Vec<Grant>,
-    /// Whether the reply renews the session.
-    pub renews: bool,
 }
 
 /// A change in the lease core: waiting, then running. Withdrawn when dropped unfinished.
 #[derive(Debug)]
 pub struct Turn {
     leases: Arc<Leases>,
-    session: SessionId,
     op: OpId,
     label: OpLabel,
     number: u64,
@@ -180,7 +171,6 @@ impl Turn {
         let op = leases.new_op();
         let mut turn = Self {
             leases: Arc::clone(leases),
-            session,
             op,
             label,
             number: 0,
@@ -237,17 +227,13 @@ impl Turn {
     /// Ends the change. `wants` is what its reply shows and the client would cache.
     pub fn finish(mut self, wants: Vec<(Handle, Parts)>) -> Finished {
         self.finished = true;
-        let (leases, op, session) = (&self.leases, self.op, self.session);
+        let (leases, op) = (&self.leases, self.op);
         leases.with(|state, now| {
             state.stops(&leases.progress, op);
             let event = Event::FinishChange { op, wants };
             let outcome = state.step(&leases.progress, now, event);
             let (stamp, grants) = outcome.finished.unwrap_or_default();
-            Finished {
-                stamp,
-                grants,
-                renews: state.renew(now, session),
-            }
+            Finished { stamp, grants }
         })
     }
 }

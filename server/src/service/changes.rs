@@ -56,15 +56,13 @@ async fn run(server: Arc<Server>, session: Arc<Session>, seq: Seq, job: Job) {
 
 /// Keeps the answer of a change and sends it; those that followed it go on.
 pub async fn finish(server: &Arc<Server>, session: &Arc<Session>, seq: Seq, reply: Reply) {
-    let renews = reply.renews;
     let reply = Arc::new(reply);
     let (sink, ready) = session.finish(seq, Arc::clone(&reply));
     for (seq, job) in ready {
         start(server, session, seq, job);
     }
     if let Some(sink) = sink {
-        sink.send((*reply).clone(), bytes::Bytes::new(), renews)
-            .await;
+        sink.send((*reply).clone(), bytes::Bytes::new()).await;
     }
 }
 
@@ -81,7 +79,7 @@ async fn execute(call: &Call, seq: Seq, job: Job) -> Option<Reply> {
     );
     let inputs = match checked {
         Ok(inputs) => inputs,
-        Err(refusal) => return call.session.begin(seq).then(|| call.refused(refusal)),
+        Err(refusal) => return call.session.begin(seq).then(|| refused(refusal)),
     };
     let change = Change {
         call,
@@ -98,9 +96,7 @@ async fn execute(call: &Call, seq: Seq, job: Job) -> Option<Reply> {
         }
     }
     tracing::warn!(session = %call.session.id, %seq, "a change never found its names at rest");
-    call.session
-        .begin(seq)
-        .then(|| call.refused(Refusal::Stale))
+    call.session.begin(seq).then(|| refused(Refusal::Stale))
 }
 
 /// A change on its way.
@@ -152,7 +148,7 @@ impl Change<'_> {
 
     fn refuse(&self, refusal: Refusal) -> Step {
         match self.call.session.begin(self.seq) {
-            true => Step::Done(Box::new(self.call.refused(refusal))),
+            true => Step::Done(Box::new(refused(refusal))),
             false => Step::Never,
         }
     }
@@ -249,7 +245,6 @@ impl Change<'_> {
             Err(_) => Vec::new(),
         };
         Step::Done(Box::new(Reply {
-            renews: admission.renews,
             grants,
             result,
             ..refused(Refusal::Internal)
@@ -291,14 +286,10 @@ impl Change<'_> {
                 wants.push((handle, Parts::ATTRS));
             }
         }
-        let Finished {
-            stamp,
-            grants,
-            renews,
-        } = turn.finish(wants);
+        let Finished { stamp, grants } = turn.finish(wants);
         Reply {
             id: RequestId(0),
-            renews,
+            renews: false,
             stamp,
             grants,
             touched,

@@ -8,8 +8,8 @@ pub mod reads;
 
 use crate::records::Client;
 use crate::server::Server;
-use crate::session::{Origin, Session, refused};
-use leasefs_protocol::{Caller, Refusal, Reply};
+use crate::session::{Origin, Session};
+use leasefs_protocol::{Caller, Refusal};
 use leasefs_store::Identity;
 use std::fmt;
 use std::sync::Arc;
@@ -40,17 +40,5 @@ impl Call {
         self.server
             .store
             .identity(self.client.identity, &self.caller)
-    }
-
-    /// Whether an answer given now renews the session.
-    fn renew(&self) -> bool {
-        self.server.leases.renew(self.session.id)
-    }
-
-    fn refused(&self, refusal: Refusal) -> Reply {
-        Reply {
-            renews: self.renew(),
-            ..refused(refusal)
-        }
     }
 }

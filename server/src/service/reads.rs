@@ -68,7 +68,7 @@ pub fn begin(call: Call, request: Request) -> Result<Read, Box<Answer>> {
     let inputs = match checked {
         Ok(inputs) => inputs,
         Err(refusal) => {
-            let answer = answer(Err(refusal), Vec::new(), call.renew());
+            let answer = answer(Err(refusal), Vec::new());
             return Err(Box::new(answer));
         }
     };
@@ -78,10 +78,7 @@ pub fn begin(call: Call, request: Request) -> Result<Read, Box<Answer>> {
     };
     let Accesses { kind, reads, .. } = accesses(&request, &inputs.names, &targets);
     let entry = match reads.is_empty() {
-        true => Entry::Now(Admission {
-            grants: Vec::new(),
-            renews: call.renew(),
-        }),
+        true => Entry::Now(Admission { grants: Vec::new() }),
         false => server.leases.read(session.id, request.kind(), kind, reads),
     };
     Ok(Read {
@@ -114,7 +111,6 @@ impl Read {
         drop(latch);
         let admission = Admission {
             grants: std::mem::take(&mut admission.grants),
-            renews: admission.renews,
         };
         Some(settle(&self.call, told.map(Told::data), admission))
     }
@@ -131,13 +127,13 @@ impl Read {
 /// Puts the answer together. Where the object is gone its leases are given back, since no reply
 /// tells the client of them.
 fn settle(call: &Call, told: Result<Told, Refusal>, admission: Admission) -> Answer {
-    let Admission { mut grants, renews } = admission;
+    let Admission { mut grants } = admission;
     match told {
         Ok(told) => {
             grants.extend(told.grants);
             Answer {
                 payload: told.payload,
-                ..answer(Ok(told.response), grants, renews)
+                ..answer(Ok(told.response), grants)
             }
         }
         Err(refusal) => {
@@ -146,7 +142,7 @@ fn settle(call: &Call, told: Result<Told, Refusal>, admission: Admission) -> Ans
                 grants.clear();
             }
             // A refusal may be cached too: that there is no such xattr.
-            answer(Err(refusal), grants, renews)
+            answer(Err(refusal), grants)
         }
     }
 }
@@ -155,10 +151,10 @@ pub(super) fn is_gone(refusal: Refusal) -> bool {
     refusal == Refusal::Stale || refusal == Refusal::Host(libc::ESTALE as u16)
 }
 
-fn answer(result: Result<Response, Refusal>, grants: Vec<Grant>, renews: bool) -> Answer {
+fn answer(result: Result<Response, Refusal>, grants: Vec<Grant>) -> Answer {
     let reply = Reply {
         id: RequestId(0),
-        renews,
+        renews: false,
         stamp: Stamp(0),
         grants,
         touched: Vec::new(),

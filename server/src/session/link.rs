@@ -109,23 +109,27 @@ impl Link {
 pub struct Sink {
     id: RequestId,
     lane: Outbox,
+    renews: bool,
     _permit: Permit,
 }
 
 impl Sink {
-    /// Answers go to `lane`, for the request `id`.
-    pub fn new(id: RequestId, lane: Outbox, permit: Permit) -> Self {
+    /// Answers go to `lane`, for the request `id`. `renews`: whether its arrival renewed the
+    /// session. An answer given later must not: a client frozen while its change waited would
+    /// hold others up for two terms.
+    pub fn new(id: RequestId, lane: Outbox, permit: Permit, renews: bool) -> Self {
         Self {
             id,
             lane,
+            renews,
             _permit: permit,
         }
     }
 
-    /// Sends the answer. `renews` is of this moment, also where the answer is an old one.
-    pub async fn send(self, mut reply: Reply, payload: Bytes, renews: bool) {
+    /// Sends the answer, as that to this request.
+    pub async fn send(self, mut reply: Reply, payload: Bytes) {
         reply.id = self.id;
-        reply.renews = renews;
+        reply.renews = self.renews;
         let frame = OutFrame::new(&reply, payload).or_else(|error| {
             tracing::error!(%error, "an answer can't be sent");
             reply = Reply {

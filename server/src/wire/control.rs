@@ -141,9 +141,8 @@ impl Control {
             changes::start(&self.server, &self.session, seq, job);
         }
         if let Some(sink) = sink {
-            let renews = self.server.leases.renew(self.session.id);
             let reply = refused(Refusal::Cancelled);
-            tokio::spawn(sink.send(reply, bytes::Bytes::new(), renews));
+            tokio::spawn(sink.send(reply, bytes::Bytes::new()));
         }
         self.answer(&ToClient::Cancelled { seq, begun })
     }

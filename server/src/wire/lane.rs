@@ -8,7 +8,7 @@ use crate::session::answers::Arrival;
 use crate::session::{Job, Link, Origin, Permit, Place, Session, Sink, refused};
 use bytes::Bytes;
 use leasefs_protocol::limits::LISTING_PAGE;
-use leasefs_protocol::{Caller, Change, Refusal, Reply, Request, RequestFrame, RequestId};
+use leasefs_protocol::{Caller, Change, Refusal, Request, RequestFrame, RequestId};
 use leasefs_transport::{FrameReader, Outbox};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
@@ -92,7 +92,8 @@ impl Lane {
     }
 
     fn sink(&self, id: RequestId, permit: Permit) -> Sink {
-        Sink::new(id, self.out.clone(), permit)
+        let renews = self.server.leases.renew(self.session.id);
+        Sink::new(id, self.out.clone(), permit, renews)
     }
 
     /// What changes nothing is answered here if that can't block, else on an I/O thread.
@@ -164,19 +165,14 @@ impl Lane {
         match arrival {
             Arrival::Run(job) => changes::start(&self.server, &self.session, change.seq, job),
             Arrival::Held | Arrival::Attached => (),
-            Arrival::Repeat(reply, sink) => self.repeat((*reply).clone(), sink).await,
-            Arrival::Refuse(refusal, sink) => self.repeat(refused(refusal), sink).await,
+            Arrival::Repeat(reply, sink) => sink.send((*reply).clone(), Bytes::new()).await,
+            Arrival::Refuse(refusal, sink) => sink.send(refused(refusal), Bytes::new()).await,
             Arrival::Lost => {
                 let reply = refused(Refusal::Lost);
                 changes::finish(&self.server, &self.session, change.seq, reply).await;
             }
         }
         Ok(())
-    }
-
-    async fn repeat(&self, reply: Reply, sink: Sink) {
-        let renews = self.server.leases.renew(self.session.id);
-        sink.send(reply, Bytes::new(), renews).await;
     }
 }
 
@@ -194,8 +190,7 @@ fn size_of_answer(request: &Request) -> usize {
 }
 
 async fn send(sink: Sink, answer: reads::Answer) {
-    let renews = answer.reply.renews;
-    sink.send(answer.reply, answer.payload, renews).await;
+    sink.send(answer.reply, answer.payload).await;
 }
 
 /// Goes on with a request on an I/O thread, for as long as its connection lives.
@@ -216,6 +211,5 @@ async fn elsewhere(read: reads::Read, sink: Sink, link: Arc<Link>) {
 /// Answers a request that nothing else comes of.
 async fn fail(sink: Sink) {
     tracing::error!("a request failed inside");
-    sink.send(refused(Refusal::Internal), Bytes::new(), false)
-        .await;
+    sink.send(refused(Refusal::Internal), Bytes::new()).await;
 }

@@ -179,7 +179,12 @@ mod tests {
                 .contains(&child.id())
                 .then_some(())
         };
-        eventually("the command line", Duration::from_secs(5), shows, String::new);
+        eventually(
+            "the command line",
+            Duration::from_secs(5),
+            shows,
+            String::new,
+        );
         let left = sandbox.clean();
         assert!(
             left.iter().any(|line| line.contains("sleep 60")),
