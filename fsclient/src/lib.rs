@@ -11,3 +11,4 @@ pub mod nodes;
 pub mod ops;
 pub mod recall;
 pub mod rpc;
+pub mod writeback;

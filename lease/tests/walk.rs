@@ -4,7 +4,7 @@
 mod oracle;
 
 use leasefs_lease::server::{
-    Config, Core, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Reclaimed, Touch,
+    Config, Core, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Reclaimed, Touch, Wanted,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Handle, Mode, Parts, RawName, SessionId, Stamp};
@@ -275,7 +275,7 @@ impl Walk {
             },
             Step::Finish(at, parts) => Event::FinishChange {
                 op: pick(self.oracle.running(), at)?,
-                wants: (0..OBJECTS).map(|o| (object(o), parts)).collect(),
+                wants: (0..OBJECTS).map(|o| wanted(o, parts)).collect(),
             },
             Step::Withdraw(at) => Event::Withdraw {
                 op: pick(self.oracle.waiting(), at)?,
@@ -399,5 +399,13 @@ proptest! {
             }
             prop_assert_eq!(moved.poll_action(), None);
         }
+    }
+}
+
+/// Of the first object exclusively.
+fn wanted(o: u8, parts: Parts) -> Wanted {
+    match o {
+        0 => Wanted::write(object(o), parts & (Parts::ATTRS | Parts::DATA)),
+        _ => Wanted::read(object(o), parts),
     }
 }

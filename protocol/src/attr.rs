@@ -68,6 +68,26 @@ pub struct Attr {
     pub ctime: Timestamp,
 }
 
+impl Attr {
+    /// What tells this content from any later one.
+    pub fn version(&self) -> Version {
+        Version {
+            ctime: self.ctime,
+            size: self.size,
+        }
+    }
+}
+
+/// A file's content, as far as attributes tell: it has not changed while both stay the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct Version {
+    /// Last change of content or attributes.
+    pub ctime: Timestamp,
+    /// Size in bytes.
+    pub size: u64,
+}
+
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]

@@ -14,7 +14,7 @@ pub mod refusal;
 pub mod request;
 pub mod ticket;
 
-pub use attr::{Attr, DirEntry, FileKind, FsStat, SetAttr, SetTime, Timestamp};
+pub use attr::{Attr, DirEntry, FileKind, FsStat, SetAttr, SetTime, Timestamp, Version};
 pub use ids::{
     BootId, ExportId, Handle, KeyHash, OpenId, OpenToken, RecallId, RequestId, Seq, SessionId,
     Stamp,

@@ -45,6 +45,9 @@ pub enum Refusal {
     /// The change was under way when the server's process or host ended: its effect is unknown.
     #[error("answer lost, effect unknown")]
     Lost,
+    /// Buffered bytes came too late: their lease has ended and the file has changed since.
+    #[error("the file has changed since its lease ended")]
+    Changed,
     /// The change was cancelled before it began: it never happens.
     #[error("cancelled")]
     Cancelled,
@@ -80,7 +83,7 @@ impl Refusal {
             Self::CrossesFileSystem => errno::EXDEV,
             Self::Unsupported => errno::EOPNOTSUPP,
             Self::TooMany => errno::ENFILE,
-            Self::Lost | Self::Internal => errno::EIO,
+            Self::Lost | Self::Changed | Self::Internal => errno::EIO,
             Self::Cancelled => errno::EINTR,
             Self::TimedOut => errno::ETIMEDOUT,
         }

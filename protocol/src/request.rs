@@ -4,7 +4,7 @@
 //! order, matched by [`RequestId`]. The payload of a frame is the data of WRITE and SETXATTR on the
 //! way in, of READ, READLINK, GETXATTR and LISTXATTR on the way out.
 
-use crate::attr::{Attr, DirEntry, FsStat, SetAttr};
+use crate::attr::{Attr, DirEntry, FsStat, SetAttr, Version};
 use crate::ids::{Handle, OpenId, OpenToken, RequestId, Seq, Stamp};
 use crate::lease::Grant;
 use crate::name::RawName;
@@ -75,6 +75,36 @@ pub enum WriteAt {
     Offset(u64),
     /// At the end of the file, decided by the server (`O_APPEND`).
     Append,
+}
+
+/// Where the bytes of a WRITE come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub enum WriteKind {
+    /// From a caller that waits for the answer.
+    Through {
+        /// The client would buffer what follows: a Write lease on ATTRS and DATA comes with the
+        /// answer if nothing stands against it.
+        keep: bool,
+    },
+    /// From a page of a shared mapping, which the client's kernel keeps locked until the answer.
+    Page,
+    /// Buffered by the client under a Write lease. Where that has ended, refused with
+    /// [`Refusal::Changed`] unless the file still is this version.
+    Flush {
+        /// As the session's last operation on the file left it.
+        base: Version,
+    },
+}
+
+impl WriteKind {
+    /// Whether an approval the client owes may wait for it.
+    pub fn is_writeback(self) -> bool {
+        match self {
+            Self::Through { .. } => false,
+            Self::Page | Self::Flush { .. } => true,
+        }
+    }
 }
 
 /// What must be on the server's disk when the answer comes.
@@ -205,6 +235,8 @@ pub enum Request {
         umask: u32,
         /// As in `Open`, and `O_EXCL`.
         flags: u32,
+        /// A Write lease on ATTRS and DATA is wanted if the file is made.
+        keep: bool,
     },
     /// Ends opens.
     Close {
@@ -232,8 +264,8 @@ pub enum Request {
         kill_priv: bool,
         /// What must be durable when the answer comes.
         durability: Durability,
-        /// Written back from a page of a shared mapping: the page is locked until the answer.
-        writeback: bool,
+        /// Where it comes from.
+        kind: WriteKind,
     },
     /// Makes durable what was written to the object by anyone (`fsync`), also of directories.
     Commit {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use leasefs_protocol::request::{Durability, WriteAt};
+use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
 use leasefs_protocol::{OpenId, Request, RequestFrame, Response, Seq};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn append(open: OpenId) -> Request {
         at: WriteAt::Append,
         kill_priv: false,
         durability: Durability::None,
-        writeback: false,
+        kind: WriteKind::Through { keep: false },
     }
 }
 

@@ -182,6 +182,7 @@ async fn making_the_hidden_folder_recalls_the_roots_attributes_from_others() {
         mode: 0o100_644,
         umask: 0,
         flags: libc::O_RDWR as u32,
+        keep: false,
     };
     let reply = b.ask(create).await;
     let Ok(Response::Created { handle: file, .. }) = reply.result else {

@@ -12,6 +12,7 @@
 //! cached of it and closes its page gate in one step, so no reply can slip in between.
 
 mod clock;
+mod dirty;
 mod entry;
 mod learned;
 mod opens;
@@ -22,15 +23,18 @@ mod tables;
 mod tier;
 
 pub use clock::{Clock, SystemClock};
+pub use dirty::{Store, Stored, WriteError, Writer};
 pub use entry::{Dropped, Known, Listing};
 pub use learned::{Learned, ListingLease};
 pub use leasefs_lease::client::Asked;
 pub use status::{CacheStatus, Kind};
 pub use tier::Tier;
 
+pub(crate) use dirty::{Ended, Flushed, Round};
 pub(crate) use pages::{Outcome, Pages, Then};
 pub(crate) use state::{State, Work};
 
+use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Grant, Handle, OpenId};
 use status::Counters;
@@ -114,6 +118,23 @@ impl Cache {
     /// it before the recall engine's `clean`.
     pub fn is_unclean(&self, object: &Handle) -> bool {
         self.lock().pages.is_unclean(object)
+    }
+
+    /// Bytes of a file that are buffered here, if every one of them is.
+    pub fn read_stored(&self, object: &Handle, offset: u64, len: usize) -> Option<Bytes> {
+        let mut state = self.lock();
+        let now = self.look(&mut state);
+        state.read_stored(now, object, offset, len)
+    }
+
+    /// Leaves closing a server's open to the flusher of the file; false if it isn't needed there.
+    pub fn close_when_clean(&self, object: &Handle, open: OpenId) -> bool {
+        self.lock().close_when_clean(object, open)
+    }
+
+    /// Whether the file has bytes that the server may not have.
+    pub fn is_dirty(&self, object: &Handle) -> bool {
+        self.lock().dirty.contains(object)
     }
 
     /// For `fsclient status`.

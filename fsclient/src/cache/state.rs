@@ -1,6 +1,7 @@
 //! Everything that must change together: leases, what is cached under them, and what of it
 //! the kernel may hold.
 
+use super::dirty::Dirty;
 use super::entry::{Dropped, Known};
 use super::pages::{Outcome, Pages, Then};
 use super::tables::Tables;
@@ -25,6 +26,7 @@ pub(crate) struct State {
     pub leases: Leases,
     pub tables: Tables,
     pub pages: Pages,
+    pub dirty: Dirty,
     /// The server process that stamps and recall numbers are of.
     pub process: Option<BootId>,
     /// What a loss of all leases has left to be done, by whoever comes first.
@@ -40,6 +42,7 @@ impl State {
             leases: Leases::new(),
             tables: Tables::new(),
             pages: Pages::default(),
+            dirty: Dirty::default(),
             process: None,
             swept: None,
             idle: Vec::new(),
@@ -103,6 +106,20 @@ impl State {
             }
         }
         Some(dropped)
+    }
+
+    /// Files whose buffered bytes a recall waits for.
+    pub fn recalled_dirty(&self, recall: &Recall) -> Vec<Handle> {
+        let content = Parts::ATTRS | Parts::DATA;
+        match &recall.scope {
+            Scope::Everything => self.dirty.objects(),
+            Scope::Object { object, parts, .. }
+                if parts.intersects(content) && self.dirty.contains(object) =>
+            {
+                vec![*object]
+            }
+            Scope::Object { .. } => Vec::new(),
+        }
     }
 
     /// Files whose pages a recall covers.

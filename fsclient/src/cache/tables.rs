@@ -38,6 +38,11 @@ impl Tables {
         }
     }
 
+    /// As [`Tables::attr`], without counting as a use.
+    pub fn peek_attr(&self, _: &Live<'_>, object: &Handle) -> Option<Attr> {
+        self.objects.get(object)?.attr
+    }
+
     pub fn attr(&mut self, _: &Live<'_>, object: &Handle) -> Option<Attr> {
         self.used(object)?.attr
     }

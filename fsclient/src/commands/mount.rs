@@ -28,6 +28,9 @@ pub(super) struct MountArgs {
     /// 2m, or `hard` to wait for ever
     #[arg(long, default_value = "60s", value_parser = parse_timeout)]
     timeout: TimeoutArg,
+    /// Buffer writes here for up to a second where no other mount uses the file; `fsync` waits
+    #[arg(long)]
+    write_back: bool,
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
@@ -71,6 +74,7 @@ pub(super) fn run(args: MountArgs) -> Result<(), String> {
         dir,
         state: state.path().to_owned(),
         timeout: args.timeout.0,
+        write_back: args.write_back,
         read_only: args.read_only,
     };
     if args.foreground {

@@ -9,6 +9,7 @@ use crate::nodes::Nodes;
 use crate::ops::{Ops, Owner};
 use crate::recall::Engine;
 use crate::rpc::{Config, ConnectError, Event, Rpc, Timeout};
+use crate::writeback::Writeback;
 use leasefs_protocol::control::Welcome;
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::{ServerAddr, Source};
@@ -29,6 +30,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Assembled {
     pub(super) rpc: Rpc,
     pub(super) mounted: Mounted,
+    pub(super) writeback: Writeback,
     /// `HOST:PORT:/SUBDIR`.
     pub(super) source: String,
     cache: Arc<Cache>,
@@ -87,12 +89,14 @@ pub(super) async fn assemble(
     }
     let nodes = Arc::new(Nodes::new(welcome.root));
     let kernel = Arc::new(Kernel::new(nodes.clone()));
-    let server = Arc::new(rpc.clone());
+    let writeback = Writeback::new(cache.clone(), rpc.clone(), runtime.clone());
+    let server = Arc::new(writeback.clone());
     let engine = Engine::new(cache.clone(), kernel.clone(), server, job.timeout);
     tokio::spawn(engine.clone().run(received));
     let ops = Ops::new(
         rpc.clone(),
         engine,
+        (writeback.clone(), job.write_back),
         (nodes, kernel.clone()),
         welcome.identity,
         owner(),
@@ -101,6 +105,7 @@ pub(super) async fn assemble(
     Ok(Assembled {
         rpc,
         mounted,
+        writeback,
         source,
         cache,
         state_dir: job.state.clone(),

@@ -15,6 +15,8 @@ pub struct Job {
     pub state: PathBuf,
     /// How long requests wait for a server that can't be reached; `None` for ever.
     pub timeout: Option<Duration>,
+    /// Writes are buffered under Write leases.
+    pub write_back: bool,
     /// No changes.
     pub read_only: bool,
 }

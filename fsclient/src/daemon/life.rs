@@ -101,6 +101,12 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
     let (asked, mut unmounts) = mpsc::channel(1);
     let guard = listener.serve(assembled.clone(), asked);
     until_unmounted(&assembled, &mut signals, &mut unmounts).await;
+    if timeout(WRITE_BACK, assembled.writeback.flush_all())
+        .await
+        .is_err()
+    {
+        tracing::error!("buffered writes could not be brought to the server");
+    }
     assembled.rpc.goodbye().await;
     tracing::info!(dir = %job.dir.display(), "unmounted");
     drop(guard);

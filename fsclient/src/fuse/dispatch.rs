@@ -1,7 +1,7 @@
 //! Every request of the kernel, handed on.
 
 use super::answer;
-use super::convert::{device_parts, node_id, set_time};
+use super::convert::{device_parts, errno, node_id, set_time};
 use super::init;
 use super::patience::patiently;
 use crate::ops::data::{At, Writing};
@@ -370,8 +370,11 @@ impl Filesystem for Dispatch {
     }
 
     /// Everything is at the server already: there is nothing to report.
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
+    fn flush(&self, _: &Request, _: INodeNo, file: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        match self.ops.flush(fh(file)) {
+            Ok(()) => reply.ok(),
+            Err(refusal) => reply.error(errno(refusal)),
+        }
     }
 
     fn release(

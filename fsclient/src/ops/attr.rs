@@ -107,6 +107,7 @@ impl Ops {
     /// The server's refusal.
     pub async fn getattr(&self, ask: &Ask, node: NodeId) -> Result<Known, Refusal> {
         let object = self.node(node)?.handle;
+        self.settle(ask, &object).await?;
         let cached = self
             .cache()
             .live()
@@ -170,6 +171,7 @@ impl Ops {
         set: SetAttr,
     ) -> Result<Known, Refusal> {
         let object = self.node(node)?.handle;
+        self.settle(ask, &object).await?;
         let set = self.owner.map_or(Ok(set), |owner| owner.check(set))?;
         let open = fh
             .and_then(|fh| self.opens.file(fh))

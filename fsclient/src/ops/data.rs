@@ -47,6 +47,14 @@ impl Writing {
         }
     }
 
+    /// Where it goes if it is kept here; `None` to the end of the file.
+    pub(super) fn offset_to_store(&self) -> Option<u64> {
+        match self.at() {
+            WriteAt::Append => None,
+            WriteAt::Offset(offset) => Some(offset),
+        }
+    }
+
     /// Which pages in the kernel it makes outdated.
     fn pages(&self) -> PageChange {
         let span = Span::new(self.offset, self.data.len() as u64);
@@ -95,6 +103,13 @@ impl Ops {
     /// The server's refusal.
     pub async fn read(&self, ask: &Ask, at: At, len: u32) -> Result<Bytes, Refusal> {
         let open = self.file(at.fh)?;
+        if let Some(data) = self
+            .cache()
+            .read_stored(&open.object, at.offset, len as usize)
+        {
+            return Ok(data);
+        }
+        self.settle(ask, &open.object).await?;
         let answer = self.ask_bytes(ask, &open, at.offset, len, Fill::Nothing);
         let (response, data) = answer.await?.into_response()?;
         done(&response)?;
@@ -108,6 +123,8 @@ impl Ops {
     pub async fn read_pages(&self, ask: &Ask, at: At, len: u32) -> Result<Filling, Refusal> {
         let open = self.file(at.fh)?;
         let (mut read, fill) = self.begin_read(ask, &open, at.offset, len).await?;
+        // Behind the gate: a write that comes later waits for this READ to be gone.
+        self.settle(ask, &open.object).await?;
         for _ in 0..MOST_ASKED {
             let answer = self.ask_bytes(ask, &open, at.offset, len, fill).await?;
             let refused = answer.reply.result.is_err();
@@ -178,12 +195,18 @@ impl Ops {
     /// The server's refusal.
     pub async fn write(&self, ask: &Ask, fh: Fh, writing: Writing) -> Result<u32, Refusal> {
         let open = self.file(fh)?;
+        if let Some(len) = self.buffer(ask, &open, &writing).await? {
+            return Ok(len);
+        }
+        if !writing.writeback {
+            self.settle(ask, &open.object).await?;
+        }
         let request = Request::Write {
             open: open.server,
             at: writing.at(),
             kill_priv: writing.kill_priv,
             durability: writing.durability(),
-            writeback: writing.writeback,
+            kind: self.kind(&writing),
         };
         let scope = ChangeScope::default().pages(open.object, writing.pages());
         let caller = open.caller.clone();
@@ -199,7 +222,11 @@ impl Ops {
     /// The server's refusal.
     pub async fn fsync(&self, ask: &Ask, fh: Fh, data_only: bool) -> Result<(), Refusal> {
         let open = match self.opens.file(fh) {
-            Some(open) => open.server,
+            Some(open) => {
+                self.settle(ask, &open.object).await?;
+                open.check_written()?;
+                open.server
+            }
             None => self.opens.dir(fh).ok_or(Refusal::BadOpen)?.server,
         };
         let durability = match data_only {
@@ -223,6 +250,7 @@ impl Ops {
         mode: u32,
     ) -> Result<(), Refusal> {
         let open = self.file(fh)?;
+        self.settle(ask, &open.object).await?;
         let request = Request::Fallocate {
             open: open.server,
             mode,
@@ -249,6 +277,7 @@ impl Ops {
         whence: u32,
     ) -> Result<u64, Refusal> {
         let open = self.file(fh)?;
+        self.settle(ask, &open.object).await?;
         let request = Request::Seek {
             open: open.server,
             offset,
@@ -267,6 +296,8 @@ impl Ops {
     /// The server's refusal.
     pub async fn copy_range(&self, ask: &Ask, from: At, to: At, len: u64) -> Result<u32, Refusal> {
         let (source, target) = (self.file(from.fh)?, self.file(to.fh)?);
+        self.settle(ask, &source.object).await?;
+        self.settle(ask, &target.object).await?;
         // FUSE counts the answer in 32 bits; the caller goes on from there.
         let len = len.min(u64::from(u32::MAX >> 1));
         let request = Request::CopyRange {

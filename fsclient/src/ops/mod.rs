@@ -5,6 +5,7 @@
 //! dispatcher threads call them. Everything that may wait is `async` and runs elsewhere.
 
 pub mod attr;
+mod buffered;
 pub mod caller;
 mod change;
 pub mod data;
@@ -22,6 +23,7 @@ use crate::cache::{Asked, Cache, Learned};
 use crate::nodes::{Node, NodeId, Nodes};
 use crate::recall::Engine;
 use crate::rpc::{self, Abandon, Answer, CallOptions, Rpc};
+use crate::writeback::Writeback;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::{Caller, FsStat, Grant, Refusal, Request, Response};
@@ -102,6 +104,9 @@ pub struct Ops {
     opens: Opens,
     identity: IdentityPolicy,
     owner: Option<Owner>,
+    writeback: Writeback,
+    /// Whether writes are buffered.
+    buffers: bool,
 }
 
 impl std::fmt::Debug for Ops {
@@ -111,11 +116,12 @@ impl std::fmt::Debug for Ops {
 }
 
 impl Ops {
-    /// The operations of a mount. `owner` is shown as the owner of everything where the server's
+    /// The operations of a mount. Writes are buffered if told so. `owner` is shown as the owner of everything where the server's
     /// policy is squash.
     pub fn new(
         rpc: Rpc,
         engine: Engine,
+        (writeback, buffers): (Writeback, bool),
         (nodes, kernel): (Arc<Nodes>, Arc<dyn KernelSide>),
         identity: IdentityPolicy,
         owner: Owner,
@@ -128,6 +134,8 @@ impl Ops {
             opens: Opens::default(),
             identity,
             owner: (identity == IdentityPolicy::Squash).then_some(owner),
+            writeback,
+            buffers,
         }
     }
 

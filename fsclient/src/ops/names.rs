@@ -65,6 +65,7 @@ impl Ops {
         let told = self.call(ask, Request::Lookup { dir, name: raw }).await?;
         match told.response {
             Response::Object { handle, attr } => {
+                let attr = self.settled_attr(ask, &handle, attr).await?;
                 self.nodes.search(parent);
                 let valid = {
                     let tells = self.tells_names(parent);
@@ -215,6 +216,7 @@ impl Ops {
         name: &[u8],
     ) -> Result<Entry, Refusal> {
         let object = self.node(node)?.handle;
+        self.settle(ask, &object).await?;
         let dir = self.changing(parent)?;
         let name = Name::new(name)?;
         let request = Request::Link {

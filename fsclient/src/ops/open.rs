@@ -8,6 +8,7 @@ use crate::nodes::NodeId;
 use crate::recall::ChangeScope;
 use bytes::Bytes;
 use leasefs_protocol::{Caller, Handle, Name, OpenId, Refusal, Request};
+use std::sync::Arc;
 
 /// An open as the kernel is told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,6 +213,7 @@ impl Ops {
             server,
             access,
             caller,
+            error: Arc::default(),
         });
         Opened {
             fh,
@@ -239,6 +241,7 @@ impl Ops {
             mode,
             umask,
             flags: servers_flags(flags),
+            keep: self.buffers && Access::of(flags).writes(),
         };
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let caller = self.caller(ask);
@@ -265,7 +268,7 @@ impl Ops {
     }
 
     pub(super) fn close(&self, object: &Handle, server: OpenId) {
-        if self.cache().close(object, server) {
+        if self.cache().close(object, server) && !self.cache().close_when_clean(object, server) {
             self.rpc.close(server);
         }
     }

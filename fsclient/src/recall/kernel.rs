@@ -1,6 +1,5 @@
 //! What the engine needs of the kernel, and what the server must be told.
 
-use crate::rpc::Rpc;
 use leasefs_protocol::{Approval, Handle, OpenId, Release};
 use std::io;
 
@@ -54,18 +53,6 @@ pub trait Server: Send + Sync + 'static {
     fn release(&self, releases: Vec<Release>);
     /// Closes an open.
     fn close(&self, open: OpenId);
-}
-
-impl Server for Rpc {
-    fn approve(&self, approvals: Vec<Approval>) {
-        Rpc::approve(self, approvals);
-    }
-
-    fn release(&self, releases: Vec<Release>) {
-        Rpc::release(self, releases);
-    }
-
-    fn close(&self, open: OpenId) {
-        Rpc::close(self, open);
-    }
+    /// Brings the buffered bytes of these files to the server, then calls back.
+    fn flush(&self, files: Vec<Handle>, then: Box<dyn FnOnce() + Send>);
 }

@@ -54,6 +54,7 @@ mod kernel;
 mod own;
 mod read;
 mod session;
+mod store;
 mod threads;
 
 pub use faults::{Fault, fault};
@@ -66,6 +67,7 @@ pub use leasefs_lease::client::{ChangeOf, Span, Verdict};
 use crate::cache::{Cache, Dropped, Outcome, State};
 use leasefs_lease::client::{PageGate, Step};
 use leasefs_protocol::{Handle, Parts, Refusal};
+use std::future::Future;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -124,6 +126,19 @@ impl Engine {
         }));
         keeper::start(&engine.0);
         engine
+    }
+
+    /// Waits for something as long as a request may wait in here.
+    ///
+    /// # Errors
+    /// [`Refusal::TimedOut`].
+    pub async fn in_time<T>(&self, wait: impl Future<Output = T>) -> Result<T, Refusal> {
+        match self.0.timeout {
+            None => Ok(wait.await),
+            Some(timeout) => tokio::time::timeout(timeout, wait)
+                .await
+                .map_err(|_| Refusal::TimedOut),
+        }
     }
 
     /// The cache whose leases it keeps.

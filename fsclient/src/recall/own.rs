@@ -54,6 +54,14 @@ impl ChangeScope {
         self.object(file, Parts::ATTRS)
     }
 
+    /// Bytes of a file alone: for what stays here for now.
+    pub fn only_pages(file: Handle, span: Span) -> Self {
+        Self {
+            changes: Vec::new(),
+            pages: Some((file, PageChange::Drop(span))),
+        }
+    }
+
     /// The objects covered.
     pub fn objects(&self) -> Vec<Handle> {
         self.changes.iter().map(|change| change.object).collect()
@@ -277,7 +285,7 @@ impl OwnChange {
     }
 
     /// Waits until no page older than the change is left in its range.
-    async fn close_gate(&mut self) {
+    pub(super) async fn close_gate(&mut self) {
         let (AtGate::Before(id) | AtGate::After(id)) = self.gate else {
             return;
         };

@@ -73,14 +73,26 @@ impl Inner {
         if !done {
             return;
         }
+        let inner = Arc::clone(self);
+        let owned = recall.clone();
+        let then = move || inner.drop_recalled(owned, singly, at_once.closes);
+        let dirty = self.cache.lock().recalled_dirty(recall);
+        match dirty.is_empty() {
+            true => then(),
+            false => self.server.flush(dirty, Box::new(then)),
+        }
+    }
+
+    /// The part of a recall that may block.
+    fn drop_recalled(self: Arc<Self>, recall: Recall, singly: Dropped, closes: Vec<OpenId>) {
         if singly.names.is_empty() {
-            self.drop_recalled_pages(recall, at_once.closes);
+            self.drop_recalled_pages(&recall, closes);
             return;
         }
-        let (inner, recall) = (Arc::clone(self), recall.clone());
+        let inner = Arc::clone(&self);
         self.threads.run(move || {
             if inner.drop_names(&singly) {
-                inner.drop_recalled_pages(&recall, at_once.closes);
+                inner.drop_recalled_pages(&recall, closes);
             }
         });
     }

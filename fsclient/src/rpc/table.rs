@@ -171,13 +171,7 @@ impl Table {
     /// What the kernel writes back follows nothing: it keeps pages locked until the answer, so the
     /// approval that an earlier change of another session waits for waits for it.
     fn after(&self, request: &Request, touches: &[Handle]) -> Vec<Seq> {
-        if matches!(
-            request,
-            Request::Write {
-                writeback: true,
-                ..
-            }
-        ) {
+        if matches!(request, Request::Write { kind, .. } if kind.is_writeback()) {
             return Vec::new();
         }
         let mut after: Vec<Seq> = touches

@@ -83,8 +83,8 @@ impl Leases {
             self.held += 1;
         }
         object.held |= current;
-        if current.contains(Parts::DATA) {
-            object.mode = object.mode.max(grant.mode);
+        if grant.mode == Mode::Write {
+            object.write |= current;
         }
         if current.is_empty() {
             self.remember(grant.object);
@@ -128,6 +128,14 @@ impl Leases {
     /// recall of it is approved.
     pub fn is_exclusive(&self, object: &Handle) -> bool {
         self.objects.get(object).is_some_and(Object::is_exclusive)
+    }
+
+    /// Whether what is written may be kept here for a while: nobody else even asks for the file's
+    /// data or attributes without recalling them, and no recall of them is open.
+    pub fn may_buffer(&self, object: &Handle) -> bool {
+        let content = Parts::ATTRS | Parts::DATA;
+        let known = self.objects.get(object);
+        self.everything == 0 && known.is_some_and(|o| o.write.contains(content))
     }
 
     /// Objects on which a lease is held.
@@ -225,6 +233,13 @@ impl Leases {
         }
     }
 
+    /// An own change that stays begun has taken effect so far: what older stamps say is outdated.
+    pub fn changed(&mut self, object: &Handle, parts: Parts, stamp: Stamp) {
+        if let Some(object) = self.objects.get_mut(object) {
+            object.act(parts, stamp);
+        }
+    }
+
     /// Gives parts of an object back unasked; `None` if none of them is held. What has been dropped
     /// before must not be cached from replies under way: the server takes back every grant up
     /// to the newest stamp seen.
@@ -271,12 +286,21 @@ impl Leases {
 
     /// Everything held, to be reclaimed from a restarted server.
     pub fn reclaim_list(&self) -> impl Iterator<Item = ReclaimLease> + '_ {
-        let held = self.objects.iter().filter(|(_, o)| !o.held.is_empty());
-        held.map(|(handle, object)| ReclaimLease {
-            object: *handle,
-            parts: object.held,
-            mode: object.mode,
-        })
+        let modes = |object: &Object| {
+            let read = object.held - object.write;
+            [(object.write, Mode::Write), (read, Mode::Read)]
+        };
+        let lease = |object: Handle, (parts, mode): (Parts, Mode)| ReclaimLease {
+            object,
+            parts,
+            mode,
+        };
+        let of_object = move |(handle, object): (&Handle, &Object)| {
+            let handle = *handle;
+            modes(object).map(|held| lease(handle, held))
+        };
+        let all = self.objects.iter().flat_map(of_object);
+        all.filter(|lease| !lease.parts.is_empty())
     }
 
     fn recall_everything(&mut self, stamp: Stamp) {
@@ -306,9 +330,7 @@ impl Leases {
         object.act(parts, stamp);
         let before = object.held;
         object.held = before - parts;
-        if parts.contains(Parts::DATA) {
-            object.mode = Mode::Read;
-        }
+        object.write = object.write - parts;
         if !before.is_empty() && object.held.is_empty() {
             self.held = self.held.saturating_sub(1);
         }

@@ -1,6 +1,6 @@
 //! What a session knows of its leases on one object.
 
-use leasefs_protocol::{Mode, Parts, Stamp};
+use leasefs_protocol::{Parts, Stamp};
 use std::collections::BTreeMap;
 
 /// The four parts singly, in the order of their slots.
@@ -14,8 +14,8 @@ pub(super) const MAX_NAMES: usize = 1024;
 pub(super) struct Object {
     /// Parts held.
     pub held: Parts,
-    /// Mode of DATA.
-    pub mode: Mode,
+    /// Those held in Write mode; a subset of `held`.
+    pub write: Parts,
     /// DATA was held exclusively and is being recalled: until the approval nobody else sees it.
     pub yielding: bool,
     /// Newest stamp seen.
@@ -40,7 +40,7 @@ impl Default for Object {
     fn default() -> Self {
         Self {
             held: Parts::NONE,
-            mode: Mode::Read,
+            write: Parts::NONE,
             yielding: false,
             seen: Stamp::default(),
             queued: false,
@@ -66,7 +66,7 @@ impl Object {
 
     /// Whether nobody else sees the data.
     pub fn is_exclusive(&self) -> bool {
-        self.yielding || (self.held.contains(Parts::DATA) && self.mode == Mode::Write)
+        self.yielding || self.write.contains(Parts::DATA)
     }
 
     /// Whether anything of `parts` is being recalled or changed.
@@ -170,9 +170,9 @@ impl Object {
 
     /// As [`Object::reset`], but what is held stays.
     pub fn reset_stamps(&mut self) {
-        let (held, mode) = (self.held, self.mode);
+        let (held, write) = (self.held, self.write);
         self.reset();
-        (self.held, self.mode) = (held, mode);
+        (self.held, self.write) = (held, write);
     }
 }
 

@@ -93,6 +93,36 @@ pub struct Touch {
     pub names: Vec<RawName>,
 }
 
+/// A lease that the sender of a change would have with its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Wanted {
+    /// The object.
+    pub object: Handle,
+    /// What the answer shows of it.
+    pub parts: Parts,
+    /// `Write` is given on all of `parts` or else as `Read`.
+    pub mode: Mode,
+}
+
+impl Wanted {
+    /// A Read lease.
+    pub fn read(object: Handle, parts: Parts) -> Self {
+        Self {
+            object,
+            parts,
+            mode: Mode::Read,
+        }
+    }
+
+    /// A Write lease.
+    pub fn write(object: Handle, parts: Parts) -> Self {
+        Self {
+            mode: Mode::Write,
+            ..Self::read(object, parts)
+        }
+    }
+}
+
 /// What happens to the core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
@@ -161,7 +191,7 @@ pub enum Event {
         /// The operation; ignored unless it has been admitted.
         op: OpId,
         /// What its reply shows and the client would cache.
-        wants: Vec<(Handle, Parts)>,
+        wants: Vec<Wanted>,
     },
     /// The operation never runs (cancelled, or gone with its session). Has no answer.
     Withdraw {

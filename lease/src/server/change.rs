@@ -1,6 +1,6 @@
 //! Changes: admitted, queued anew, finished, withdrawn.
 
-use super::api::{Action, OpId, OpState, ReadKind};
+use super::api::{Action, OpId, OpState, ReadKind, Wanted};
 use super::cover::{Cover, Want};
 use super::op::{Arrival, Kind, Need, Op, Order};
 use super::session::Sid;
@@ -153,7 +153,7 @@ impl Core {
         Some(op)
     }
 
-    pub(super) fn finish_change(&mut self, now: BootTime, id: OpId, wants: Vec<(Handle, Parts)>) {
+    pub(super) fn finish_change(&mut self, now: BootTime, id: OpId, wants: Vec<Wanted>) {
         let running = self.ops.get(&id).is_some_and(Op::is_running);
         let Some(op) = running.then(|| self.remove_op(id)).flatten() else {
             return;
@@ -172,15 +172,43 @@ impl Core {
         }
     }
 
-    fn grant_changer(&mut self, id: SessionId, wants: Vec<(Handle, Parts)>) -> Vec<Grant> {
+    fn grant_changer(&mut self, id: SessionId, wants: Vec<Wanted>) -> Vec<Grant> {
         let Some(sid) = self.sessions.alive(id) else {
             return Vec::new();
         };
-        let grant = |(handle, parts): (Handle, Parts)| {
-            let cover = Cover::parts(parts);
-            self.grant_read(sid, &handle, &cover)
+        let grant = |want: Wanted| {
+            let cover = Cover::parts(want.parts);
+            match want.mode {
+                Mode::Write if self.is_alone(sid, &want) => {
+                    let object = self.table.find_or_insert(&want.object);
+                    self.grant(sid, object, &cover, want.parts, Mode::Write)
+                }
+                Mode::Read | Mode::Write => self.grant_read(sid, &want.object, &cover),
+            }
         };
         wants.into_iter().filter_map(grant).collect()
+    }
+
+    /// Whether nobody else holds or waits for any of the parts.
+    fn is_alone(&self, sid: Sid, want: &Wanted) -> bool {
+        let cover = Cover::parts(want.parts);
+        let object = self.table.find(&want.object);
+        let busy = object.is_some_and(|o| self.ops_at(o).next().is_some());
+        let holders = object.and_then(|o| self.table.get(o)).map(|o| &o.holders);
+        let mut others = holders.into_iter().flatten().filter(|h| h.session != sid);
+        let shared = others.any(|h| h.parts.intersects(want.parts));
+        !want.parts.is_empty()
+            && !busy
+            && !shared
+            && self.grantable(sid, &want.object, &cover) == want.parts
+    }
+
+    /// Whether the session has the object's data to itself.
+    pub fn holds_write(&self, session: SessionId, handle: &Handle) -> bool {
+        let object = self.table.find(handle).and_then(|o| self.table.get(o));
+        let sid = self.sessions.find(session);
+        let holder = object.zip(sid).and_then(|(o, sid)| o.holder(sid));
+        holder.is_some_and(|h| h.write.contains(Parts::DATA))
     }
 
     /// A Read lease on as much of `cover` as nothing stands against.

@@ -229,7 +229,10 @@ impl Core {
             .grace
             .as_ref()
             .is_some_and(|g| g.hides_data(id, handle));
-        let logged = if by_grace { Parts::DATA } else { Parts::NONE };
+        let logged = match by_grace {
+            true => Parts::ATTRS | Parts::DATA,
+            false => Parts::NONE,
+        };
         (hidden | logged) & cover.leased()
     }
 }

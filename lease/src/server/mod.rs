@@ -31,7 +31,7 @@ mod turn;
 
 pub use api::{
     Action, Config, Event, Grace, LoggedWrites, OpId, OpState, ReadItem, ReadKind, RecallStatus,
-    ReclaimRefusal, Reclaimed, SessionStatus, Standing, Touch, Waiting,
+    ReclaimRefusal, Reclaimed, SessionStatus, Standing, Touch, Waiting, Wanted,
 };
 
 use crate::time::BootTime;

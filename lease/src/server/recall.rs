@@ -301,6 +301,17 @@ impl Core {
             .is_some_and(|s| s.everything.is_some())
     }
 
+    /// The session's unapproved recalls that concern the object.
+    pub fn recalls_of(&self, session: SessionId, handle: &Handle) -> Vec<RecallId> {
+        let Some(sid) = self.sessions.find(session) else {
+            return Vec::new();
+        };
+        let object = self.table.find(handle).and_then(|o| self.table.get(o));
+        let singly = object.into_iter().flat_map(|o| o.recalls_of(sid));
+        let everything = self.sessions.get(sid).and_then(|s| s.everything);
+        singly.chain(everything).collect()
+    }
+
     /// The session's unapproved recalls, in the order they were first sent: to be sent again,
     /// before anything else, on a new connection.
     pub fn open_recalls(&self, session: SessionId) -> Vec<Recall> {

@@ -4,7 +4,7 @@ use super::client::{Fault, object, whole};
 use super::wire::{Kind, Message, Value};
 use leasefs_lease::server::{
     Action, Config, Core, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Reclaimed,
-    Standing, Touch,
+    Standing, Touch, Wanted,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Grant, Parts, SessionId, Stamp};
@@ -219,7 +219,7 @@ impl Server {
         self.running.remove(&op);
         disk.value += 1;
         disk.journal.insert(parts_of(op));
-        let wants = vec![(object(), whole())];
+        let wants = vec![Wanted::read(object(), whole())];
         self.core.handle(NOW, Event::FinishChange { op, wants });
         self.act(disk, out);
     }

@@ -18,12 +18,17 @@ enum Item {
 
 const WHOLE: [Parts; 3] = [Parts::ATTRS, Parts::DATA, Parts::LISTING];
 
+fn parts_of(parts: Parts) -> impl Iterator<Item = Parts> {
+    WHOLE.into_iter().filter(move |part| parts.contains(*part))
+}
+
 #[derive(Clone, Debug, Default)]
 struct Client {
     /// When its own clock ends its leases.
     valid_until: BootTime,
     cached: BTreeMap<(Handle, Item), Stamp>,
-    stores: BTreeMap<Handle, Stamp>,
+    /// What it may have changed without anybody knowing.
+    stores: BTreeMap<(Handle, Parts), Stamp>,
     recalls: BTreeMap<RecallId, Recall>,
     newest: Stamp,
 }
@@ -280,12 +285,10 @@ impl Oracle {
         items: &[ReadItem],
     ) -> Result<(), String> {
         let fill = matches!(kind, ReadKind::FillPages | ReadKind::FillForStore);
-        for item in items
-            .iter()
-            .filter(|i| fill || i.parts.contains(Parts::DATA))
-        {
+        for item in items {
+            let parts = if fill { Parts::DATA } else { item.parts };
             let mut others = self.live(now).filter(|(id, _)| **id != session);
-            if let Some((writer, _)) = others.find(|(_, c)| c.stores.contains_key(&item.object)) {
+            if let Some((writer, _)) = others.find(|(_, c)| c.may_store(&item.object, parts)) {
                 return Err(format!("{session} reads what {writer} may have changed"));
             }
         }
@@ -315,12 +318,13 @@ impl Oracle {
         }
         let others = self.live(now).filter(|(id, _)| **id != session);
         for (other, client) in others {
-            let data = (grant.object, Item::Part(Parts::DATA));
             let conflict = match grant.mode {
-                Mode::Write => client.cached.contains_key(&data),
-                Mode::Read => {
-                    grant.parts.contains(Parts::DATA) && client.stores.contains_key(&grant.object)
-                }
+                Mode::Write => parts_of(grant.parts).any(|part| {
+                    client
+                        .cached
+                        .contains_key(&(grant.object, Item::Part(part)))
+                }),
+                Mode::Read => client.may_store(&grant.object, grant.parts),
             };
             if conflict {
                 return Err(format!("{grant:?} against {other}"));
@@ -334,12 +338,12 @@ impl Oracle {
 
 impl Client {
     fn cache(&mut self, grant: &Grant, items: &[ReadItem]) {
-        for part in WHOLE.into_iter().filter(|p| grant.parts.contains(*p)) {
+        for part in parts_of(grant.parts) {
             self.cached
                 .insert((grant.object, Item::Part(part)), grant.stamp);
-        }
-        if grant.mode == Mode::Write {
-            self.stores.insert(grant.object, grant.stamp);
+            if grant.mode == Mode::Write {
+                self.stores.insert((grant.object, part), grant.stamp);
+            }
         }
         if grant.parts.contains(Parts::NAMES) {
             let names = items.iter().filter(|i| i.object == grant.object);
@@ -364,9 +368,12 @@ impl Client {
         };
         self.cached
             .retain(|(object, item), at| *at >= stamp || !covered(object, item));
-        let data = Item::Part(Parts::DATA);
         self.stores
-            .retain(|object, at| *at >= stamp || !covered(object, &data));
+            .retain(|(object, part), at| *at >= stamp || !covered(object, &Item::Part(*part)));
+    }
+
+    fn may_store(&self, object: &Handle, parts: Parts) -> bool {
+        parts_of(parts).any(|part| self.stores.contains_key(&(*object, part)))
     }
 
     fn knows(&self, touch: &Touch) -> Option<&Item> {

@@ -1,6 +1,8 @@
 //! Words of the transcript language.
 
-use leasefs_lease::server::{Config, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Touch};
+use leasefs_lease::server::{
+    Config, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Touch, Wanted,
+};
 use leasefs_protocol::{Handle, Parts, RawName, RecallId, SessionId, Stamp};
 use std::time::Duration;
 
@@ -49,6 +51,15 @@ pub fn item(word: &str) -> (Handle, Parts, Vec<RawName>) {
         .filter(|n| !n.is_empty());
     let names = names.map(|n| RawName(n.as_bytes().to_vec())).collect();
     (object(name), parts(listed), names)
+}
+
+/// `F:AD` for reading, `F:AD!` for writing.
+fn wanted(word: &str) -> Wanted {
+    let (object, parts, _) = item(word.trim_end_matches('!'));
+    match word.ends_with('!') {
+        true => Wanted::write(object, parts),
+        false => Wanted::read(object, parts),
+    }
 }
 
 fn touches(words: &[&str]) -> Vec<Touch> {
@@ -126,7 +137,7 @@ pub fn event(words: &[&str]) -> Option<Event> {
             wants: split(rest, "wants")
                 .1
                 .iter()
-                .map(|w| (item(w).0, item(w).1))
+                .map(|word| wanted(word))
                 .collect(),
         },
         [number, "withdrawn"] => Event::Withdraw { op: op(number) },

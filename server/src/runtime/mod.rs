@@ -16,7 +16,7 @@ use leasefs_lease::server::{
     Config, Event, Grace, OpId, ReadItem, ReadKind, ReclaimRefusal, Reclaimed, Standing,
 };
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Grant, RecallId, Release, SessionId};
+use leasefs_protocol::{Grant, Handle, RecallId, Release, SessionId};
 use leasefs_transport::Outbox;
 use state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -147,6 +147,16 @@ impl Leases {
                 state.step(&self.progress, now, Event::Approve { session, recall });
             }
         });
+    }
+
+    /// The session's client has flushed what a recall of the object may wait for.
+    pub fn flushed(&self, session: SessionId, object: &Handle) {
+        self.with(|state, now| state.flushed(&self.progress, now, session, object));
+    }
+
+    /// Whether the session has the object's data to itself.
+    pub fn holds_write(&self, session: SessionId, object: &Handle) -> bool {
+        self.lock().holds_write(session, object)
     }
 
     /// The session's client has given leases back.

@@ -8,7 +8,7 @@ use leasefs_lease::server::{
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Push;
-use leasefs_protocol::{Grant, Recall, SessionId, Stamp};
+use leasefs_protocol::{Grant, Handle, Recall, SessionId, Stamp};
 use leasefs_transport::{OutFrame, Outbox};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -198,6 +198,23 @@ impl State {
         lease: Reclaimed,
     ) -> Result<(), ReclaimRefusal> {
         self.core.reclaim(now, session, lease)
+    }
+
+    /// Every recall that the flush may have been for stays alive.
+    pub fn flushed(
+        &mut self,
+        progress: &Progress,
+        now: BootTime,
+        session: SessionId,
+        object: &Handle,
+    ) {
+        for recall in self.core.recalls_of(session, object) {
+            self.step(progress, now, Event::Progress { session, recall });
+        }
+    }
+
+    pub fn holds_write(&self, session: SessionId, object: &Handle) -> bool {
+        self.core.holds_write(session, object)
     }
 
     pub fn all_quiet(&self) -> bool {

@@ -4,8 +4,8 @@
 
 use super::Leases;
 use super::state::{Admitted, OpLabel, Waiter};
-use leasefs_lease::server::{Event, OpId, ReadItem, ReadKind, Touch};
-use leasefs_protocol::{Grant, Handle, Parts, SessionId, Stamp};
+use leasefs_lease::server::{Event, OpId, ReadItem, ReadKind, Touch, Wanted};
+use leasefs_protocol::{Grant, Handle, SessionId, Stamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
@@ -225,7 +225,7 @@ impl Turn {
     }
 
     /// Ends the change. `wants` is what its reply shows and the client would cache.
-    pub fn finish(mut self, wants: Vec<(Handle, Parts)>) -> Finished {
+    pub fn finish(mut self, wants: Vec<Wanted>) -> Finished {
         self.finished = true;
         let (leases, op) = (&self.leases, self.op);
         leases.with(|state, now| {

@@ -8,10 +8,10 @@ use crate::caught::caught;
 use crate::runtime::{Finished, Turn};
 use crate::server::Server;
 use crate::session::{Job, Session, refused};
-use leasefs_lease::server::Touch;
-use leasefs_protocol::request::{Durability, O_TRUNC};
+use leasefs_lease::server::{Touch, Wanted};
+use leasefs_protocol::request::{Durability, O_TRUNC, WriteKind};
 use leasefs_protocol::{
-    Attr, Handle, Name, Parts, Refusal, Reply, Request, RequestId, Seq, Touched,
+    Attr, Handle, Name, Parts, Refusal, Reply, Request, RequestId, Response, Seq, Touched, Version,
 };
 use std::sync::Arc;
 
@@ -203,7 +203,7 @@ impl Change<'_> {
         // Pages that a kernel keeps locked until the answer; while a size changes it holds back
         // what it has to write.
         let writeback = match &self.job.request {
-            Request::Write { writeback, .. } => *writeback,
+            Request::Write { kind, .. } => kind.is_writeback(),
             Request::SetAttr { set, .. } => set.size.is_some(),
             _ => false,
         };
@@ -265,13 +265,67 @@ impl Change<'_> {
             return Step::Never;
         }
         let done = match server.records.change_begins(session.id, self.seq) {
+            Ok(()) if self.comes_too_late(targets) => Err(Refusal::Changed),
             Ok(()) => self.order().run(touches, targets).await,
             Err(error) => {
                 tracing::error!(%error, "a change can't be journalled");
                 Err(Refusal::Internal)
             }
         };
+        if self.flushes().is_some()
+            && let Some(object) = &targets.opened
+        {
+            server.leases.flushed(session.id, object);
+        }
         Step::Done(Box::new(self.reply(turn, touches, done)))
+    }
+
+    /// The version of the file that buffered bytes belong to.
+    fn flushes(&self) -> Option<Version> {
+        match &self.job.request {
+            Request::Write {
+                kind: WriteKind::Flush { base },
+                ..
+            } => Some(*base),
+            _ => None,
+        }
+    }
+
+    /// Whether bytes were buffered under a lease that has ended, and the file has changed since.
+    fn comes_too_late(&self, targets: &Targets) -> bool {
+        let (Some(base), Some(object)) = (self.flushes(), &targets.opened) else {
+            return false;
+        };
+        let server = &self.call.server;
+        if server.leases.holds_write(self.call.session.id, object) {
+            return false;
+        }
+        let found = server.store.getattr(object).map(|attr| attr.version());
+        found != Ok(base)
+    }
+
+    /// What its sender would have exclusively from now on. It is on record before the sender hears
+    /// of it.
+    fn wants_to_keep(&self, done: &Done) -> Option<Handle> {
+        let object = match (&self.job.request, &done.response) {
+            (
+                Request::Write {
+                    kind: WriteKind::Through { keep: true } | WriteKind::Flush { .. },
+                    ..
+                },
+                _,
+            ) => self.inputs.open.as_ref().map(|open| *open.handle())?,
+            (Request::Create { keep: true, .. }, Response::Created { handle, .. }) => *handle,
+            _ => return None,
+        };
+        let records = &self.call.server.records;
+        match records.write_lease(self.call.session.id, object) {
+            Ok(()) => Some(object),
+            Err(error) => {
+                tracing::error!(%error, "a write lease can't be journalled");
+                None
+            }
+        }
     }
 
     /// Ends the turn. Attributes of what was touched are read while it still lasts.
@@ -280,10 +334,15 @@ impl Change<'_> {
         let mut touched = Vec::new();
         if let Ok(done) = &done {
             touched = self.touched(touches, &done.known);
-            wants.extend(touched.iter().map(|t| (t.object, shown(touches, t.object))));
+            let read = |t: &Touched| Wanted::read(t.object, shown(touches, t.object));
+            wants.extend(touched.iter().map(read));
             let made = done.known.iter().map(|(handle, _)| *handle);
             for handle in made.filter(|h| touched.iter().all(|t| t.object != *h)) {
-                wants.push((handle, Parts::ATTRS));
+                wants.push(Wanted::read(handle, Parts::ATTRS));
+            }
+            if let Some(object) = self.wants_to_keep(done) {
+                wants.retain(|want| want.object != object);
+                wants.push(Wanted::write(object, Parts::ATTRS | Parts::DATA));
             }
         }
         let Finished { stamp, grants } = turn.finish(wants);

@@ -4,7 +4,7 @@ use super::{House, Running};
 use bytes::Bytes;
 use leasefs_protocol::control::{Hello, HelloRefusal, Push, ToClient, ToServer, Welcome};
 use leasefs_protocol::limits::PROTOCOL_VERSION;
-use leasefs_protocol::request::{Durability, Fill, Make, WriteAt};
+use leasefs_protocol::request::{Durability, Fill, Make, WriteAt, WriteKind};
 use leasefs_protocol::{
     Approval, Attr, Caller, Change, Handle, OpenId, RawName, Recall, Refusal, Reply, Request,
     RequestFrame, RequestId, Response, Seq, SessionId,
@@ -246,6 +246,7 @@ impl Client {
             mode: 0o100_644,
             umask: 0,
             flags: (libc::O_CREAT | flags) as u32,
+            keep: false,
         }
     }
 
@@ -303,7 +304,7 @@ pub fn write(open: OpenId, offset: u64) -> Request {
         at: WriteAt::Offset(offset),
         kill_priv: false,
         durability: Durability::None,
-        writeback: false,
+        kind: WriteKind::Through { keep: false },
     }
 }
 

@@ -2,7 +2,7 @@
 
 use leasefs_lease::client::Span;
 use leasefs_protocol::control::{ReclaimLease, Standing};
-use leasefs_protocol::request::{Fill, WriteAt};
+use leasefs_protocol::request::{Fill, WriteAt, WriteKind};
 use leasefs_protocol::{
     BootId, Change, Handle, Name, OpenId, RawName, Recall, RecallId, Release, Reply, Request,
     RequestId, Seq, SessionId, SetAttr,
@@ -209,7 +209,7 @@ impl Deed {
             at,
             kill_priv: false,
             durability: leasefs_protocol::request::Durability::None,
-            writeback: false,
+            kind: WriteKind::Through { keep: false },
         };
         let set = |object: Obj, set| Request::SetAttr {
             object: object.handle(),
@@ -239,6 +239,7 @@ impl Deed {
                 mode: 0o600,
                 umask: 0,
                 flags: EXCLUSIVE,
+                keep: false,
             },
             Self::Unlink(dir, name) => Request::Unlink {
                 dir: dir.handle(),

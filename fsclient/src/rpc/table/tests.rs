@@ -1,6 +1,6 @@
 use super::*;
 use crate::rpc::request::NewChange;
-use leasefs_protocol::request::{Durability, WriteAt};
+use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
 use leasefs_protocol::{Caller, OpenId, RawName, Request};
 
 const NOW: BootTime = BootTime::ZERO;
@@ -55,7 +55,7 @@ fn what_the_kernel_writes_back_follows_nothing_but_others_follow_it() {
         at: WriteAt::Offset(0),
         kill_priv: false,
         durability: Durability::None,
-        writeback: true,
+        kind: WriteKind::Page,
     };
     let written_back = table
         .take(

@@ -1,7 +1,7 @@
 //! Claims about what requests read and change.
 
 use super::*;
-use leasefs_protocol::request::{Durability, Make, WriteAt};
+use leasefs_protocol::request::{Durability, Make, WriteAt, WriteKind};
 use leasefs_protocol::{OpenId, RawName, SetAttr};
 
 fn handle(byte: u8) -> Handle {
@@ -94,6 +94,7 @@ fn create(flags: u32, named: Option<Handle>) -> Accesses {
         mode: 0o100_644,
         umask: 0,
         flags,
+        keep: false,
     };
     let targets = Targets {
         named,
@@ -130,7 +131,7 @@ fn every_change_of_data_changes_attributes_too() {
         at: WriteAt::Append,
         kill_priv: false,
         durability: Durability::None,
-        writeback: false,
+        kind: WriteKind::Through { keep: false },
     };
     let copy = Request::CopyRange {
         from: OpenId(2),

@@ -7,7 +7,7 @@ use crate::sim::net::{LinkId, Stream};
 use crate::sim::store::{Denoted, EEXIST, Errno};
 use fsserver::service::access::{Accesses, Names, Targets, accesses};
 use fsserver::session::answers::{Answers, Arrival};
-use leasefs_lease::server::{Event, OpId, Touch};
+use leasefs_lease::server::{Event, OpId, Touch, Wanted};
 use leasefs_protocol::{
     Handle, OpenId, OpenToken, Parts, Refusal, Reply, Response, Seq, SessionId, Touched,
 };
@@ -238,11 +238,11 @@ impl Server {
             wants.extend(
                 touched
                     .iter()
-                    .map(|t| (t.object, shown(&change.touches, t.object))),
+                    .map(|t| Wanted::read(t.object, shown(&change.touches, t.object))),
             );
             let made = made.map(|object| object.handle());
             let new = made.filter(|made| touched.iter().all(|t| t.object != *made));
-            wants.extend(new.map(|made| (made, Parts::ATTRS)));
+            wants.extend(new.map(|made| Wanted::read(made, Parts::ATTRS)));
         }
         self.running -= 1;
         self.step(cx, Event::FinishChange { op, wants });

@@ -1,0 +1,358 @@
+//! Files with bytes that the server doesn't have yet.
+//!
+//! A file is *dirty* from its first buffered write until the last of its bytes is answered. All
+//! that time it counts as being changed by an own change: its attributes are not cached, here or
+//! in the kernel, and whoever asks for them has it flushed first.
+
+use super::entry::Dropped;
+use super::state::State;
+use bytes::Bytes;
+use leasefs_lease::client::{Buffer, ChangeOf, Run};
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::{
+    Attr, Caller, Grant, Handle, OpenId, Parts, Refusal, Reply, Stamp, Version,
+};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{Notify, oneshot};
+
+/// What a descriptor must be told: bytes it wrote could not be brought to the server. Told once.
+#[derive(Debug, Default)]
+pub struct WriteError(Mutex<Option<Refusal>>);
+
+impl WriteError {
+    /// The first failure counts.
+    pub fn set(&self, refusal: Refusal) {
+        self.lock().get_or_insert(refusal);
+    }
+
+    /// What went wrong since it was asked last.
+    pub fn take(&self) -> Option<Refusal> {
+        self.lock().take()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Refusal>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A descriptor that writes.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    /// The server's number of its open.
+    pub open: OpenId,
+    /// Whose verdict allowed it.
+    pub caller: Caller,
+    /// Hears of failures.
+    pub error: Arc<WriteError>,
+}
+
+/// A write that its caller need not wait for.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// The file.
+    pub object: Handle,
+    /// First byte; `None` appends.
+    pub offset: Option<u64>,
+    /// The bytes.
+    pub data: Bytes,
+    /// Clear setuid and setgid bits.
+    pub kill_priv: bool,
+    /// On whose behalf.
+    pub writer: Writer,
+}
+
+/// What becomes of a [`Store`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// It is kept here.
+    Done {
+        /// The file was clean before.
+        first: bool,
+    },
+    /// Pages of the file in the kernel have to be dropped before.
+    Pages,
+    /// There is no room until something has been flushed.
+    Full,
+    /// It must go to the server.
+    Through,
+}
+
+#[derive(Debug)]
+struct File {
+    buffer: Buffer,
+    writers: Vec<Writer>,
+    /// Closed here; to be closed at the server once the file is clean.
+    closing: Vec<OpenId>,
+    /// Wait for the round under way, or else for the next.
+    this_round: Vec<oneshot::Sender<()>>,
+    /// Wait for the round after the one under way.
+    next_round: Vec<oneshot::Sender<()>>,
+    /// Some of the round under way has to be sent again.
+    again: bool,
+    /// Wakes the flusher before the bytes are old.
+    hurry: Arc<Notify>,
+}
+
+/// Requests that bring bytes to the server.
+#[derive(Debug)]
+pub struct Round {
+    /// What to write where.
+    pub runs: Vec<Run>,
+    /// Through which open.
+    pub writer: Writer,
+    /// Clear setuid and setgid bits.
+    pub kill_priv: bool,
+    /// What the file was before.
+    pub base: Version,
+}
+
+/// What became of a request of a round.
+#[derive(Debug)]
+pub enum Flushed {
+    /// Carried out; the file's attributes after it.
+    Answered(Reply, Option<Attr>),
+    /// To be sent again.
+    Again(Run),
+    /// Never to be carried out.
+    Failed(Refusal),
+}
+
+/// Follows from the end of a request, to be done without the lock.
+#[derive(Debug, Default)]
+pub struct Ended {
+    pub wake: Vec<oneshot::Sender<()>>,
+    pub closes: Vec<OpenId>,
+}
+
+/// All dirty files of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct Dirty {
+    files: HashMap<Handle, File>,
+    bytes: usize,
+}
+
+/// What a buffered write changes besides the bytes.
+fn attrs(object: Handle) -> [ChangeOf; 1] {
+    [ChangeOf {
+        object,
+        parts: Parts::ATTRS,
+        names: Vec::new(),
+    }]
+}
+
+/// Beyond this no host's limit is met here unknowingly: such writes go through.
+const MAX_END: u64 = 1 << 40;
+
+impl Dirty {
+    /// How many bytes are held.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the file has bytes that the server may not have.
+    pub fn contains(&self, object: &Handle) -> bool {
+        self.files.contains_key(object)
+    }
+
+    /// The dirty files.
+    pub fn objects(&self) -> Vec<Handle> {
+        self.files.keys().copied().collect()
+    }
+
+    fn count(&mut self, object: &Handle, change: impl FnOnce(&mut File)) {
+        if let Some(file) = self.files.get_mut(object) {
+            let before = file.buffer.bytes();
+            change(file);
+            self.bytes = self.bytes - before + file.buffer.bytes();
+        }
+    }
+}
+
+impl State {
+    /// Keeps a write here if a live Write lease allows it. `clear`: no page of its range is in the
+    /// kernel, nor can one come in. What the kernel has to drop goes into `dropped`.
+    pub fn store(
+        &mut self,
+        now: BootTime,
+        store: &Store,
+        (budget, clear): (usize, bool),
+        dropped: &mut Dropped,
+    ) -> Stored {
+        let object = store.object;
+        let Some(live) = self.session.witness(now) else {
+            return Stored::Through;
+        };
+        let attr = self.tables.peek_attr(&live, &object);
+        let known = self.dirty.files.get(&object);
+        let size = known.map(|file| file.buffer.size());
+        let Some(size) = size.or(attr.map(|attr| attr.size)) else {
+            return Stored::Through;
+        };
+        let offset = store.offset.unwrap_or(size);
+        let end = offset.saturating_add(store.data.len() as u64);
+        if !self.leases.may_buffer(&object) || end > MAX_END {
+            return Stored::Through;
+        }
+        if self.dirty.bytes + store.data.len() > budget {
+            return Stored::Full;
+        }
+        if !clear && self.pages.may_hold(&object) {
+            return Stored::Pages;
+        }
+        let first = known.is_none();
+        if first {
+            self.leases.begin_change(&attrs(object));
+            self.tables.drop_parts(&object, Parts::ATTRS, [], dropped);
+            let base = attr.map(|attr| attr.version()).unwrap_or_default();
+            self.dirty.files.insert(object, File::new(base));
+        }
+        self.dirty.count(&object, |file| {
+            file.buffer.put(offset, store.data.clone(), store.kill_priv);
+            file.written_by(&store.writer);
+        });
+        Stored::Done { first }
+    }
+
+    /// Bytes of a dirty file, if every one of them is here under a live lease.
+    pub fn read_stored(
+        &self,
+        now: BootTime,
+        object: &Handle,
+        offset: u64,
+        len: usize,
+    ) -> Option<Bytes> {
+        self.session.witness(now)?;
+        let file = self.dirty.files.get(object)?;
+        let lease = self.leases.may_buffer(object);
+        lease.then(|| file.buffer.read(offset, len)).flatten()
+    }
+
+    /// Waits for all bytes of the file that are here now; `None` if there are none.
+    pub fn wait_flushed(&mut self, object: &Handle) -> Option<oneshot::Receiver<()>> {
+        let file = self.dirty.files.get_mut(object)?;
+        let (tell, told) = oneshot::channel();
+        match file.buffer.is_flushing() && file.buffer.has_unsent() {
+            true => file.next_round.push(tell),
+            false => file.this_round.push(tell),
+        }
+        file.hurry.notify_one();
+        Some(told)
+    }
+
+    /// What wakes the flusher of a dirty file early.
+    pub fn hurry(&self, object: &Handle) -> Option<Arc<Notify>> {
+        Some(self.dirty.files.get(object)?.hurry.clone())
+    }
+
+    /// Begins a round. `None` if nothing waits to be sent.
+    pub fn begin_round(&mut self, object: &Handle, most: usize) -> Option<Round> {
+        let file = self.dirty.files.get_mut(object)?;
+        let writer = file.writers.last()?.clone();
+        let (base, kill_priv) = (file.buffer.base(), file.buffer.kill_priv());
+        let runs = file.buffer.begin_round(most);
+        (!runs.is_empty()).then_some(Round {
+            runs,
+            writer,
+            kill_priv,
+            base,
+        })
+    }
+
+    /// A request of a round has ended. A file that is clean then is forgotten.
+    pub fn flushed(&mut self, asked: super::Asked, object: &Handle, flushed: Flushed) -> Ended {
+        let (mut grants, mut after) = (Vec::<Grant>::new(), None);
+        match flushed {
+            Flushed::Answered(reply, attr) => {
+                let version = attr.map(|attr| attr.version());
+                self.dirty.count(object, |f| f.buffer.answered(version));
+                (grants, after) = (reply.grants, attr);
+                self.granted(asked, &grants);
+                self.leases.changed(object, Parts::ATTRS, reply.stamp);
+            }
+            Flushed::Again(run) => self.dirty.count(object, |file| {
+                file.buffer.again(&run);
+                file.again = true;
+            }),
+            Flushed::Failed(refusal) => self.dirty.count(object, |file| {
+                file.buffer.given_up();
+                file.writers.iter().for_each(|w| w.error.set(refusal));
+            }),
+        }
+        let ended = self.end_of_round(object);
+        if !self.dirty.contains(object)
+            && let Some(attr) = after
+        {
+            self.put_attr(asked, &grants, object, &attr);
+        }
+        ended
+    }
+
+    fn end_of_round(&mut self, object: &Handle) -> Ended {
+        let Some(file) = self.dirty.files.get_mut(object) else {
+            return Ended::default();
+        };
+        if file.buffer.is_flushing() {
+            return Ended::default();
+        }
+        if std::mem::take(&mut file.again) {
+            file.this_round.append(&mut file.next_round);
+            return Ended::default();
+        }
+        let mut ended = Ended {
+            wake: std::mem::take(&mut file.this_round),
+            closes: Vec::new(),
+        };
+        file.this_round = std::mem::take(&mut file.next_round);
+        if file.buffer.is_clean() {
+            ended.wake.append(&mut file.this_round);
+            ended.closes = std::mem::take(&mut file.closing);
+            self.dirty.files.remove(object);
+            self.leases
+                .end_change(&attrs(*object), Some(Stamp::default()));
+        }
+        ended
+    }
+
+    /// Closes a server's open once the file is clean; false if it need not wait.
+    pub fn close_when_clean(&mut self, object: &Handle, open: OpenId) -> bool {
+        let Some(file) = self.dirty.files.get_mut(object) else {
+            return false;
+        };
+        let writes = file.writers.iter().any(|w| w.open == open);
+        if writes {
+            file.closing.push(open);
+        }
+        writes
+    }
+
+    /// Takes out everything that no round has taken: it will not be flushed.
+    pub fn abandon(&mut self, object: &Handle, refusal: Refusal) -> (Vec<Run>, Ended) {
+        let mut runs = Vec::new();
+        self.dirty.count(object, |file| {
+            runs = file.buffer.take_unsent();
+            file.writers.iter().for_each(|w| w.error.set(refusal));
+        });
+        (runs, self.end_of_round(object))
+    }
+}
+
+impl File {
+    fn new(base: Version) -> Self {
+        Self {
+            buffer: Buffer::new(base),
+            writers: Vec::new(),
+            closing: Vec::new(),
+            this_round: Vec::new(),
+            next_round: Vec::new(),
+            again: false,
+            hurry: Arc::default(),
+        }
+    }
+
+    fn written_by(&mut self, writer: &Writer) {
+        if self.writers.iter().all(|known| known.open != writer.open) {
+            self.writers.push(writer.clone());
+        }
+    }
+}

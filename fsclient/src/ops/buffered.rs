@@ -1,0 +1,94 @@
+//! Writes that their callers need not wait for, and what has to wait for them.
+
+use super::data::Writing;
+use super::opens::{Fh, OpenFile, durability};
+use super::{Ask, Ops};
+use crate::cache::{Store, Stored};
+use crate::writeback::BUDGET;
+use leasefs_protocol::request::{Durability, WriteKind};
+use leasefs_protocol::{Attr, Handle, Refusal, Request};
+
+impl Ops {
+    /// Whether the caller of a write need not wait until the server has it.
+    fn may_buffer(&self, writing: &Writing) -> bool {
+        self.buffers && !writing.writeback && durability(writing.flags) == Durability::None
+    }
+
+    /// How a write is sent that isn't kept here.
+    pub(super) fn kind(&self, writing: &Writing) -> WriteKind {
+        match writing.writeback {
+            true => WriteKind::Page,
+            false => WriteKind::Through {
+                keep: self.may_buffer(writing),
+            },
+        }
+    }
+
+    /// Keeps a write here if its lease allows it; `None` if it must go to the server.
+    pub(super) async fn buffer(
+        &self,
+        ask: &Ask,
+        open: &OpenFile,
+        writing: &Writing,
+    ) -> Result<Option<u32>, Refusal> {
+        if !self.may_buffer(writing) {
+            return Ok(None);
+        }
+        let store = Store {
+            object: open.object,
+            offset: writing.offset_to_store(),
+            data: writing.data.clone(),
+            kill_priv: writing.kill_priv,
+            writer: open.writer(),
+        };
+        loop {
+            let stored = ask.unless_left(self.engine.store(&store, BUDGET)).await?;
+            self.writeback.stored(open.object, stored);
+            match stored {
+                Stored::Done { .. } => return Ok(Some(store.data.len() as u32)),
+                Stored::Through | Stored::Pages => return Ok(None),
+                Stored::Full => {
+                    let room = self.engine.in_time(self.writeback.room());
+                    ask.unless_left(room).await?;
+                }
+            }
+        }
+    }
+
+    /// Waits until the server has what is buffered of a file.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `Cancelled` if the caller leaves.
+    pub(super) async fn settle(&self, ask: &Ask, object: &Handle) -> Result<(), Refusal> {
+        if !self.cache().is_dirty(object) {
+            return Ok(());
+        }
+        let flushed = self.engine.in_time(self.writeback.flush(object));
+        ask.unless_left(flushed).await
+    }
+
+    /// The attributes of an object as they are with what is buffered of it.
+    pub(super) async fn settled_attr(
+        &self,
+        ask: &Ask,
+        object: &Handle,
+        attr: Attr,
+    ) -> Result<Attr, Refusal> {
+        if !self.cache().is_dirty(object) {
+            return Ok(attr);
+        }
+        self.settle(ask, object).await?;
+        let told = self.call(ask, Request::GetAttr { object: *object }).await?;
+        super::expect::attr_of(&told.response)
+    }
+
+    /// A descriptor is closed: it is told of a failure that is known by now.
+    ///
+    /// # Errors
+    /// Why bytes it wrote could not be brought to the server.
+    pub fn flush(&self, fh: Fh) -> Result<(), Refusal> {
+        self.opens
+            .file(fh)
+            .map_or(Ok(()), |open| open.check_written())
+    }
+}

@@ -1,0 +1,43 @@
+//! Writes that stay here for a while, under a Write lease.
+
+use super::{ChangeScope, Engine, Inner, Span};
+use crate::cache::{Dropped, Store, Stored};
+use leasefs_protocol::Refusal;
+
+impl Engine {
+    /// Keeps a write here if the lease allows it. When it is done, no page and no attribute older
+    /// than it is left in the kernel. `budget`: how many bytes all files together may have here.
+    ///
+    /// # Errors
+    /// [`Refusal::TimedOut`] if pages could not be dropped in time.
+    pub async fn store(&self, store: &Store, budget: usize) -> Result<Stored, Refusal> {
+        match self.0.store(store, budget, false) {
+            Stored::Pages => {}
+            stored => return Ok(stored),
+        }
+        let span = match store.offset {
+            Some(offset) => Span::new(offset, store.data.len() as u64),
+            None => Span::ALL,
+        };
+        let scope = ChangeScope::only_pages(store.object, span);
+        let mut change = self.own_change(scope).await?;
+        change.close_gate().await;
+        let stored = self.0.store(store, budget, true);
+        change.never_sent();
+        Ok(stored)
+    }
+}
+
+impl Inner {
+    fn store(&self, store: &Store, budget: usize, clear: bool) -> Stored {
+        let _dropping = self.dropping();
+        let mut dropped = Dropped::default();
+        let stored = {
+            let mut state = self.cache.lock();
+            let now = self.cache.look(&mut state);
+            state.store(now, store, (budget, clear), &mut dropped)
+        };
+        self.drop_at_once(&dropped);
+        stored
+    }
+}

@@ -1,0 +1,137 @@
+//! What a client has written to one file and not yet brought to the server.
+//!
+//! Bytes are brought in *rounds*: a round takes all that is there; what is written meanwhile
+//! belongs to the next. So no two requests under way overlap, and they may be carried out in any
+//! order. Whoever must know that his bytes are at the server waits for the round they are in.
+
+use super::extents::{Extents, Known, Run};
+use bytes::Bytes;
+use leasefs_protocol::Version;
+
+/// Bytes of one file that the server doesn't have, or may not have.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Buffer {
+    /// Written and not sent.
+    dirty: Extents,
+    /// Sent and not answered: the round under way.
+    sent: Extents,
+    /// Requests of the round that are not answered.
+    under_way: usize,
+    base: Version,
+    /// As the writer knows it.
+    size: u64,
+    kill_priv: bool,
+}
+
+impl Buffer {
+    /// Nothing is written yet to a file of this version.
+    pub fn new(base: Version) -> Self {
+        Self {
+            dirty: Extents::default(),
+            sent: Extents::default(),
+            under_way: 0,
+            base,
+            size: base.size,
+            kill_priv: false,
+        }
+    }
+
+    /// The file's size with all that is written.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// What the file was when the session's last operation on it was answered.
+    pub fn base(&self) -> Version {
+        self.base
+    }
+
+    /// Whether setuid and setgid bits go with the next bytes.
+    pub fn kill_priv(&self) -> bool {
+        self.kill_priv
+    }
+
+    /// How many bytes are held.
+    pub fn bytes(&self) -> usize {
+        self.dirty.bytes() + self.sent.bytes()
+    }
+
+    /// Whether the server has everything.
+    pub fn is_clean(&self) -> bool {
+        self.dirty.is_empty() && self.under_way == 0
+    }
+
+    /// Whether bytes wait that no round has taken.
+    pub fn has_unsent(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Whether a round is under way.
+    pub fn is_flushing(&self) -> bool {
+        self.under_way > 0
+    }
+
+    /// Takes in a write.
+    pub fn put(&mut self, offset: u64, data: Bytes, kill_priv: bool) {
+        self.size = self.size.max(offset.saturating_add(data.len() as u64));
+        self.kill_priv |= kill_priv;
+        self.dirty.put(offset, data);
+    }
+
+    /// The bytes from `offset` on, up to the file's end, if all of them are here.
+    pub fn read(&self, offset: u64, len: usize) -> Option<Bytes> {
+        let rest = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut data = vec![0; len.min(rest)];
+        let mut known = Known::default();
+        self.sent.overlay(offset, &mut data, &mut known);
+        self.dirty.overlay(offset, &mut data, &mut known);
+        known.covers(data.len()).then(|| data.into())
+    }
+
+    /// Begins a round, unless one is under way: the requests to be sent, none if there is nothing.
+    pub fn begin_round(&mut self, most: usize) -> Vec<Run> {
+        if self.is_flushing() {
+            return Vec::new();
+        }
+        self.sent = std::mem::take(&mut self.dirty);
+        let runs = self.sent.runs(most);
+        self.under_way = runs.len();
+        runs
+    }
+
+    /// A request of the round was carried out, and left the file as this.
+    pub fn answered(&mut self, version: Option<Version>) {
+        let key = |v: &Version| (v.ctime, v.size);
+        if let Some(version) = version.filter(|v| key(v) >= key(&self.base)) {
+            self.base = version;
+        }
+        self.end_one();
+    }
+
+    /// A request of the round, or the rest of it, has to be sent again.
+    pub fn again(&mut self, run: &Run) {
+        self.dirty.put_under(run.offset, &run.data);
+        self.end_one();
+    }
+
+    /// A request of the round will never be carried out.
+    pub fn given_up(&mut self) {
+        self.end_one();
+    }
+
+    fn end_one(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
+        if self.under_way == 0 {
+            self.sent = Extents::default();
+            self.kill_priv &= self.has_unsent();
+        }
+    }
+
+    /// Gives up all that no round has taken.
+    pub fn take_unsent(&mut self) -> Vec<Run> {
+        std::mem::take(&mut self.dirty).runs(usize::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests;

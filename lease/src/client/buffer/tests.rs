@@ -1,0 +1,86 @@
+use super::*;
+use leasefs_protocol::Timestamp;
+
+fn version(seconds: i64, size: u64) -> Version {
+    Version {
+        ctime: Timestamp { seconds, nanos: 0 },
+        size,
+    }
+}
+
+fn of_size(size: u64) -> Buffer {
+    Buffer::new(version(1, size))
+}
+
+fn put(buffer: &mut Buffer, offset: u64, data: &'static [u8]) {
+    buffer.put(offset, Bytes::from_static(data), false);
+}
+
+#[test]
+fn a_read_is_answered_only_if_every_byte_is_here() {
+    let mut buffer = of_size(8);
+    put(&mut buffer, 4, b"abcdefgh");
+    assert_eq!(buffer.size(), 12);
+    assert_eq!(buffer.read(4, 100).as_deref(), Some(&b"abcdefgh"[..]));
+    assert_eq!(buffer.read(6, 3).as_deref(), Some(&b"cde"[..]));
+    assert_eq!(buffer.read(3, 3), None);
+    assert_eq!(buffer.read(12, 5).as_deref(), Some(&b""[..]));
+}
+
+#[test]
+fn a_hole_behind_the_servers_end_is_not_here() {
+    let mut buffer = of_size(0);
+    put(&mut buffer, 10, b"x");
+    assert_eq!(buffer.read(5, 2), None);
+}
+
+#[test]
+fn what_is_written_during_a_round_belongs_to_the_next_and_is_what_is_read() {
+    let mut buffer = of_size(0);
+    put(&mut buffer, 0, b"aaaa");
+    let round = buffer.begin_round(1 << 20);
+    assert_eq!(round.len(), 1);
+    put(&mut buffer, 1, b"bb");
+    assert_eq!(buffer.begin_round(1 << 20), []);
+    assert_eq!(buffer.read(0, 4).as_deref(), Some(&b"abba"[..]));
+    buffer.answered(Some(version(2, 4)));
+    assert!(!buffer.is_clean());
+    assert_eq!(buffer.read(0, 4), None);
+    let next = buffer.begin_round(1 << 20);
+    assert_eq!((next[0].offset, &next[0].data[..]), (1, &b"bb"[..]));
+    buffer.answered(Some(version(3, 4)));
+    assert!(buffer.is_clean());
+}
+
+#[test]
+fn what_is_sent_again_does_not_cover_what_was_written_since() {
+    let mut buffer = of_size(0);
+    put(&mut buffer, 0, b"aaaa");
+    let round = buffer.begin_round(1 << 20);
+    put(&mut buffer, 2, b"bb");
+    buffer.again(&round[0]);
+    assert_eq!(buffer.read(0, 4).as_deref(), Some(&b"aabb"[..]));
+    let next = buffer.begin_round(1 << 20);
+    assert_eq!(&next[0].data[..], b"aabb");
+}
+
+#[test]
+fn the_version_is_the_newest_answered_in_whatever_order() {
+    let mut buffer = of_size(0);
+    put(&mut buffer, 0, b"aaaa");
+    assert_eq!(buffer.begin_round(2).len(), 2);
+    buffer.answered(Some(version(5, 4)));
+    buffer.answered(Some(version(4, 2)));
+    assert_eq!(buffer.base(), version(5, 4));
+}
+
+#[test]
+fn setuid_bits_go_with_the_first_round_only() {
+    let mut buffer = of_size(0);
+    buffer.put(0, Bytes::from_static(b"a"), true);
+    assert!(buffer.kill_priv());
+    assert_eq!(buffer.begin_round(9).len(), 1);
+    assert!(buffer.kill_priv());
+    buffer.answered(None);
+    assert!(!buffer.kill_priv());
+}

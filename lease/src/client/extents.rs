@@ -1,0 +1,174 @@
+//! Bytes of a file, where there are any.
+
+use bytes::{Bytes, BytesMut};
+use std::collections::BTreeMap;
+
+/// Pieces of a file, none of which overlap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Extents {
+    pieces: BTreeMap<u64, Bytes>,
+    bytes: usize,
+}
+
+/// Adjacent bytes of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Run {
+    /// Where they begin.
+    pub offset: u64,
+    /// The bytes; never none.
+    pub data: Bytes,
+}
+
+fn end(offset: u64, data: &Bytes) -> u64 {
+    offset.saturating_add(data.len() as u64)
+}
+
+impl Extents {
+    /// How many bytes there are.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Puts bytes over whatever is there.
+    pub fn put(&mut self, offset: u64, data: Bytes) {
+        if data.is_empty() {
+            return;
+        }
+        self.remove(offset, end(offset, &data));
+        self.bytes += data.len();
+        self.pieces.insert(offset, data);
+    }
+
+    /// Puts bytes where none are.
+    pub fn put_under(&mut self, offset: u64, data: &Bytes) {
+        let (mut from, until) = (offset, end(offset, data));
+        let mut gaps = Vec::new();
+        for (at, piece) in self.overlapping(offset, until) {
+            if at > from {
+                gaps.push((from, at));
+            }
+            from = from.max(end(at, piece));
+        }
+        if from < until {
+            gaps.push((from, until));
+        }
+        for (from, until) in gaps {
+            self.put(from, part(offset, data, from, until));
+        }
+    }
+
+    /// Takes away what lies between two bytes.
+    fn remove(&mut self, from: u64, until: u64) {
+        let hit: Vec<u64> = self.overlapping(from, until).map(|(at, _)| at).collect();
+        for at in hit {
+            let Some(piece) = self.pieces.remove(&at) else {
+                continue;
+            };
+            self.bytes -= piece.len();
+            let behind = end(at, &piece);
+            if at < from {
+                self.restore(at, part(at, &piece, at, from));
+            }
+            if behind > until {
+                self.restore(until, part(at, &piece, until, behind));
+            }
+        }
+    }
+
+    fn restore(&mut self, offset: u64, data: Bytes) {
+        self.bytes += data.len();
+        self.pieces.insert(offset, data);
+    }
+
+    /// Pieces that have bytes between two, in order.
+    fn overlapping(&self, from: u64, until: u64) -> impl Iterator<Item = (u64, &Bytes)> {
+        let before = self.pieces.range(..from).next_back();
+        let reaches = before.filter(|(at, piece)| end(**at, piece) > from);
+        let inside = self.pieces.range(from..until.max(from));
+        reaches.into_iter().chain(inside).map(|(at, d)| (*at, d))
+    }
+
+    /// Copies what there is of `[offset, offset + into.len())` into place; `known` notes which
+    /// bytes are there.
+    pub fn overlay(&self, offset: u64, into: &mut [u8], known: &mut Known) {
+        let until = offset.saturating_add(into.len() as u64);
+        for (at, piece) in self.overlapping(offset, until) {
+            let (from, to) = (at.max(offset), end(at, piece).min(until));
+            let (begin, stop) = ((from - offset) as usize, (to - offset) as usize);
+            if let Some(place) = into.get_mut(begin..stop) {
+                place.copy_from_slice(&part(at, piece, from, to));
+                known.add(begin, stop);
+            }
+        }
+    }
+
+    /// Everything, adjacent pieces joined up to `most` bytes.
+    pub fn runs(&self, most: usize) -> Vec<Run> {
+        let mut runs = Vec::new();
+        let mut open: Option<(u64, BytesMut)> = None;
+        for (at, piece) in &self.pieces {
+            let mut rest = piece.clone();
+            let mut at = *at;
+            while !rest.is_empty() {
+                let joins = open.as_ref().is_some_and(|(offset, data)| {
+                    offset + data.len() as u64 == at && data.len() < most
+                });
+                if !joins {
+                    runs.extend(open.take().map(finished));
+                    open = Some((at, BytesMut::new()));
+                }
+                let Some((_, data)) = &mut open else { break };
+                let taken = rest.split_to((most - data.len()).min(rest.len()));
+                data.extend_from_slice(&taken);
+                at += taken.len() as u64;
+            }
+        }
+        runs.extend(open.map(finished));
+        runs
+    }
+}
+
+fn finished((offset, data): (u64, BytesMut)) -> Run {
+    Run {
+        offset,
+        data: data.freeze(),
+    }
+}
+
+/// The bytes of a piece that begins at `at` between two bytes of the file, which it has.
+fn part(at: u64, piece: &Bytes, from: u64, until: u64) -> Bytes {
+    piece.slice((from - at) as usize..(until - at) as usize)
+}
+
+/// Which bytes of a buffer are known, as disjoint ranges.
+#[derive(Clone, Debug, Default)]
+pub struct Known(BTreeMap<usize, usize>);
+
+impl Known {
+    fn add(&mut self, mut from: usize, mut until: usize) {
+        let touching = self.0.range(..=until).rev();
+        let joined: Vec<(usize, usize)> = touching
+            .map(|(a, b)| (*a, *b))
+            .take_while(|(_, b)| *b >= from)
+            .collect();
+        for (a, b) in joined {
+            self.0.remove(&a);
+            (from, until) = (from.min(a), until.max(b));
+        }
+        self.0.insert(from, until);
+    }
+
+    /// Whether the first `len` bytes are known.
+    pub fn covers(&self, len: usize) -> bool {
+        let first = self.0.first_key_value();
+        len == 0 || first.is_some_and(|(from, until)| *from == 0 && *until >= len)
+    }
+}
+
+#[cfg(test)]
+mod tests;
