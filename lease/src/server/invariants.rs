@@ -209,13 +209,15 @@ impl Core {
             let hides = |o: &Object| !self.hidden_parts(sid, &o.handle, &need.cover).is_empty();
             object.is_some_and(hides)
         };
+        // What hides it has been asked to go, or is of the earlier life.
+        let hidden = op.needs.iter().any(hidden) && (!op.waits.is_empty() || self.grace.is_some());
         let caused = if op.is_exclusive() {
             let shut = self.shutdown && op.is_fill();
             !op.waits.is_empty() || self.grace.is_some() || shut || blockers.next().is_some()
         } else if op.kind == Kind::Read(ReadKind::FillPages) {
-            self.shutdown || blockers.next().is_some() || op.needs.iter().any(hidden)
+            self.shutdown || blockers.next().is_some() || hidden
         } else {
-            op.needs.iter().any(hidden)
+            hidden
         };
         require(caused, || "waits for nothing".into())?;
         // Among operations the waits-for relation follows one total order.

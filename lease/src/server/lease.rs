@@ -19,7 +19,15 @@ impl Core {
         if self.shutdown || self.is_full(sid, object) {
             return Parts::NONE;
         }
-        cover.leased() - hidden - self.contested(object, cover)
+        let yielding = object.map_or(Parts::NONE, |o| self.yielding(sid, o));
+        cover.leased() - hidden - self.contested(object, cover) - yielding
+    }
+
+    /// Parts the session holds exclusively and is asked to give up. A grant would keep them from
+    /// its approval, and hidden from those who wait for it.
+    fn yielding(&self, sid: Sid, object: ObjId) -> Parts {
+        let holder = self.table.get(object).and_then(|o| o.holder(sid));
+        holder.map_or(Parts::NONE, |h| h.write & self.owed(sid, object))
     }
 
     /// Parts that a waiting or running change (or exclusive fill) covers.
