@@ -97,6 +97,9 @@ impl Mount {
         if let Some(timeout) = &options.timeout {
             arguments.extend(["--timeout".into(), timeout.into()]);
         }
+        if std::env::var_os("LEASEFS_WRITE_BACK").is_some() {
+            arguments.push("--write-back".into());
+        }
         let program = &Binaries::get().client;
         let mut daemon = Daemon::start(name, sandbox.root(), program, &arguments, &options.env);
         daemon.line_with("ready", START);
