@@ -10,7 +10,7 @@ use leasefs_lease::client::Run;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
 use leasefs_protocol::{
-    Approval, Attr, Handle, OpenId, Refusal, Release, Reply, Request, Response,
+    Approval, Attr, BootId, Handle, OpenId, Refusal, Release, Reply, Request, Response,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,7 +154,7 @@ impl Inner {
             }
             let caller = writer.caller.clone();
             under_way.spawn(async move {
-                let asked = inner.cache.ask();
+                let asked = (inner.cache.ask(), inner.rpc.host());
                 let flushed = inner.send_one(object, caller, request, run).await;
                 inner.ended(asked, &object, flushed)
             });
@@ -189,7 +189,7 @@ impl Inner {
         outcome(settled, &object, run)
     }
 
-    fn ended(&self, asked: Asked, object: &Handle, flushed: Flushed) -> bool {
+    fn ended(&self, asked: (Asked, BootId), object: &Handle, flushed: Flushed) -> bool {
         let again = matches!(flushed, Flushed::Again(_));
         if let Flushed::Failed(refusal) = &flushed {
             tracing::error!(%object, %refusal, "buffered writes are lost: the server refuses them");

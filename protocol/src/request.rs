@@ -357,6 +357,8 @@ pub enum Request {
         /// Its name.
         name: RawName,
     },
+    /// Makes durable whatever was written to the export by anyone (`syncfs`).
+    CommitAll,
 }
 
 impl Request {
@@ -385,6 +387,7 @@ impl Request {
             | Self::Seek { .. }
             | Self::ReadDir { .. }
             | Self::StatFs { .. }
+            | Self::CommitAll
             | Self::Access { .. }
             | Self::GetXattr { .. }
             | Self::ListXattr { .. } => false,
@@ -414,6 +417,7 @@ impl Request {
             Self::CopyRange { .. } => "copy_range",
             Self::ReadDir { .. } => "readdir",
             Self::StatFs { .. } => "statfs",
+            Self::CommitAll => "commit_all",
             Self::Access { .. } => "access",
             Self::GetXattr { .. } => "getxattr",
             Self::ListXattr { .. } => "listxattr",

@@ -161,6 +161,14 @@ impl Store {
         done.map_err(|e| self.refuse(e))
     }
 
+    /// Makes durable whatever was written to the export's file system (`syncfs`).
+    ///
+    /// # Errors
+    /// The host's; also of writes whose failure nobody has been told of.
+    pub fn commit_all(&self) -> Result<(), Refusal> {
+        rustix::fs::syncfs(self.root_fd()).map_err(|e| self.refuse(e))
+    }
+
     /// Allocates, punches, zeroes, collapses or inserts a range; `mode` is `FALLOC_FL_*`.
     ///
     /// # Errors

@@ -89,6 +89,6 @@ impl Ops {
     pub fn flush(&self, fh: Fh) -> Result<(), Refusal> {
         self.opens
             .file(fh)
-            .map_or(Ok(()), |open| open.check_written())
+            .map_or(Ok(()), |open| open.written.check())
     }
 }

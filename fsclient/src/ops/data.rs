@@ -8,7 +8,7 @@ use crate::rpc::Answer;
 use bytes::Bytes;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, Fill, WriteAt};
-use leasefs_protocol::{Mode, Refusal, Request, Response};
+use leasefs_protocol::{Mode, OpenId, Refusal, Request, Response};
 use std::sync::Arc;
 
 /// How often the server is asked for pages that come without a lease: more than a minute.
@@ -210,29 +210,35 @@ impl Ops {
         };
         let scope = ChangeScope::default().pages(open.object, writing.pages());
         let caller = open.caller.clone();
+        let host = self.rpc.host();
         let told = self
             .change_as(ask, caller, scope, request, writing.data)
             .await?;
+        open.written.arrived(host);
         u32::try_from(written(&told.response)?).map_err(|_| Refusal::Internal)
     }
 
     /// Makes durable what was written to the file or directory.
     ///
     /// # Errors
-    /// The server's refusal.
+    /// The server's refusal; once, why bytes written through this descriptor were lost.
     pub async fn fsync(&self, ask: &Ask, fh: Fh, data_only: bool) -> Result<(), Refusal> {
-        let open = match self.opens.file(fh) {
-            Some(open) => {
-                self.settle(ask, &open.object).await?;
-                open.check_written()?;
-                open.server
-            }
-            None => self.opens.dir(fh).ok_or(Refusal::BadOpen)?.server,
-        };
         let durability = match data_only {
             true => Durability::Data,
             false => Durability::All,
         };
+        let Some(open) = self.opens.file(fh) else {
+            let open = self.opens.dir(fh).ok_or(Refusal::BadOpen)?.server;
+            return self.commit(ask, open, durability).await;
+        };
+        self.settle(ask, &open.object).await?;
+        open.written.check()?;
+        let before = open.written.before_commit();
+        self.commit(ask, open.server, durability).await?;
+        open.written.committed(before, self.rpc.host())
+    }
+
+    async fn commit(&self, ask: &Ask, open: OpenId, durability: Durability) -> Result<(), Refusal> {
         let request = Request::Commit { open, durability };
         let told = self.call(ask, request).await?;
         done(&told.response)

@@ -213,7 +213,7 @@ impl Ops {
             server,
             access,
             caller,
-            error: Arc::default(),
+            written: Arc::default(),
         });
         Opened {
             fh,

@@ -1,10 +1,10 @@
 //! Open files and directories of this mount, by the number the kernel knows them by.
 
 use super::dir::Stream;
-use crate::cache::{WriteError, Writer};
+use crate::cache::{Writer, Written};
 use crate::nodes::NodeId;
 use leasefs_protocol::request::Durability;
-use leasefs_protocol::{Caller, Handle, OpenId, Refusal};
+use leasefs_protocol::{Caller, Handle, OpenId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,8 +65,8 @@ pub struct OpenFile {
     pub access: Access,
     /// Whose verdict allowed it.
     pub caller: Caller,
-    /// What it has to be told of bytes it wrote.
-    pub error: Arc<WriteError>,
+    /// What became of the bytes it wrote.
+    pub written: Arc<Written>,
 }
 
 impl OpenFile {
@@ -75,16 +75,8 @@ impl OpenFile {
         Writer {
             open: self.server,
             caller: self.caller.clone(),
-            error: self.error.clone(),
+            written: self.written.clone(),
         }
-    }
-
-    /// Fails, once, if bytes it wrote could not be brought to the server.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn check_written(&self) -> Result<(), Refusal> {
-        self.error.take().map_or(Ok(()), Err)
     }
 }
 

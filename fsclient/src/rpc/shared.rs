@@ -11,7 +11,7 @@ use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{ToServer, Welcome};
 use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
-use leasefs_protocol::{Caller, OpenId, Refusal, Reply, Request, RequestId, Response};
+use leasefs_protocol::{BootId, Caller, OpenId, Refusal, Reply, Request, RequestId, Response};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +40,7 @@ pub(super) struct Shared {
     pub(super) renewals_sent: AtomicU64,
     term_ms: AtomicU64,
     drift_ppm: AtomicU64,
+    host: Mutex<BootId>,
     /// Newest send time of a renewing request, in nanoseconds.
     renewed: AtomicU64,
     in_flight: Arc<Semaphore>,
@@ -67,6 +68,7 @@ impl Shared {
             renewals_sent: AtomicU64::new(0),
             term_ms: AtomicU64::new(0),
             drift_ppm: AtomicU64::new(0),
+            host: Mutex::default(),
             renewed: AtomicU64::new(0),
             in_flight: Arc::new(Semaphore::new(MAX_REQUESTS_IN_FLIGHT - HOUSEKEEPING)),
             ending: watch::Sender::new(false),
@@ -78,6 +80,12 @@ impl Shared {
         let store = |cell: &AtomicU64, value: u32| cell.store(value.into(), Ordering::Relaxed);
         store(&self.term_ms, welcome.term_ms);
         store(&self.drift_ppm, welcome.drift_ppm);
+        *lock(&self.host) = welcome.host;
+    }
+
+    /// The life of the server's host that the newest connection is to.
+    pub(super) fn host(&self) -> BootId {
+        *lock(&self.host)
     }
 
     pub(super) fn term(&self) -> Duration {

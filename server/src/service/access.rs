@@ -104,7 +104,10 @@ pub fn accesses(request: &Request, names: &Names, targets: &Targets) -> Accesses
             .changes(named, Parts::ATTRS)
             .changes(replaced, Parts::ATTRS)
             .changes(shelter, Parts::ATTRS),
-        Request::Close { .. } | Request::Commit { .. } | Request::StatFs { .. } => all,
+        Request::Close { .. }
+        | Request::Commit { .. }
+        | Request::CommitAll
+        | Request::StatFs { .. } => all,
     }
 }
 

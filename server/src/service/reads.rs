@@ -194,6 +194,10 @@ async fn perform(
                 .commit(open, durability)
                 .and_then(|()| plain(Response::Done))
         }
+        (Request::CommitAll, _, _) => {
+            let _leave = call.server.slow().await?;
+            store.commit_all().and_then(|()| plain(Response::Done))
+        }
         (Request::Seek { offset, whence, .. }, Some(open), _) => store
             .seek(open, offset, whence)
             .map(|at| Told::plain(Response::Offset(at))),
