@@ -10,4 +10,5 @@ pub mod fuse;
 pub mod nodes;
 pub mod ops;
 pub mod recall;
+pub mod recovery;
 pub mod rpc;
