@@ -10,5 +10,6 @@ pub mod fuse;
 pub mod nodes;
 pub mod ops;
 pub mod recall;
+pub mod recovery;
 pub mod rpc;
 pub mod writeback;

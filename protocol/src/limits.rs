@@ -70,6 +70,15 @@ pub const MAX_CLIENTS: usize = 10_000;
 /// Most unused tickets a server remembers.
 pub const MAX_TICKETS: usize = 1_000;
 
+/// Most items in a client's recovery folder.
+pub const MAX_RECOVERY_ITEMS: usize = 16_384;
+/// Most byte ranges of one item of a recovery folder.
+pub const MAX_RECOVERY_RANGES: usize = 262_144;
+/// Longest path recorded with an item of a recovery folder; a longer one counts as unknown.
+pub const MAX_RECOVERY_PATH: usize = 64 * 1024;
+/// Largest description of an item of a recovery folder: what the two bounds above can need.
+pub const MAX_RECOVERY_ITEM: u64 = 32 * 1024 * 1024;
+
 /// Default lease term.
 pub const DEFAULT_TERM: Duration = Duration::from_secs(10);
 /// Shortest term a server accepts.

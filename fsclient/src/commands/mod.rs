@@ -1,6 +1,7 @@
 //! The command line.
 
 mod mount;
+mod recover;
 mod status;
 mod umount;
 
@@ -25,6 +26,8 @@ enum Command {
     Umount(umount::UmountArgs),
     /// Show the mounts of this user
     Status(status::StatusArgs),
+    /// Data that could not be brought in and is kept on this machine
+    Recover(recover::RecoverArgs),
     /// What `mount` becomes when it goes to the background; reads its job from standard input
     #[command(hide = true)]
     Daemon {
@@ -36,9 +39,9 @@ enum Command {
 /// Where the state directory is.
 #[derive(Debug, Args)]
 struct StateArg {
-    /// State directory: this client's key, the keys of its servers, logs [default:
-    /// /var/lib/leasefs as root, else $XDG_STATE_HOME/leasefs]
-    #[arg(long = "state", value_name = "DIR")]
+    /// State directory: this client's key, the keys of its servers, logs, the recovery folder
+    /// [default: /var/lib/leasefs as root, else $XDG_STATE_HOME/leasefs]
+    #[arg(long = "state", value_name = "DIR", global = true)]
     state: Option<PathBuf>,
 }
 
@@ -48,6 +51,7 @@ pub fn run() -> ExitCode {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Recover(args) => recover::run(&args),
         Command::Daemon { .. } => return daemon::run_detached(),
     };
     match result {

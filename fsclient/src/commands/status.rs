@@ -2,15 +2,19 @@
 
 use super::StateArg;
 use crate::daemon::control::{self, AskError};
-use crate::daemon::{MountStatus, StatusDocument, mounts};
+use crate::daemon::{Kept, MountStatus, StateDir, StatusDocument, mounts};
+use crate::recovery::RecoveryError;
 use clap::Args;
 use std::path::PathBuf;
+
+/// People get so many items named of each recovery folder.
+const NAMED_ITEMS: usize = 16;
 
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     /// One mount point; all mounts of this user without it
     dir: Option<PathBuf>,
-    /// In JSON: `{"mounts": [..]}`
+    /// In JSON: `{"mounts": [..], "kept": [..]}`
     #[arg(long)]
     json: bool,
     /// Only mounts with this state directory
@@ -27,7 +31,8 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
         let state = std::path::absolute(state).map_err(|e| e.to_string())?;
         mounts.retain(|mount| mount.state_dir == state || args.dir.is_some());
     }
-    let document = StatusDocument { mounts };
+    let kept = kept(args, &mounts);
+    let document = StatusDocument { mounts, kept };
     if args.json {
         let text = serde_json::to_string_pretty(&document).map_err(|e| e.to_string())?;
         println!("{text}");
@@ -62,11 +67,68 @@ fn one(dir: &std::path::Path) -> Result<MountStatus, String> {
     }
 }
 
-fn for_people(document: &StatusDocument) -> String {
-    if document.mounts.is_empty() {
-        return "no mounts\n".into();
+/// What is kept outlives the mounts: the state directory asked for, or the user's, is looked into
+/// even if no mount has it.
+fn kept(args: &StatusArgs, mounts: &[MountStatus]) -> Vec<Kept> {
+    let mut states: Vec<PathBuf> = mounts.iter().map(|mount| mount.state_dir.clone()).collect();
+    if args.dir.is_none() {
+        // Without a state directory there is nothing in it.
+        states.extend(StateDir::find(args.state.state.as_deref()).map(|own| own.path().to_owned()));
     }
-    document.mounts.iter().map(mount_for_people).collect()
+    states.sort();
+    states.dedup();
+    states.into_iter().flat_map(kept_in).collect()
+}
+
+fn kept_in(state_dir: PathBuf) -> Vec<Kept> {
+    let say = |error: &RecoveryError| eprintln!("fsclient: {error}");
+    let items = StateDir::find(Some(&state_dir)).map(|state| state.recovery().items());
+    let items = items.map(|items| items.inspect_err(say).unwrap_or_default());
+    let items = items.unwrap_or_default().into_iter();
+    let kept = |item| Kept {
+        state_dir: state_dir.clone(),
+        item,
+    };
+    items
+        .filter_map(|item| item.inspect_err(say).ok())
+        .map(kept)
+        .collect()
+}
+
+fn for_people(document: &StatusDocument) -> String {
+    let mounts: String = match document.mounts.is_empty() {
+        true => "no mounts\n".into(),
+        false => document.mounts.iter().map(mount_for_people).collect(),
+    };
+    let same_folder = |a: &Kept, b: &Kept| a.state_dir == b.state_dir;
+    mounts
+        + &document
+            .kept
+            .chunk_by(same_folder)
+            .map(kept_for_people)
+            .collect::<String>()
+}
+
+fn kept_for_people(kept: &[Kept]) -> String {
+    let Some(first) = kept.first() else {
+        return String::new();
+    };
+    let mut lines = vec![format!(
+        "could not be brought in and is kept: {} (`fsclient recover --state {} list`)",
+        kept.len(),
+        first.state_dir.display()
+    )];
+    lines.extend(kept.iter().take(NAMED_ITEMS).map(|Kept { item, .. }| {
+        let (file, source) = (item.file(), &item.source);
+        format!(
+            "  {}  {file} of {source}: {} bytes, {}",
+            item.id, item.bytes, item.reason
+        )
+    }));
+    if let Some(more) = kept.len().checked_sub(NAMED_ITEMS).filter(|more| *more > 0) {
+        lines.push(format!("  and {more} more"));
+    }
+    lines.join("\n") + "\n"
 }
 
 fn counts(counts: &std::collections::BTreeMap<String, u64>) -> String {

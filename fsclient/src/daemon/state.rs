@@ -1,6 +1,7 @@
-//! The state directory: this client's key, the keys of its servers, logs.
+//! The state directory: this client's key, the keys of its servers, logs, the recovery folder.
 
 use super::pins::Pins;
+use crate::recovery::Folder;
 use leasefs_transport::Identity;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -32,18 +33,27 @@ impl StateDir {
     /// # Errors
     /// A message for people.
     pub fn open(path: Option<&Path>, mount: &Path) -> Result<Self, String> {
-        let path = match path {
-            Some(path) => path.to_owned(),
-            None => default_path()?,
-        };
-        let path = std::path::absolute(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        must_be_outside(&path, mount)?;
-        let own = path.join("client");
+        let state = Self::find(path)?;
+        must_be_outside(&state.path, mount)?;
+        let own = state.path.join("client");
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&own)
             .map_err(|e| format!("can't make the state directory {}: {e}", own.display()))?;
+        Ok(state)
+    }
+
+    /// The directory at `path`, or the user's, whether there is one or not.
+    ///
+    /// # Errors
+    /// A message for people.
+    pub fn find(path: Option<&Path>) -> Result<Self, String> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => default_path()?,
+        };
+        let path = std::path::absolute(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(Self { path })
     }
 
@@ -67,6 +77,11 @@ impl StateDir {
     /// The pinned keys of servers.
     pub fn pins(&self) -> Pins {
         Pins::new(self.own("servers.json"))
+    }
+
+    /// Where data is kept that could not be brought in.
+    pub fn recovery(&self) -> Folder {
+        Folder::at(self.own("recovery"))
     }
 
     /// The log of the daemon of a mount point.

@@ -1,9 +1,9 @@
 //! `fsclient status`, as people and programs get it.
 //!
-//! `--json` prints a [`StatusDocument`]: `{"mounts": [MountStatus, ..]}`. Field names don't change;
-//! fields may be added. Durations are in the unit their names end with.
+//! `--json` prints a [`StatusDocument`]: `{"mounts": [MountStatus, ..], "kept": [Kept, ..]}`. Field
+//! names don't change; fields may be added. Durations are in the unit their names end with.
 //!
-//! | field | meaning |
+//! | field of a mount | meaning |
 //! | --- | --- |
 //! | `dir`, `source`, `state_dir`, `pid`, `read_only` | the mount point, what is mounted (never a ticket), its state directory, the daemon's process |
 //! | `session`, `server`, `state`, `trouble`, `standing`, `identity`, `server_process` | the session: see [`crate::rpc::Status`] |
@@ -15,6 +15,7 @@
 //! | `opens` | opens the server has for this session, retained ones included |
 //! | `waiting` | who waits for the server: see [`crate::rpc::Waiting`] |
 
+use crate::recovery::Item;
 use crate::rpc;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -25,6 +26,18 @@ use std::path::PathBuf;
 pub struct StatusDocument {
     /// One each.
     pub mounts: Vec<MountStatus>,
+    /// What is kept in the recovery folders of their state directories, and of the one asked for.
+    pub kept: Vec<Kept>,
+}
+
+/// Data that could not be brought in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Kept {
+    /// The state directory that has it.
+    pub state_dir: PathBuf,
+    /// What it is.
+    #[serde(flatten)]
+    pub item: Item,
 }
 
 /// One mount.

@@ -1,0 +1,71 @@
+//! `fsclient recover`.
+
+mod diff;
+mod list;
+mod overlay;
+mod place;
+mod restore;
+
+use super::StateArg;
+use crate::daemon::StateDir;
+use crate::recovery::{Folder, RecoveryId};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub(super) struct RecoverArgs {
+    #[command(subcommand)]
+    what: What,
+    #[command(flatten)]
+    state: StateArg,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Show what is kept: which file, when, why, which bytes
+    List {
+        /// In JSON: `{"items": [..]}`
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show how the file as it is now differs from what is kept
+    Diff {
+        /// As `list` shows it
+        id: RecoveryId,
+        #[command(flatten)]
+        mount: MountArg,
+    },
+    /// Write the file with what is kept in it, under another name; the item stays until `discard`
+    Restore(restore::RestoreArgs),
+    /// Remove items for good
+    Discard {
+        /// As `list` shows them
+        #[arg(required = true)]
+        ids: Vec<RecoveryId>,
+    },
+}
+
+/// Where the file is now.
+#[derive(Debug, Args)]
+struct MountArg {
+    /// Where the item's source is mounted, or a directory with the same files [default: a mount of
+    /// the source]
+    #[arg(long = "mount", value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &RecoverArgs) -> Result<(), String> {
+    let folder = StateDir::find(args.state.state.as_deref())?.recovery();
+    match &args.what {
+        What::List { json } => list::run(&folder, *json),
+        What::Diff { id, mount } => diff::run(&folder, *id, mount),
+        What::Restore(args) => restore::run(&folder, args),
+        What::Discard { ids } => ids.iter().try_for_each(|id| discard(&folder, *id)),
+    }
+}
+
+fn discard(folder: &Folder, id: RecoveryId) -> Result<(), String> {
+    folder.discard(id).map_err(|e| e.to_string())?;
+    println!("{id} is discarded");
+    Ok(())
+}

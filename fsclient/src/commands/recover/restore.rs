@@ -1,0 +1,97 @@
+//! `fsclient recover restore`.
+
+use super::MountArg;
+use super::overlay::overlay;
+use super::place::{Place, failed, is_path};
+use crate::recovery::{Folder, Item, RecoveryId};
+use clap::Args;
+use std::ffi::OsString;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+#[derive(Debug, Args)]
+pub(super) struct RestoreArgs {
+    /// As `list` shows it
+    id: RecoveryId,
+    /// Name of the new file, beside the old one; with a `/` in it, a path anywhere [default:
+    /// NAME.recovered-ID]
+    #[arg(long = "as", value_name = "NAME")]
+    name: Option<OsString>,
+    #[command(flatten)]
+    mount: MountArg,
+}
+
+pub(super) fn run(folder: &Folder, args: &RestoreArgs) -> Result<(), String> {
+    let item = folder.item(args.id).map_err(|e| e.to_string())?;
+    let (base, target) = base_and_target(&item, args)?;
+    let mut file = target.create()?;
+    let written = overlay(folder, &item, base.as_ref(), &mut file)
+        .and_then(|()| finish(&file, base.as_ref(), &target));
+    if written.is_err() {
+        target.remove();
+    }
+    written?;
+    println!("{} is restored as {}", item.id, target.for_people());
+    println!(
+        "when all is well, `fsclient recover discard {}` removes what is kept",
+        item.id
+    );
+    Ok(())
+}
+
+/// The file as it is now, and where the restored one goes.
+fn base_and_target(item: &Item, args: &RestoreArgs) -> Result<(Option<File>, Place), String> {
+    let place = Place::of(item, args.mount.dir.as_deref());
+    match args.name.as_deref().filter(|name| is_path(name)) {
+        Some(path) => {
+            let base = place.and_then(|place| present(&place));
+            Ok((base.unwrap_or_else(without), Place::at(Path::new(path))?))
+        }
+        None => {
+            let place = place?;
+            let base = present(&place)?;
+            let name = args
+                .name
+                .clone()
+                .unwrap_or_else(|| default_name(&place, item.id));
+            Ok((base, place.beside(name)))
+        }
+    }
+}
+
+fn present(place: &Place) -> Result<Option<File>, String> {
+    let base = place.read()?;
+    if base.is_none() {
+        note(&format!("there is no {} now", place.for_people()));
+    }
+    Ok(base)
+}
+
+/// A server that is gone for good is no reason not to get at what is kept.
+fn without(error: String) -> Option<File> {
+    note(&error);
+    None
+}
+
+fn note(why: &str) {
+    eprintln!("fsclient: note: {why}; bytes that were not kept become zeros");
+}
+
+fn default_name(place: &Place, id: RecoveryId) -> OsString {
+    let mut name = place.name.clone();
+    name.push(format!(".recovered-{id}"));
+    name
+}
+
+/// The old file's readers may read the new one; both file and name survive a crash.
+fn finish(file: &File, base: Option<&File>, place: &Place) -> Result<(), String> {
+    let failed = |e: std::io::Error| failed(&place.path(), e);
+    if let Some(base) = base {
+        let mode = base.metadata().map_err(failed)?.mode() & 0o777;
+        file.set_permissions(Permissions::from_mode(mode))
+            .map_err(failed)?;
+    }
+    file.sync_all().map_err(failed)?;
+    place.sync()
+}

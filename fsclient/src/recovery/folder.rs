@@ -1,0 +1,281 @@
+//! The folder on the disk.
+
+use super::error::{RecoveryError, at};
+use super::item::{ByteRange, Item, Lost, RecoveryId};
+use super::pieces::Pieces;
+use leasefs_protocol::limits::{MAX_RECOVERY_ITEM, MAX_RECOVERY_ITEMS};
+use ring::rand::{SecureRandom, SystemRandom};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const ITEM: &str = "item.json";
+const DATA: &str = "data";
+const LOCK: &str = ".lock";
+/// What a name begins with as long as its item is incomplete.
+const INCOMPLETE: &str = ".incomplete-";
+
+/// A recovery folder. Made, with mode 0700, when the first item is kept.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    path: PathBuf,
+    most_items: usize,
+}
+
+/// The right to change the folder, until dropped.
+struct Locked(#[expect(dead_code, reason = "its descriptor holds the lock")] File);
+
+impl Folder {
+    /// The folder at `path`, whether it is there already or not.
+    pub fn at(path: PathBuf) -> Self {
+        Self {
+            path,
+            most_items: MAX_RECOVERY_ITEMS,
+        }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Keeps `lost`: when this returns, it survives a crash of this host. Blocks on the disk. Logs one
+    /// line, whether it was kept or is lost.
+    ///
+    /// # Errors
+    /// [`RecoveryError::NotKept`], which names the file and says why. Nothing incomplete is left behind.
+    pub fn keep(&self, lost: &Lost) -> Result<RecoveryId, RecoveryError> {
+        let added = self.add(lost).map_err(|why| lost.not_kept(why));
+        let item = added.inspect_err(|error| tracing::error!("{error}"))?;
+        tracing::warn!(
+            id = %item.id,
+            source = %item.source,
+            path = %item.file(),
+            object = %item.object,
+            bytes = item.bytes,
+            reason = %item.reason,
+            "buffered data could not be brought in; it is kept: see `fsclient recover`"
+        );
+        Ok(item.id)
+    }
+
+    fn add(&self, lost: &Lost) -> Result<Item, RecoveryError> {
+        let _locked = self.lock()?;
+        self.sweep();
+        let taken = self.ids()?;
+        if taken.len() >= self.most_items {
+            return Err(RecoveryError::TooManyItems);
+        }
+        let item = Item::new(self.fresh_id(&taken)?, lost)?;
+        let draft = self.draft(item.id);
+        let added = write_item(&draft, &item, lost).and_then(|()| {
+            fs::rename(&draft, self.place(item.id)).map_err(at(&draft))?;
+            sync_dir(&self.path)
+        });
+        if added.is_err() {
+            // What can't be removed now is swept later.
+            let _ = fs::remove_dir_all(&draft);
+        }
+        added.map(|()| item)
+    }
+
+    /// The items there are, in no order; none if there is no folder.
+    ///
+    /// # Errors
+    /// If the folder can't be read.
+    pub fn ids(&self) -> Result<Vec<RecoveryId>, RecoveryError> {
+        let names = self.names()?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// The descriptions of all items, the oldest first; an error for one that can't be read.
+    ///
+    /// # Errors
+    /// If the folder can't be read.
+    pub fn items(&self) -> Result<Vec<Result<Item, RecoveryError>>, RecoveryError> {
+        let items = self.ids()?.into_iter().map(|id| self.item(id));
+        // One that has gone meanwhile was discarded.
+        let mut items: Vec<_> = items
+            .filter(|item| !matches!(item, Err(RecoveryError::NoItem(_))))
+            .collect();
+        items.sort_by_key(|item| item.as_ref().ok().map(|item| (item.time_ms, item.id)));
+        Ok(items)
+    }
+
+    /// The description of an item.
+    ///
+    /// # Errors
+    /// If there is none, or it can't be read or is damaged.
+    pub fn item(&self, id: RecoveryId) -> Result<Item, RecoveryError> {
+        let path = self.place(id).join(ITEM);
+        let damaged = |why: String| RecoveryError::Damaged {
+            path: path.clone(),
+            why,
+        };
+        let file = self.open(id, &path)?;
+        let mut text = Vec::new();
+        let read = file.take(MAX_RECOVERY_ITEM).read_to_end(&mut text);
+        read.map_err(at(&path))?;
+        let item: Item = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        item.flaw(id).map_or(Ok(item), |flaw| Err(damaged(flaw)))
+    }
+
+    /// The kept bytes of an item.
+    ///
+    /// # Errors
+    /// If they can't be read, or aren't as many as the item says.
+    pub fn pieces(&self, item: &Item) -> Result<Pieces, RecoveryError> {
+        let path = self.place(item.id).join(DATA);
+        let data = self.open(item.id, &path)?;
+        let length = data.metadata().map_err(at(&path))?.len();
+        if length != item.bytes {
+            let why = format!("{length} bytes, expected {}", item.bytes);
+            return Err(RecoveryError::Damaged { path, why });
+        }
+        Ok(Pieces {
+            path,
+            data,
+            ranges: item.ranges.clone().into_iter(),
+            rest: ByteRange {
+                offset: 0,
+                length: 0,
+            },
+        })
+    }
+
+    /// Removes an item for good.
+    ///
+    /// # Errors
+    /// If there is none, or the disk fails.
+    pub fn discard(&self, id: RecoveryId) -> Result<(), RecoveryError> {
+        if !self.place(id).exists() {
+            return Err(RecoveryError::NoItem(id));
+        }
+        let _locked = self.lock()?;
+        let (place, draft) = (self.place(id), self.draft(id));
+        match fs::rename(&place, &draft) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Err(RecoveryError::NoItem(id)),
+            renamed => renamed.map_err(at(&place))?,
+        }
+        fs::remove_dir_all(&draft).map_err(at(&draft))?;
+        sync_dir(&self.path)
+    }
+
+    fn place(&self, id: RecoveryId) -> PathBuf {
+        self.path.join(id.to_string())
+    }
+
+    fn draft(&self, id: RecoveryId) -> PathBuf {
+        self.path.join(format!("{INCOMPLETE}{id}"))
+    }
+
+    /// A file of an item; items come and go as a whole.
+    fn open(&self, id: RecoveryId, path: &Path) -> Result<File, RecoveryError> {
+        match File::open(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.place(id).exists() => {
+                Err(RecoveryError::NoItem(id))
+            }
+            opened => opened.map_err(at(path)),
+        }
+    }
+
+    fn names(&self) -> Result<Vec<String>, RecoveryError> {
+        let entries = match fs::read_dir(&self.path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(at(&self.path))?,
+        };
+        // A name that isn't text is none of ours.
+        let text = |entry: fs::DirEntry| entry.file_name().into_string().unwrap_or_default();
+        let names: io::Result<_> = entries.map(|entry| entry.map(text)).collect();
+        names.map_err(at(&self.path))
+    }
+
+    fn fresh_id(&self, taken: &[RecoveryId]) -> Result<RecoveryId, RecoveryError> {
+        loop {
+            let mut bytes = [0; 4];
+            SystemRandom::new()
+                .fill(&mut bytes)
+                .map_err(|_| at(&self.path)(io::Error::other("no randomness")))?;
+            let id = RecoveryId(u32::from_ne_bytes(bytes));
+            if !taken.contains(&id) {
+                return Ok(id);
+            }
+        }
+    }
+
+    fn lock(&self) -> Result<Locked, RecoveryError> {
+        let made = DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.path);
+        made.map_err(at(&self.path))?;
+        if let Some(parent) = self.path.parent() {
+            sync_dir(parent)?;
+        }
+        let path = self.path.join(LOCK);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(at(&path))?;
+        flock(&file, FlockOperation::LockExclusive).map_err(|e| at(&path)(e.into()))?;
+        Ok(Locked(file))
+    }
+
+    /// Removes what crashes left: under the lock nobody works on an incomplete item.
+    fn sweep(&self) {
+        let names = self.names().unwrap_or_default();
+        for name in names.iter().filter(|name| name.starts_with(INCOMPLETE)) {
+            let path = self.path.join(name);
+            match fs::remove_dir_all(&path) {
+                Ok(()) => tracing::warn!(path = %path.display(), "removed an incomplete item"),
+                Err(error) => tracing::warn!(path = %path.display(), %error, "an incomplete item"),
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_most_items(path: PathBuf, most_items: usize) -> Self {
+        Self { path, most_items }
+    }
+}
+
+/// Everything of an item, on the disk, in the folder `draft`.
+fn write_item(draft: &Path, item: &Item, lost: &Lost) -> Result<(), RecoveryError> {
+    let made = DirBuilder::new().mode(0o700).create(draft);
+    made.map_err(at(draft))?;
+    write_file(&draft.join(DATA), |file| {
+        let mut extents = lost.extents.iter();
+        extents.try_for_each(|(_, bytes)| file.write_all(bytes))
+    })?;
+    write_file(&draft.join(ITEM), |file| {
+        let text = serde_json::to_vec(item)?;
+        file.write_all(&text)
+    })?;
+    sync_dir(draft)
+}
+
+fn write_file(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> Result<(), RecoveryError> {
+    let create = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    let written = create.and_then(|mut file| {
+        write(&mut file)?;
+        file.sync_all()
+    });
+    written.map_err(at(path))
+}
+
+fn sync_dir(path: &Path) -> Result<(), RecoveryError> {
+    let synced = File::open(path).and_then(|dir| dir.sync_all());
+    synced.map_err(at(path))
+}

@@ -1,0 +1,287 @@
+//! What is kept: as its writer's daemon hands it over, and as it is described on the disk.
+
+use super::error::RecoveryError;
+use bytes::Bytes;
+use leasefs_protocol::Handle;
+use leasefs_protocol::limits::{MAX_RECOVERY_PATH, MAX_RECOVERY_RANGES};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Offsets of files are signed on Linux.
+const END_OF_FILES: u64 = i64::MAX as u64;
+
+/// Buffered data that can't be brought in.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    /// The mount's source, `HOST:PORT:/SUBDIR`.
+    pub source: String,
+    /// The file's path below the mount's root when it was written, as far as it is known.
+    pub path: Option<PathBuf>,
+    /// The file.
+    pub object: Handle,
+    /// Why it can't be brought in.
+    pub reason: Reason,
+    /// The wall clock's time of giving up.
+    pub time: SystemTime,
+    /// The file's size as its writer saw it, in bytes.
+    pub size: u64,
+    /// Offset and bytes; where they overlap a later one covers an earlier one.
+    pub extents: Vec<(u64, Bytes)>,
+}
+
+/// Why data was not brought in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum Reason {
+    /// The file was changed by another mount while this one was cut off.
+    ChangedElsewhere,
+    /// The mount ended before the server was reached.
+    Unreachable,
+    /// The server refused it.
+    Refused {
+        /// Linux errno.
+        errno: i32,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ChangedElsewhere => f.write_str("changed elsewhere meanwhile"),
+            Self::Unreachable => f.write_str("the server could not be reached"),
+            Self::Refused { errno } => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                write!(f, "the server refused it: {error}")
+            }
+        }
+    }
+}
+
+/// Names an item of a recovery folder: eight hexadecimal digits, chosen at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RecoveryId(pub(super) u32);
+
+impl fmt::Display for RecoveryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+/// The text is not an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an id is eight hexadecimal digits as `fsclient recover list` shows them")]
+pub struct UnknownId;
+
+impl FromStr for RecoveryId {
+    type Err = UnknownId;
+
+    fn from_str(text: &str) -> Result<Self, UnknownId> {
+        let id = u32::from_str_radix(text, 16)
+            .map(Self)
+            .map_err(|_| UnknownId)?;
+        // One spelling each: an id is also a file name.
+        (id.to_string() == text).then_some(id).ok_or(UnknownId)
+    }
+}
+
+impl TryFrom<String> for RecoveryId {
+    type Error = UnknownId;
+
+    fn try_from(text: String) -> Result<Self, UnknownId> {
+        text.parse()
+    }
+}
+
+impl From<RecoveryId> for String {
+    fn from(id: RecoveryId) -> Self {
+        id.to_string()
+    }
+}
+
+/// A run of bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByteRange {
+    /// Where it begins.
+    pub offset: u64,
+    /// How many bytes.
+    pub length: u64,
+}
+
+impl ByteRange {
+    /// Where it ends: the offset after its last byte.
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.length)
+    }
+}
+
+/// What is kept, without its bytes: `item.json`, and `fsclient recover list --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// Its id.
+    pub id: RecoveryId,
+    /// The mount's source, `HOST:PORT:/SUBDIR`.
+    pub source: String,
+    /// The file's path below the mount's root, if it is known.
+    #[serde(with = "path_bytes")]
+    pub path: Option<PathBuf>,
+    /// The file's handle, in hexadecimal.
+    pub object: String,
+    /// Why it is here.
+    #[serde(flatten)]
+    pub reason: Reason,
+    /// When it was kept, by the wall clock: milliseconds since 1970.
+    pub time_ms: u64,
+    /// The file's size as its writer saw it.
+    pub size: u64,
+    /// Bytes kept.
+    pub bytes: u64,
+    /// Where they belong, in the order of the bytes in `data`.
+    pub ranges: Vec<ByteRange>,
+}
+
+impl Item {
+    pub(super) fn new(id: RecoveryId, lost: &Lost) -> Result<Self, RecoveryError> {
+        let ranges = ranges(&lost.extents)?;
+        let since_1970 = lost.time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Self {
+            id,
+            source: lost.source.clone(),
+            path: lost.path.clone().filter(|path| fits(path)),
+            object: lost.object.to_string(),
+            reason: lost.reason,
+            time_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX),
+            size: lost.size,
+            bytes: lost.bytes(),
+            ranges,
+        })
+    }
+
+    /// Size of the file with what is kept in it.
+    pub fn full_size(&self) -> u64 {
+        let ends = self.ranges.iter().map(ByteRange::end);
+        ends.fold(self.size, u64::max)
+    }
+
+    /// What is wrong with it, if it was not written by this module.
+    pub(super) fn flaw(&self, id: RecoveryId) -> Option<String> {
+        let sum = self
+            .ranges
+            .iter()
+            .try_fold(0_u64, |sum, range| sum.checked_add(range.length));
+        if self.id != id {
+            return Some(format!("it says that it is {}", self.id));
+        }
+        if sum != Some(self.bytes) {
+            return Some("the number of bytes is not the sum of the ranges".into());
+        }
+        (self.full_size() > END_OF_FILES).then(|| "a size beyond 2^63 - 1".into())
+    }
+
+    /// The path for people.
+    pub fn file(&self) -> String {
+        file(self.path.as_deref(), &self.object)
+    }
+}
+
+impl Lost {
+    pub(super) fn bytes(&self) -> u64 {
+        self.extents
+            .iter()
+            .map(|(_, bytes)| bytes.len() as u64)
+            .sum()
+    }
+
+    pub(super) fn not_kept(&self, why: RecoveryError) -> RecoveryError {
+        RecoveryError::NotKept {
+            file: file(self.path.as_deref(), &self.object.to_string()),
+            source_name: self.source.clone(),
+            bytes: self.bytes(),
+            why: Box::new(why),
+        }
+    }
+}
+
+fn file(path: Option<&Path>, object: &str) -> String {
+    match path {
+        Some(path) => path_for_people(path),
+        None => format!("a file of unknown name (handle {object})"),
+    }
+}
+
+fn fits(path: &Path) -> bool {
+    let fits = path.as_os_str().len() <= MAX_RECOVERY_PATH;
+    if !fits {
+        tracing::warn!("a path too long to record: what is kept goes without it");
+    }
+    fits
+}
+
+/// Extents that follow each other are one range.
+fn ranges(extents: &[(u64, Bytes)]) -> Result<Vec<ByteRange>, RecoveryError> {
+    let mut ranges: Vec<ByteRange> = Vec::new();
+    for (offset, bytes) in extents.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+        let (offset, length) = (*offset, bytes.len() as u64);
+        if offset
+            .checked_add(length)
+            .is_none_or(|end| end > END_OF_FILES)
+        {
+            return Err(RecoveryError::RangeTooFar(offset));
+        }
+        match ranges.last_mut() {
+            Some(last) if last.end() == offset => last.length += length,
+            _ => ranges.push(ByteRange { offset, length }),
+        }
+    }
+    match ranges.len() > MAX_RECOVERY_RANGES {
+        true => Err(RecoveryError::TooManyRanges),
+        false => Ok(ranges),
+    }
+}
+
+/// A path as it can stand in one line of a terminal or message, whatever its bytes.
+pub fn path_for_people(path: &Path) -> String {
+    match path.to_str() {
+        Some(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => format!("{path:?}"),
+    }
+}
+
+/// Paths are bytes, JSON is text: a path that isn't UTF-8 becomes a list of numbers.
+mod path_bytes {
+    use super::*;
+    use serde::{Deserializer, Serializer};
+    use std::ffi::OsStr;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Form<'a> {
+        Text(std::borrow::Cow<'a, str>),
+        Bytes(Vec<u8>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(
+        path: &Option<PathBuf>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let form = path.as_ref().map(|path| match path.to_str() {
+            Some(text) => Form::Text(text.into()),
+            None => Form::Bytes(path.as_os_str().as_bytes().to_vec()),
+        });
+        form.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<PathBuf>, D::Error> {
+        let form = Option::<Form<'static>>::deserialize(from)?;
+        Ok(form.map(|form| match form {
+            Form::Text(text) => PathBuf::from(text.into_owned()),
+            Form::Bytes(bytes) => PathBuf::from(OsStr::from_bytes(&bytes)),
+        }))
+    }
+}

@@ -1,0 +1,20 @@
+//! The recovery folder: buffered data that can't be brought in any more is kept here, on the
+//! local disk, until its user has decided about it (rule 5 of the contract).
+//!
+//! One folder per item, named by its id: `item.json` says what it is ([`Item`]), `data` holds the
+//! bytes of its ranges one after another. An item appears under its id when it is complete and on
+//! the disk; before, and while it is discarded, its name begins with a dot.
+//!
+//! Several daemons may share a folder: who changes it holds the lock on `.lock`. Readers need no lock.
+
+mod error;
+mod folder;
+mod item;
+mod pieces;
+#[cfg(test)]
+mod tests;
+
+pub use error::RecoveryError;
+pub use folder::Folder;
+pub use item::{ByteRange, Item, Lost, Reason, RecoveryId, UnknownId, path_for_people};
+pub use pieces::Pieces;
