@@ -7,9 +7,15 @@
 use leasefs_protocol::{Attr, FileKind, Handle};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Names of a path that is told to people.
+const MAX_DEPTH: usize = 1024;
 
 /// A node id as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +58,8 @@ struct Known {
     floor: u64,
     /// When a name of it was last changed here.
     stirred: Option<Instant>,
+    /// The name under which it was found last.
+    called: Option<(NodeId, Box<[u8]>)>,
 }
 
 /// How long the names of a directory are left alone after one was changed here.
@@ -158,6 +166,7 @@ impl Nodes {
                 searched: false,
                 floor: attr.size,
                 stirred: None,
+                called: None,
             }),
             Entry::Occupied(occupied) => occupied.into_mut(),
         };
@@ -221,6 +230,32 @@ impl Nodes {
         if let Some(known) = self.lock().by_id.get_mut(&id) {
             known.floor = known.floor.max(size);
         }
+    }
+
+    /// A node was found under this name.
+    pub fn called(&self, id: NodeId, parent: NodeId, name: &[u8]) {
+        if let Some(known) = self.lock().by_id.get_mut(&id) {
+            let same = |(at, called): &(NodeId, Box<[u8]>)| *at == parent && **called == *name;
+            if !known.called.as_ref().is_some_and(same) {
+                known.called = Some((parent, name.into()));
+            }
+        }
+    }
+
+    /// Where a node was found last, below the mount's root; for people.
+    pub fn path(&self, id: NodeId) -> Option<PathBuf> {
+        let tables = self.lock();
+        let (mut parts, mut at) = (Vec::new(), id);
+        while at != NodeId::ROOT {
+            let (parent, name) = tables.by_id.get(&at)?.called.as_ref()?;
+            parts.push(OsStr::from_bytes(name));
+            // Names found at different times may form a circle.
+            if parts.len() > MAX_DEPTH {
+                return None;
+            }
+            at = *parent;
+        }
+        Some(parts.iter().rev().collect())
     }
 
     /// The kernel gives back `count` references. Returns the node if that was the last.

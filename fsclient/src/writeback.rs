@@ -3,17 +3,20 @@
 //!
 //! Each dirty file has one task, its *flusher*, from its first buffered write until it is clean.
 
-use crate::cache::{Asked, Cache, Ended, Flushed, Round, Stored};
+use crate::cache::{Asked, Cache, DirtyFile, Ended, Flushed, Round, Stored};
 use crate::recall::Server;
+use crate::recovery::{Folder, Lost, Reason};
 use crate::rpc::{Answer, CallOptions, Rpc, Settlement};
+use bytes::Bytes;
 use leasefs_lease::client::Run;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
 use leasefs_protocol::{
-    Approval, Attr, BootId, Handle, OpenId, Refusal, Release, Reply, Request, Response,
+    Approval, Attr, BootId, Caller, Handle, OpenId, Refusal, Release, Reply, Request, Response,
 };
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -29,13 +32,26 @@ const MANY: usize = BUDGET / 4;
 /// Requests of all files under way at a time.
 const WINDOW: usize = 16;
 
+/// A request of a round that has ended; when it was asked, and under which life of the host.
+type Sent = ((Asked, BootId), Flushed);
+
 /// The write-back of a mount. Cheap to clone.
 #[derive(Clone)]
 pub struct Writeback(Arc<Inner>);
 
+/// Where bytes go that can't be brought to the server.
+#[derive(Clone, Debug)]
+pub struct Refuge {
+    /// The recovery folder.
+    pub folder: Folder,
+    /// What is mounted, as it is shown to people.
+    pub source: String,
+}
+
 struct Inner {
     cache: Arc<Cache>,
     rpc: Rpc,
+    refuge: Refuge,
     runtime: Runtime,
     window: Semaphore,
     /// Something has been flushed.
@@ -50,19 +66,21 @@ impl std::fmt::Debug for Writeback {
 
 impl Writeback {
     /// The write-back of the mount with this cache.
-    pub fn new(cache: Arc<Cache>, rpc: Rpc, runtime: Runtime) -> Self {
+    pub fn new(cache: Arc<Cache>, rpc: Rpc, refuge: Refuge, runtime: Runtime) -> Self {
         Self(Arc::new(Inner {
             cache,
             rpc,
+            refuge,
             runtime,
             window: Semaphore::new(WINDOW),
             room: Notify::new(),
         }))
     }
 
-    /// To be told of every write of a file that was kept here.
-    pub fn stored(&self, object: Handle, stored: Stored) {
+    /// To be told of every write of a file that was kept here; `path` says where it is.
+    pub fn stored(&self, object: Handle, stored: Stored, path: impl FnOnce() -> Option<PathBuf>) {
         if stored == (Stored::Done { first: true }) {
+            self.0.cache.lock().dirty_at(&object, path());
             let inner = Arc::clone(&self.0);
             self.0.runtime.spawn(inner.keep_flushing(object));
         }
@@ -89,6 +107,47 @@ impl Writeback {
         for told in waits {
             let _ = told.await;
         }
+    }
+
+    /// Makes everything durable that was written to the server.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn commit_all(&self) -> Result<(), Refusal> {
+        let (caller, options) = (Caller::default(), CallOptions::default());
+        let request = Request::CommitAll;
+        let answer = self.0.rpc.call(caller, request, Bytes::new(), options);
+        answer.await?.into_response().map(drop)
+    }
+
+    /// Keeps what could not be brought to the server in the recovery folder. Blocks on the disk.
+    /// Returns of how many files.
+    pub fn keep_all(&self) -> usize {
+        let files = {
+            let state = self.0.cache.lock();
+            let files = state.dirty.objects();
+            let found = files.iter().map(|file| (*file, state.dirty_file(file)));
+            found.collect::<Vec<_>>()
+        };
+        let kept = files.into_iter().filter_map(|(object, file)| {
+            let DirtyFile { path, size, runs } = file?;
+            let lost = self.0.lost(object, path, size, runs, Reason::Unreachable);
+            // What becomes of it is logged there.
+            Some(self.0.refuge.folder.keep(&lost))
+        });
+        kept.count()
+    }
+
+    /// The files that are not flushed, for people.
+    pub fn dirty_paths(&self) -> Vec<String> {
+        let state = self.0.cache.lock();
+        let files = state.dirty.objects();
+        let path = |object: &Handle| {
+            let file = state.dirty_file(object)?;
+            let path = file.path.map(|path| path.display().to_string());
+            Some(path.unwrap_or_else(|| object.to_string()))
+        };
+        files.iter().filter_map(path).collect()
     }
 
     /// Waits until some bytes have been flushed.
@@ -155,18 +214,73 @@ impl Inner {
             let caller = writer.caller.clone();
             under_way.spawn(async move {
                 let asked = (inner.cache.ask(), inner.rpc.host());
-                let flushed = inner.send_one(object, caller, request, run).await;
-                inner.ended(asked, &object, flushed)
+                (asked, inner.send_one(object, caller, request, run).await)
             });
         }
         let ends = under_way.join_all().await;
-        ends.into_iter().all(|sent| sent)
+        self.keep_failed(object, &ends).await;
+        let mut sent = true;
+        for (asked, flushed) in ends {
+            sent &= self.ended(asked, &object, flushed);
+        }
+        sent
+    }
+
+    /// Keeps the bytes that the server refuses in the recovery folder, before anybody is told. Where
+    /// the file has changed elsewhere none of its bytes are sent any more.
+    async fn keep_failed(self: &Arc<Self>, object: Handle, ends: &[Sent]) {
+        let failed = ends.iter().filter_map(|(_, flushed)| match flushed {
+            Flushed::Failed(run, refusal) => Some((run.clone(), *refusal)),
+            Flushed::Answered(..) | Flushed::Again(_) => None,
+        });
+        let (mut runs, refusals): (Vec<Run>, Vec<Refusal>) = failed.unzip();
+        let Some(refusal) = refusals.first().copied() else {
+            return;
+        };
+        let (reason, file) = {
+            let mut state = self.cache.lock();
+            let file = state.dirty_file(&object);
+            let reason = match refusal {
+                Refusal::Changed => {
+                    runs.append(&mut state.abandon(&object, refusal));
+                    Reason::ChangedElsewhere
+                }
+                refusal => Reason::Refused {
+                    errno: refusal.errno(),
+                },
+            };
+            (reason, file)
+        };
+        let (path, size) = file.map_or((None, 0), |file| (file.path, file.size));
+        let lost = self.lost(object, path, size, runs, reason);
+        let folder = self.refuge.folder.clone();
+        // What becomes of it is logged there.
+        let _ = tokio::task::spawn_blocking(move || folder.keep(&lost)).await;
+    }
+
+    fn lost(
+        &self,
+        object: Handle,
+        path: Option<PathBuf>,
+        size: u64,
+        runs: Vec<Run>,
+        reason: Reason,
+    ) -> Lost {
+        Lost {
+            source: self.refuge.source.clone(),
+            path,
+            object,
+            reason,
+            time: SystemTime::now(),
+            size,
+            extents: runs.into_iter().map(|run| (run.offset, run.data)).collect(),
+        }
     }
 
     async fn send_one(
         &self,
         object: Handle,
-        caller: leasefs_protocol::Caller,
+        caller: Caller,
         request: Request,
         run: Run,
     ) -> Flushed {
@@ -191,9 +305,6 @@ impl Inner {
 
     fn ended(&self, asked: (Asked, BootId), object: &Handle, flushed: Flushed) -> bool {
         let again = matches!(flushed, Flushed::Again(_));
-        if let Flushed::Failed(refusal) = &flushed {
-            tracing::error!(%object, %refusal, "buffered writes are lost: the server refuses them");
-        }
         let Ended { wake, closes } = self.cache.lock().flushed(asked, object, flushed);
         for open in closes {
             self.rpc.close(open);
@@ -220,7 +331,7 @@ fn outcome(result: Result<Answer, Refusal>, object: &Handle, run: Run) -> Flushe
             Flushed::Answered(reply, attr)
         }
         Ok(_) | Err(Refusal::Lost) => Flushed::Again(run),
-        Err(refusal) => Flushed::Failed(*refusal),
+        Err(refusal) => Flushed::Failed(run, *refusal),
     }
 }
 

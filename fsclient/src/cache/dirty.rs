@@ -13,6 +13,7 @@ use leasefs_protocol::{
     Attr, BootId, Caller, Grant, Handle, OpenId, Parts, Refusal, Reply, Stamp, Version,
 };
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, oneshot};
 
@@ -124,6 +125,8 @@ pub enum Stored {
 #[derive(Debug)]
 struct File {
     buffer: Buffer,
+    /// Below the mount's root, as far as it was known.
+    path: Option<PathBuf>,
     writers: Vec<Writer>,
     /// Closed here; to be closed at the server once the file is clean.
     closing: Vec<OpenId>,
@@ -158,7 +161,18 @@ pub enum Flushed {
     /// To be sent again.
     Again(Run),
     /// Never to be carried out.
-    Failed(Refusal),
+    Failed(Run, Refusal),
+}
+
+/// A dirty file.
+#[derive(Debug)]
+pub struct DirtyFile {
+    /// Below the mount's root, as far as it is known.
+    pub path: Option<PathBuf>,
+    /// As the writer knows it.
+    pub size: u64,
+    /// Everything that the server may not have.
+    pub runs: Vec<Run>,
 }
 
 /// Follows from the end of a request, to be done without the lock.
@@ -325,7 +339,7 @@ impl State {
                 file.buffer.again(&run);
                 file.again = true;
             }),
-            Flushed::Failed(refusal) => self.dirty.count(object, |file| {
+            Flushed::Failed(_, refusal) => self.dirty.count(object, |file| {
                 file.buffer.given_up();
                 file.writers.iter().for_each(|w| w.written.failed(refusal));
             }),
@@ -378,13 +392,30 @@ impl State {
     }
 
     /// Takes out everything that no round has taken: it will not be flushed.
-    pub fn abandon(&mut self, object: &Handle, refusal: Refusal) -> (Vec<Run>, Ended) {
+    pub fn abandon(&mut self, object: &Handle, refusal: Refusal) -> Vec<Run> {
         let mut runs = Vec::new();
         self.dirty.count(object, |file| {
             runs = file.buffer.take_unsent();
             file.writers.iter().for_each(|w| w.written.failed(refusal));
         });
-        (runs, self.end_of_round(object))
+        runs
+    }
+
+    /// What a dirty file is, for people.
+    pub fn dirty_file(&self, object: &Handle) -> Option<DirtyFile> {
+        let file = self.dirty.files.get(object)?;
+        Some(DirtyFile {
+            path: file.path.clone(),
+            size: file.buffer.size(),
+            runs: file.buffer.everything(),
+        })
+    }
+
+    /// Where a file is that has just become dirty.
+    pub fn dirty_at(&mut self, object: &Handle, path: Option<PathBuf>) {
+        if let Some(file) = self.dirty.files.get_mut(object) {
+            file.path = path;
+        }
     }
 }
 
@@ -392,6 +423,7 @@ impl File {
     fn new(base: Version) -> Self {
         Self {
             buffer: Buffer::new(base),
+            path: None,
             writers: Vec::new(),
             closing: Vec::new(),
             this_round: Vec::new(),

@@ -30,7 +30,7 @@ pub use leasefs_lease::client::Asked;
 pub use status::{CacheStatus, Kind};
 pub use tier::Tier;
 
-pub(crate) use dirty::{Ended, Flushed, Round};
+pub(crate) use dirty::{DirtyFile, Ended, Flushed, Round};
 pub(crate) use pages::{Outcome, Pages, Then};
 pub(crate) use state::{State, Work};
 

@@ -9,7 +9,7 @@ use crate::nodes::Nodes;
 use crate::ops::{Ops, Owner};
 use crate::recall::Engine;
 use crate::rpc::{Config, ConnectError, Event, Rpc, Timeout};
-use crate::writeback::Writeback;
+use crate::writeback::{Refuge, Writeback};
 use leasefs_protocol::control::Welcome;
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::{ServerAddr, Source};
@@ -89,7 +89,11 @@ pub(super) async fn assemble(
     }
     let nodes = Arc::new(Nodes::new(welcome.root));
     let kernel = Arc::new(Kernel::new(nodes.clone()));
-    let writeback = Writeback::new(cache.clone(), rpc.clone(), runtime.clone());
+    let refuge = Refuge {
+        folder: state.recovery(),
+        source: source.clone(),
+    };
+    let writeback = Writeback::new(cache.clone(), rpc.clone(), refuge, runtime.clone());
     let server = Arc::new(writeback.clone());
     let engine = Engine::new(cache.clone(), kernel.clone(), server, job.timeout);
     tokio::spawn(engine.clone().run(received));

@@ -100,17 +100,11 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
     let assembled = Arc::new(assembled);
     let (asked, mut unmounts) = mpsc::channel(1);
     let guard = listener.serve(assembled.clone(), asked);
-    until_unmounted(&assembled, &mut signals, &mut unmounts).await;
-    if timeout(WRITE_BACK, assembled.writeback.flush_all())
-        .await
-        .is_err()
-    {
-        tracing::error!("buffered writes could not be brought to the server");
-    }
+    let ended = until_unmounted(&assembled, &mut signals, &mut unmounts).await;
     assembled.rpc.goodbye().await;
     tracing::info!(dir = %job.dir.display(), "unmounted");
     drop(guard);
-    Ok(())
+    ended
 }
 
 async fn make(job: &Job, runtime: &Runtime) -> Result<(Listener, Assembled, Signals), String> {
@@ -150,22 +144,57 @@ async fn until_unmounted(
     assembled: &Arc<Assembled>,
     signals: &mut Signals,
     unmounts: &mut mpsc::Receiver<Unmount>,
-) {
+) -> Result<(), String> {
     loop {
         tokio::select! {
-            () = assembled.mounted.ended() => return,
-            () = signals.any() => return end_by_signal(assembled, signals).await,
+            () = assembled.mounted.ended() => return bring_in(assembled).await,
+            () = signals.any() => {
+                end_by_signal(assembled, signals).await;
+                return bring_in(assembled).await;
+            }
             Some(Unmount { force, reply }) = unmounts.recv() => {
-                let result = unmount_on_demand(assembled, force).await;
-                let done = result.is_ok();
+                let unmounted = unmount_on_demand(assembled, force).await;
+                let done = unmounted.is_ok();
+                let result = match unmounted {
+                    Ok(()) => bring_in(assembled).await,
+                    Err(message) => Err(message),
+                };
                 // Whoever asked may have gone.
-                let _ = reply.send(result);
+                let _ = reply.send(result.clone());
                 if done {
-                    return;
+                    return result;
                 }
             }
         }
     }
+}
+
+/// Brings buffered writes to the server's disk; nothing writes any more. What can't be brought
+/// there is kept in the recovery folder.
+async fn bring_in(assembled: &Arc<Assembled>) -> Result<(), String> {
+    let writeback = &assembled.writeback;
+    let committed = timeout(WRITE_BACK, async {
+        writeback.flush_all().await;
+        match assembled.rpc.has_changed() {
+            true => writeback.commit_all().await,
+            false => Ok(()),
+        }
+    });
+    let failed = match committed.await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(refusal)) => refusal.to_string(),
+        Err(_) => "the server doesn't answer".to_owned(),
+    };
+    let keeper = writeback.clone();
+    let kept = tokio::task::spawn_blocking(move || keeper.keep_all()).await;
+    Err(match kept {
+        Ok(0) => format!("what was written last may not be on the server's disk: {failed}"),
+        Ok(files) => format!(
+            "buffered writes of {files} file(s) could not be brought to the server ({failed}); \
+             see `fsclient recover list`"
+        ),
+        Err(error) => format!("buffered writes are lost: {error}"),
+    })
 }
 
 /// Unmounting calls into the kernel, which may call back: never on a thread of the runtime.
@@ -177,6 +206,9 @@ async fn unmount(assembled: &Arc<Assembled>, lazy: bool) -> io::Result<()> {
 }
 
 async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<(), String> {
+    if !force {
+        flush_first(assembled).await?;
+    }
     let unmounted = match force {
         false => unmount(assembled, false).await,
         true => within_write_back(assembled).await,
@@ -193,6 +225,20 @@ async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<()
         }
         Err(error) => Err(busy(assembled.mounted.mountpoint(), &error)),
     }
+}
+
+/// An unmount that isn't forced keeps the mount until its buffered writes are at the server.
+async fn flush_first(assembled: &Arc<Assembled>) -> Result<(), String> {
+    let flushed = timeout(WRITE_BACK, assembled.writeback.flush_all()).await;
+    flushed.map_err(|_| {
+        let files = assembled.writeback.dirty_paths();
+        format!(
+            "can't unmount {}: buffered writes of {} wait for the server (--force unmounts it and \
+             keeps them for `fsclient recover`)",
+            assembled.mounted.mountpoint().display(),
+            files.join(", ")
+        )
+    })
 }
 
 /// Unmounts, unless writing back what is dirty takes too long.

@@ -43,7 +43,8 @@ impl Ops {
         };
         loop {
             let stored = ask.unless_left(self.engine.store(&store, BUDGET)).await?;
-            self.writeback.stored(open.object, stored);
+            self.writeback
+                .stored(open.object, stored, || self.nodes.path(open.node));
             match stored {
                 Stored::Done { .. } => return Ok(Some(store.data.len() as u32)),
                 Stored::Through | Stored::Pages => return Ok(None),

@@ -47,7 +47,7 @@ impl Ops {
                 (Known::Object(handle), valid) => (handle, tier.attr(&handle)?, valid),
             }
         };
-        Some(Some(self.entry(handle, attr, valid)))
+        Some(Some(self.entry((parent, name), (handle, attr), valid)))
     }
 
     /// What a name denotes, from the server; `None` if nothing.
@@ -78,7 +78,7 @@ impl Ops {
                         Duration::ZERO
                     }
                 };
-                Ok(Some(self.entry(handle, attr, valid)))
+                Ok(Some(self.entry((parent, name), (handle, attr), valid)))
             }
             Response::NoEntry => {
                 let mut learned = told.learn(self.cache());
@@ -107,7 +107,7 @@ impl Ops {
     pub(super) fn made(
         &self,
         told: &Told,
-        (dir, name): (Handle, &Name),
+        (parent, dir, name): (NodeId, Handle, &Name),
         (handle, attr): (Handle, Attr),
     ) -> Entry {
         {
@@ -115,12 +115,18 @@ impl Ops {
             learned.attr(&handle, &attr);
             learned.name(&dir, name.as_bytes(), Known::Object(handle));
         }
-        self.entry(handle, attr, Duration::ZERO)
+        self.entry((parent, name.as_bytes()), (handle, attr), Duration::ZERO)
     }
 
     /// Counts a reference and shows the object.
-    fn entry(&self, handle: Handle, attr: Attr, valid: Duration) -> Entry {
+    fn entry(
+        &self,
+        (parent, name): (NodeId, &[u8]),
+        (handle, attr): (Handle, Attr),
+        valid: Duration,
+    ) -> Entry {
         let node = self.nodes.refer(handle, &attr);
+        self.nodes.called(node.id, parent, name);
         Entry {
             node,
             shown: self.shown(node.id, attr),
@@ -201,7 +207,7 @@ impl Ops {
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let made = object_of(&told.response)?;
-        Ok(self.made(&told, (dir, &name), made))
+        Ok(self.made(&told, (parent, dir, &name), made))
     }
 
     /// A further name of an object.
@@ -229,7 +235,7 @@ impl Ops {
             .object(object, Parts::ATTRS);
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let made = object_of(&told.response)?;
-        Ok(self.made(&told, (dir, &name), made))
+        Ok(self.made(&told, (parent, dir, &name), made))
     }
 
     /// Removes a name that isn't a directory.

@@ -253,7 +253,7 @@ impl Ops {
         let begun = Begun::new(&self.opens, access, handle);
         self.prepare(ask, access, handle, server).await?;
         begun.keep();
-        let entry = self.made(&told, (dir, &name), (handle, attr));
+        let entry = self.made(&told, (parent, dir, &name), (handle, attr));
         let opened = self.add_file((entry.node.id, handle), server, access, caller);
         Ok((entry, opened))
     }

@@ -149,6 +149,11 @@ impl Rpc {
         self.0.host()
     }
 
+    /// Whether the session has changed anything.
+    pub fn has_changed(&self) -> bool {
+        self.0.changed.load(Ordering::Relaxed)
+    }
+
     /// The state of the session, for people.
     pub fn status(&self) -> Status {
         Status::of(&self.0)

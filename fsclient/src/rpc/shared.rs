@@ -11,9 +11,11 @@ use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{ToServer, Welcome};
 use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
-use leasefs_protocol::{BootId, Caller, OpenId, Refusal, Reply, Request, RequestId, Response};
+use leasefs_protocol::{
+    BootId, Caller, OpenId, Refusal, Reply, Request, RequestId, Response, Stamp,
+};
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
@@ -41,6 +43,8 @@ pub(super) struct Shared {
     term_ms: AtomicU64,
     drift_ppm: AtomicU64,
     host: Mutex<BootId>,
+    /// Whether a change was answered.
+    pub(super) changed: AtomicBool,
     /// Newest send time of a renewing request, in nanoseconds.
     renewed: AtomicU64,
     in_flight: Arc<Semaphore>,
@@ -69,6 +73,7 @@ impl Shared {
             term_ms: AtomicU64::new(0),
             drift_ppm: AtomicU64::new(0),
             host: Mutex::default(),
+            changed: AtomicBool::new(false),
             renewed: AtomicU64::new(0),
             in_flight: Arc::new(Semaphore::new(MAX_REQUESTS_IN_FLIGHT - HOUSEKEEPING)),
             ending: watch::Sender::new(false),
@@ -114,6 +119,9 @@ impl Shared {
             &reply.result
         {
             lock(&self.opens).opened(*open, token.clone());
+        }
+        if reply.stamp != Stamp::default() && reply.result.is_ok() {
+            self.changed.store(true, Ordering::Relaxed);
         }
         if reply.renews {
             self.renewed(sent);

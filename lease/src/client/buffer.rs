@@ -131,6 +131,15 @@ impl Buffer {
     pub fn take_unsent(&mut self) -> Vec<Run> {
         std::mem::take(&mut self.dirty).runs(usize::MAX)
     }
+
+    /// Everything that the server may not have.
+    pub fn everything(&self) -> Vec<Run> {
+        let mut all = self.sent.clone();
+        for run in self.dirty.runs(usize::MAX) {
+            all.put(run.offset, run.data);
+        }
+        all.runs(usize::MAX)
+    }
 }
 
 #[cfg(test)]
