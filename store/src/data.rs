@@ -7,7 +7,7 @@ use crate::sys;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, WriteAt};
 use leasefs_protocol::{FileKind, Refusal};
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 /// Most bytes one [`Store::copy_range`] copies, so that it doesn't keep a thread for long.
@@ -166,7 +166,11 @@ impl Store {
     /// # Errors
     /// The host's; also of writes whose failure nobody has been told of.
     pub fn commit_all(&self) -> Result<(), Refusal> {
-        rustix::fs::syncfs(self.root_fd()).map_err(|e| self.refuse(e))
+        // The export's own descriptor is only a path (`O_PATH`).
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(self.root_fd(), c".", flags, Mode::empty());
+        let synced = root.and_then(|root| rustix::fs::syncfs(&root));
+        synced.map_err(|e| self.refuse(e))
     }
 
     /// Allocates, punches, zeroes, collapses or inserts a range; `mode` is `FALLOC_FL_*`.

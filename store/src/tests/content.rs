@@ -25,6 +25,7 @@ fn what_is_written_is_read_and_reads_end_at_the_end() {
         assert_eq!(written, Ok(Written { offset: at, len: 3 }));
         assert_eq!(w.store.commit(&open, durability), Ok(()));
     }
+    assert_eq!(w.store.commit_all(), Ok(()));
     assert_eq!(w.store.read(&open, 2, 100), Ok(b"cabcabc".to_vec()));
     assert_eq!(w.store.read(&open, 2, 3), Ok(b"cab".to_vec()));
     assert_eq!(w.store.read(&open, 9, 1), Ok(Vec::new()));

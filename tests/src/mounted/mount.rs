@@ -37,6 +37,8 @@ pub const READ_KINDS: [&str; 11] = [
 pub struct MountOptions {
     /// `--timeout`, as on the command line; the client's default if `None`.
     pub timeout: Option<String>,
+    /// `--write-back`; also where `LEASEFS_WRITE_BACK` is set, so that every suite can run with it.
+    pub write_back: bool,
     /// Extra environment.
     pub env: Vec<(String, String)>,
 }
@@ -97,7 +99,7 @@ impl Mount {
         if let Some(timeout) = &options.timeout {
             arguments.extend(["--timeout".into(), timeout.into()]);
         }
-        if std::env::var_os("LEASEFS_WRITE_BACK").is_some() {
+        if options.write_back || std::env::var_os("LEASEFS_WRITE_BACK").is_some() {
             arguments.push("--write-back".into());
         }
         let program = &Binaries::get().client;
@@ -129,6 +131,20 @@ impl Mount {
     /// Whether it is in the mount table.
     pub fn is_mounted(&self) -> bool {
         mounts_below(&self.dir).contains(&self.dir)
+    }
+
+    /// What `fsclient` prints when told this, with this mount's state directory.
+    ///
+    /// # Panics
+    /// When it fails, or takes too long.
+    pub fn client(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(&Binaries::get().client);
+        command.args(arguments).arg("--state").arg(&self.state);
+        let (output, _) = within(format!("{command:?}"), STATUS, move || command.output());
+        let output = output.expect("the client runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// `fsclient umount DIR`: its output and how long it took.

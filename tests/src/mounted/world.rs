@@ -65,6 +65,12 @@ impl WorldOptions {
         self
     }
 
+    /// The same with writes buffered by every client.
+    pub fn write_back(mut self) -> Self {
+        self.mount.write_back = true;
+        self
+    }
+
     /// The same with a test-only fault in every client.
     pub fn fault(mut self, fault: &str) -> Self {
         self.mount

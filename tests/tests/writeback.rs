@@ -1,0 +1,218 @@
+//! Writes that are buffered under a Write lease: fast, seen at once everywhere else, and never lost
+//! in silence.
+
+use leasefs_tests::mounted::{World, WorldOptions, eventually, in_background, within};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const MIB: usize = 1 << 20;
+
+fn world(name: &str, mounts: usize) -> World {
+    World::start(name, &WorldOptions::mounts(mounts).term("3s").write_back())
+}
+
+fn host(world: &World, name: &str) -> PathBuf {
+    world.sandbox.root().join("export").join(name)
+}
+
+fn read(path: PathBuf) -> Vec<u8> {
+    let what = format!("reading {}", path.display());
+    let (bytes, _) = within(what, LIMIT, move || fs::read(path));
+    bytes.expect("the file")
+}
+
+#[test]
+fn small_writes_in_sequence_send_no_request_each() {
+    let world = world("sequence", 1);
+    let before = world.mount(0).settled_requests();
+    let mut file = File::create(world.mount(0).path("f")).expect("a file");
+    let page = [7; 4096];
+    for _ in 0..64 * MIB / page.len() {
+        file.write_all(&page).expect("written");
+    }
+    file.sync_all().expect("on the disk");
+    let sent = world.mount(0).settled_requests().since(&before);
+    println!("{sent:?}");
+    assert!(
+        sent.total() < 200,
+        "16,384 writes sent {} requests: {sent:?}",
+        sent.total()
+    );
+    assert_eq!(read(host(&world, "f")), vec![7; 64 * MIB]);
+}
+
+#[test]
+fn what_one_mount_has_written_another_reads_at_once_without_fsync() {
+    let world = world("at-once", 2);
+    let mut writer = File::create(world.mount(0).path("f")).expect("a file");
+    let mut expected = Vec::new();
+    for round in 0..50_u8 {
+        let bytes = vec![round; 1000 + 37 * usize::from(round)];
+        writer.write_all(&bytes).expect("written");
+        expected.extend_from_slice(&bytes);
+        let there = world.mount(1).path("f");
+        let size = fs::metadata(&there).expect("the file").len();
+        assert_eq!(size, expected.len() as u64, "round {round}");
+        assert_eq!(read(there), expected, "round {round}");
+    }
+}
+
+#[test]
+fn the_writer_reads_its_own_bytes_before_and_after_they_are_flushed() {
+    let world = world("own", 1);
+    let path = world.mount(0).path("f");
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).open(&path);
+    let file = file.expect("a file");
+    file.write_all_at(b"0123456789", 0).expect("written");
+    file.write_all_at(b"AB", 4).expect("written");
+    let mut seen = [0; 10];
+    file.read_exact_at(&mut seen, 0).expect("read");
+    assert_eq!(&seen, b"0123AB6789");
+    let reader = File::open(&path).expect("a reader");
+    reader.read_exact_at(&mut seen, 0).expect("read");
+    assert_eq!(&seen, b"0123AB6789");
+    file.write_all_at(b"yz", 8).expect("written");
+    reader.read_exact_at(&mut seen, 0).expect("read");
+    assert_eq!(&seen, b"0123AB67yz");
+    file.write_all_at(b"!", 20).expect("written");
+    assert_eq!(read(path), b"0123AB67yz\0\0\0\0\0\0\0\0\0\0!");
+}
+
+#[test]
+fn times_and_size_of_a_written_file_do_not_change_by_themselves() {
+    let world = world("times", 2);
+    let path = world.mount(0).path("f");
+    let mut file = File::create(&path).expect("a file");
+    file.write_all(b"first").expect("written");
+    file.write_all(b"second").expect("written");
+    let here = fs::metadata(&path).expect("the file");
+    std::thread::sleep(Duration::from_secs(2));
+    for mount in 0..2 {
+        let later = fs::metadata(world.mount(mount).path("f")).expect("the file");
+        assert_eq!((later.len(), later.mtime_nsec()), (11, here.mtime_nsec()));
+        assert_eq!((later.mtime(), later.ctime()), (here.mtime(), here.ctime()));
+    }
+}
+
+#[test]
+fn a_file_that_was_closed_comes_to_the_storage_host_within_seconds() {
+    let world = world("closed", 1);
+    fs::write(world.mount(0).path("f"), vec![3; MIB]).expect("written");
+    let there = host(&world, "f");
+    let whole = || (fs::read(&there).ok()? == vec![3; MIB]).then_some(());
+    eventually("the bytes", Duration::from_secs(5), whole, String::new);
+}
+
+#[test]
+fn unmounting_brings_everything_to_the_storage_host() {
+    let world = world("umount", 1);
+    for number in 0..20_u8 {
+        let path = world.mount(0).path(format!("f{number}"));
+        fs::write(path, vec![number; 100_000]).expect("written");
+    }
+    let (output, _) = world.mounts[0].umount(LIMIT);
+    assert!(output.status.success(), "{output:?}");
+    for number in 0..20_u8 {
+        assert_eq!(
+            read(host(&world, &format!("f{number}"))),
+            vec![number; 100_000]
+        );
+    }
+}
+
+#[test]
+fn buffered_writes_survive_a_crash_of_the_server_process() {
+    let mut world = world("crash", 1);
+    let mut file = File::create(world.mount(0).path("f")).expect("a file");
+    file.write_all(b"before ").expect("written");
+    world.server.daemon.kill();
+    file.write_all(b"while it is away ").expect("written");
+    world.server.start_again();
+    file.write_all(b"after").expect("written");
+    let mut sync = in_background("fsync", move || file.sync_all());
+    sync.done_within(LIMIT).0.expect("on the disk");
+    assert_eq!(read(host(&world, "f")), b"before while it is away after");
+}
+
+/// Mount 0 writes `mine`, buffered, and is cut off; mount 1 then writes `theirs` over it.
+fn overtaken(name: &str) -> (World, File) {
+    let options = WorldOptions::mounts(2)
+        .term("2s")
+        .with_relays()
+        .write_back();
+    let world = World::start(name, &options);
+    let file = File::create(world.mount(0).path("f")).expect("a file");
+    file.write_all_at(b"begun", 0).expect("written");
+    file.sync_all().expect("on the disk");
+    file.write_all_at(b"mine, and longer", 0).expect("written");
+    world.relays[0].cut();
+    let theirs = world.mount(1).path("f");
+    within("the write elsewhere", LIMIT, move || {
+        fs::write(theirs, b"theirs")
+    })
+    .0
+    .expect("written");
+    world.relays[0].mend();
+    (world, file)
+}
+
+#[test]
+fn bytes_that_come_too_late_never_overwrite_newer_ones_and_can_be_recovered() {
+    let (world, file) = overtaken("late");
+    let mut sync = in_background("fsync", move || (file.sync_all(), file));
+    let (outcome, file) = sync.done_within(LIMIT).0;
+    let error = outcome.expect_err("the bytes were not brought in");
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    file.sync_all().expect("an error is told once");
+    assert_eq!(read(world.mount(0).path("f")), b"theirs");
+    assert_eq!(read(host(&world, "f")), b"theirs");
+
+    let mount = world.mount(0);
+    let kept: Value =
+        serde_json::from_str(&mount.client(&["recover", "list", "--json"])).expect("JSON");
+    let item = &kept["items"][0];
+    assert_eq!(item["path"], "f", "{kept}");
+    assert_eq!(item["why"], "changed_elsewhere", "{kept}");
+    assert!(
+        mount.client(&["status"]).contains("recover"),
+        "status names it"
+    );
+    let id = item["id"].as_str().expect("an id");
+    mount.client(&["recover", "restore", id, "--as", "mine"]);
+    assert_eq!(read(mount.path("mine")), b"mine, and longer");
+    mount.client(&["recover", "discard", id]);
+    assert!(
+        mount
+            .client(&["recover", "list"])
+            .contains("nothing is kept")
+    );
+}
+
+#[test]
+fn a_mount_that_cannot_flush_says_so_and_keeps_the_bytes() {
+    let mut world = world("cannot", 1);
+    let mut file = File::create(world.mount(0).path("f")).expect("a file");
+    file.write_all(b"written ").expect("written");
+    file.sync_all().expect("on the disk");
+    file.write_all(b"and not flushed").expect("written");
+    drop(file);
+    world.server.daemon.kill();
+    let (output, _) = world.mounts[0].umount(LIMIT);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && message.contains('f'),
+        "{message}"
+    );
+    world.mounts[0].daemon.signal(Signal::TERM);
+    let status = world.mounts[0].daemon.ends_within(LIMIT);
+    assert!(!status.success(), "the daemon ends with an error");
+    let kept = world.mount(0).client(&["recover", "list"]);
+    assert!(kept.contains("f\n") && kept.contains("15 bytes"), "{kept}");
+}
