@@ -328,7 +328,7 @@ fn outcome(result: Result<Answer, Refusal>, object: &Handle, run: Run) -> Flushe
     match &reply.result {
         Ok(Response::Written { len, .. }) if *len == run.data.len() as u64 => {
             let attr = attr_after(&reply, object);
-            Flushed::Answered(reply, attr)
+            Flushed::Answered(Box::new(reply), attr)
         }
         Ok(_) | Err(Refusal::Lost) => Flushed::Again(run),
         Err(refusal) => Flushed::Failed(run, *refusal),

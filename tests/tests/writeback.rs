@@ -1,7 +1,7 @@
 //! Writes that are buffered under a Write lease: fast, seen at once everywhere else, and never lost
 //! in silence.
 
-use leasefs_tests::mounted::{World, WorldOptions, eventually, in_background, within};
+use leasefs_tests::mounted::{Storage, World, WorldOptions, eventually, in_background, within};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
@@ -215,4 +215,23 @@ fn a_mount_that_cannot_flush_says_so_and_keeps_the_bytes() {
     assert!(!status.success(), "the daemon ends with an error");
     let kept = world.mount(0).client(&["recover", "list"]);
     assert!(kept.contains("f\n") && kept.contains("15 bytes"), "{kept}");
+}
+
+#[test]
+fn a_full_disk_reaches_fsync_once_and_the_bytes_are_kept() {
+    let disk = Storage::new("full", 16);
+    let options = WorldOptions::mounts(1).export(disk.dir()).write_back();
+    let world = World::start("full", &options);
+    let file = File::create(world.mount(0).path("f")).expect("a file");
+    for mib in 0..24 {
+        let wrote = file.write_all_at(&vec![1; MIB], mib * MIB as u64);
+        if let Err(error) = wrote {
+            assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        }
+    }
+    let error = file.sync_all().expect_err("the disk is full");
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+    file.sync_all().expect("an error is told once");
+    let kept = world.mount(0).client(&["recover", "list"]);
+    assert!(kept.contains("f\n"), "{kept}");
 }

@@ -157,7 +157,7 @@ pub struct Round {
 #[derive(Debug)]
 pub enum Flushed {
     /// Carried out; the file's attributes after it.
-    Answered(Reply, Option<Attr>),
+    Answered(Box<Reply>, Option<Attr>),
     /// To be sent again.
     Again(Run),
     /// Never to be carried out.

@@ -31,6 +31,7 @@ pub(super) struct Assembled {
     pub(super) rpc: Rpc,
     pub(super) mounted: Mounted,
     pub(super) writeback: Writeback,
+    pub(super) write_back: bool,
     /// `HOST:PORT:/SUBDIR`.
     pub(super) source: String,
     cache: Arc<Cache>,
@@ -110,6 +111,7 @@ pub(super) async fn assemble(
         rpc,
         mounted,
         writeback,
+        write_back: job.write_back,
         source,
         cache,
         state_dir: job.state.clone(),

@@ -22,6 +22,8 @@ pub const LOCKS_ARE_LOCAL: &str = "fcntl and flock locks hold within this mount 
 
 /// How long an unmount by a signal or by force may write back.
 const WRITE_BACK: Duration = Duration::from_secs(10);
+/// How long the server's disk may take to make everything durable.
+const COMMIT: Duration = Duration::from_secs(60);
 /// How long the kernel may take to end the connection of what is unmounted.
 const END: Duration = Duration::from_secs(5);
 /// Bytes of a job.
@@ -173,14 +175,13 @@ async fn until_unmounted(
 /// there is kept in the recovery folder.
 async fn bring_in(assembled: &Arc<Assembled>) -> Result<(), String> {
     let writeback = &assembled.writeback;
-    let committed = timeout(WRITE_BACK, async {
-        writeback.flush_all().await;
-        match assembled.rpc.has_changed() {
-            true => writeback.commit_all().await,
-            false => Ok(()),
-        }
-    });
-    let failed = match committed.await {
+    let flushed = timeout(WRITE_BACK, writeback.flush_all()).await;
+    let committed = match (flushed, assembled.write_back && assembled.rpc.has_changed()) {
+        (Err(late), _) => Err(late),
+        (Ok(()), true) => timeout(COMMIT, writeback.commit_all()).await,
+        (Ok(()), false) => Ok(Ok(())),
+    };
+    let failed = match committed {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(refusal)) => refusal.to_string(),
         Err(_) => "the server doesn't answer".to_owned(),

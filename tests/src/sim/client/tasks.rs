@@ -52,7 +52,7 @@ const PAUSES: [Nanos; 5] = [0, 0, 2 * MS, 20 * MS, 100 * MS];
 
 impl Client {
     pub(super) fn asked(&mut self, cx: &mut Cx, unique: Unique, want: Want) {
-        if let Some(told) = self.from_cache(cx, want) {
+        if let Some(told) = self.ask_cache(cx, want) {
             self.tell(cx, unique, told, true);
             return;
         }
@@ -90,7 +90,7 @@ impl Client {
         self.request(cx, unique, What::Ask(ask), Vec::new());
     }
 
-    fn from_cache(&mut self, cx: &Cx, want: Want) -> Option<Told> {
+    fn ask_cache(&mut self, cx: &Cx, want: Want) -> Option<Told> {
         let now = self.now(cx);
         self.lease_clock.witness(now)?;
         match want {
