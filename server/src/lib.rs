@@ -13,8 +13,12 @@
 pub mod admin;
 mod caught;
 pub mod counters;
+mod faults;
+pub mod intent;
+pub mod interrupted;
 mod latch;
 pub mod records;
+mod recovery;
 mod report;
 pub mod runtime;
 pub mod server;

@@ -1,7 +1,8 @@
 //! What the running server needs from its state directory, as a trait so that it can be run without one.
 
+use crate::intent::Intent;
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
-use leasefs_protocol::{BootId, Handle, KeyHash, Seq, SessionId};
+use leasefs_protocol::{BootId, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use std::io;
 use std::time::Duration;
 
@@ -29,7 +30,18 @@ pub struct RecordedSession {
     pub leased: bool,
     /// Changes that had begun, above the session's low-water mark as far as it was noted.
     /// Empty after a host crash.
-    pub started: Vec<Seq>,
+    pub changes: Vec<(Seq, Recorded)>,
+}
+
+/// What is on record of a change that had begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// It was about to do this; whether it has must be found out.
+    Intent(Intent),
+    /// It was answered so.
+    Answered(Result<Response, Refusal>),
+    /// Its effect is unknown, or its answer not kept.
+    Lost,
 }
 
 /// What is known of the Write leases of an earlier life.
@@ -98,11 +110,19 @@ pub trait Records: Send + Sync + 'static {
     /// Takes the session off the record with all that is journalled of it: it has ended.
     fn forget_session(&self, session: SessionId);
 
-    /// Journals that a change is about to begin. Survives the process, not the host.
+    /// Journals what a change is about to do. Survives the process, not the host.
     ///
     /// # Errors
     /// If the disk fails; the change must not run then.
-    fn change_begins(&self, session: SessionId, seq: Seq) -> io::Result<()>;
+    fn change_begins(&self, session: SessionId, seq: Seq, intent: &Intent) -> io::Result<()>;
+
+    /// Journals the answer of a change that has begun, before anyone hears of it or another change
+    /// of its objects begins. Does nothing if it has not begun. Survives the process, not the
+    /// host; where the disk fails, so much the less.
+    fn change_ends(&self, session: SessionId, seq: Seq, result: &Result<Response, Refusal>);
+
+    /// Journals that a change has not happened although it had begun.
+    fn change_undone(&self, session: SessionId, seq: Seq);
 
     /// Changes below the mark need not be journalled any more. Cheap; called often.
     fn low_water(&self, session: SessionId, low: Seq);

@@ -1,15 +1,17 @@
 //! What all parts of a running server share.
 
 use crate::counters::Counters;
+use crate::interrupted::{ChangeId, Interrupted};
 use crate::latch::Latches;
-use crate::records::{Found, Records, Writes};
+use crate::records::{Found, RecordedSession, Records, Writes};
+use crate::recovery::recover;
 use crate::runtime::{Clock, Leases, Notice, boot_time};
 use crate::session::answers::Answers;
 use crate::session::{Session, Sessions, close};
 use crate::settings::Settings;
 use leasefs_lease::server::{Config, Grace, LoggedWrites};
-use leasefs_lease::time::BootTime;
-use leasefs_protocol::{BootId, KeyHash};
+use leasefs_lease::time::{BootTime, lengthened};
+use leasefs_protocol::{BootId, KeyHash, Refusal};
 use leasefs_store::Store;
 use leasefs_transport::CloseCode;
 use std::future::Future;
@@ -32,6 +34,8 @@ pub struct Server {
     pub latches: Latches,
     /// The sessions.
     pub sessions: Sessions,
+    /// Changes of the earlier life that are to be repeated.
+    pub interrupted: Interrupted,
     /// How it is run.
     pub settings: Settings,
     /// Requests of all sessions, ended ones too.
@@ -79,6 +83,7 @@ impl Server {
         let runtime = Builder::new_multi_thread()
             .worker_threads(settings.io_threads.max(2))
             .thread_name("store")
+            .enable_time()
             .build()?;
         let config = Config {
             term: settings.term,
@@ -89,12 +94,22 @@ impl Server {
         let (leases, notices) = Leases::new(config, grace(&found), clock);
         let [a, b, c, d, ..] = found.process.0;
         let sessions = Sessions::new(u32::from_le_bytes([a, b, c, d]) >> 2);
-        for recorded in found.sessions {
-            let changes = match found.host_crashed {
-                true => Answers::after_host_crash(),
-                false => Answers::after_restart(recorded.started),
-            };
-            sessions.restore(recorded.session, recorded.client, changes, clock());
+        // The grace, and a term for those who have come back in its last moment.
+        let patience = lengthened(found.max_term, found.max_drift_ppm) * 2;
+        let mut repeats = Vec::new();
+        for RecordedSession {
+            session,
+            client,
+            changes,
+            ..
+        } in found.sessions
+        {
+            if found.host_crashed {
+                sessions.restore(session, client, Answers::after_host_crash(), clock());
+                continue;
+            }
+            let session = sessions.restore(session, client, Answers::default(), clock());
+            repeats.extend(recover(&store, &*records, &session, changes));
         }
         let server = Self {
             latches: Latches::default(),
@@ -106,6 +121,7 @@ impl Server {
             records,
             leases,
             sessions,
+            interrupted: Interrupted::new(repeats, patience),
             settings,
             counters: Counters::default(),
             violations: AtomicU64::new(0),
@@ -159,12 +175,21 @@ impl Server {
     pub fn end_session(self: &Arc<Self>, session: &Session) {
         self.sessions.remove(session.id);
         session.end();
+        self.interrupted.end_session(session.id);
         self.leases.end_session(session.id);
         let (files, server, id) = (session.opens.end(), Arc::clone(self), session.id);
         self.spawn_io(async move {
             close(files);
             server.records.forget_session(id);
         });
+    }
+
+    /// Interrupted changes are never repeated any more.
+    pub fn lose(&self, changes: Vec<ChangeId>) {
+        for (session, seq) in changes {
+            tracing::warn!(%session, %seq, "a change that the server's restart has interrupted is lost");
+            self.records.change_ends(session, seq, &Err(Refusal::Lost));
+        }
     }
 
     /// Ends all sessions of a client that has been revoked, and closes their connections.

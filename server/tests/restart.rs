@@ -2,8 +2,14 @@
 
 mod support;
 
+use fsserver::intent::Intent;
+use fsserver::records::Records;
 use leasefs_protocol::control::{Reclaim, ReclaimLease, ReclaimOpen, Standing, ToClient, ToServer};
-use leasefs_protocol::{Mode, OpenId, OpenToken, Parts, Refusal, Request, Response};
+use leasefs_protocol::{
+    Handle, Mode, OpenId, OpenToken, Parts, Refusal, Reply, Request, RequestFrame, Response,
+    SetAttr,
+};
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use support::House;
 use support::client::{Client, Who, mkdir, raw};
@@ -32,6 +38,16 @@ async fn reclaim(client: &mut Client, reclaim: Reclaim) -> (usize, usize) {
     }
 }
 
+/// The next reply, however long it takes: the session is kept alive meanwhile.
+async fn reply_at_last(client: &mut Client) -> Reply {
+    loop {
+        client.tell(ToServer::KeepAlive { number: 0 }).await;
+        if let Ok(reply) = timeout(Duration::from_millis(200), client.reply()).await {
+            return reply.0;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_crash_changes_wait_for_the_longest_term_and_reads_do_not() {
     let house = House::new();
@@ -50,13 +66,7 @@ async fn after_a_crash_changes_wait_for_the_longest_term_and_reads_do_not() {
     assert!(begun.elapsed() < Duration::from_secs(1));
     let frame = second.frame(mkdir(root, raw("d")));
     second.send(&frame, b"").await;
-    let reply = loop {
-        second.tell(ToServer::KeepAlive { number: 0 }).await;
-        if let Ok(reply) = timeout(Duration::from_millis(200), second.reply()).await {
-            break reply.0;
-        }
-    };
-    assert!(reply.result.is_ok());
+    assert!(reply_at_last(&mut second).await.result.is_ok());
     assert!(begun.elapsed() >= TERM - Duration::from_millis(200));
     assert!(begun.elapsed() < TERM + Duration::from_secs(1));
 }
@@ -107,7 +117,7 @@ async fn grace_ends_as_soon_as_every_session_has_reclaimed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_that_had_begun_before_the_crash_is_lost_and_one_that_had_not_runs() {
+async fn a_change_answered_before_the_crash_gets_its_first_answer_and_one_not_begun_runs() {
     let house = House::new();
     let who = Who::enrolled(&house, 1);
     let server = house.serve().await;
@@ -115,7 +125,8 @@ async fn a_change_that_had_begun_before_the_crash_is_lost_and_one_that_had_not_r
     let root = a.root();
     let mut begun = a.frame(mkdir(root, raw("d")));
     a.send(&begun, b"").await;
-    assert!(a.reply().await.0.result.is_ok());
+    let first = a.reply().await.0.result;
+    assert!(first.is_ok());
     let mut waiting = a.frame(mkdir(root, raw("e")));
     server.crash();
     let server = house.serve().await;
@@ -127,9 +138,88 @@ async fn a_change_that_had_begun_before_the_crash_is_lost_and_one_that_had_not_r
         }
         a.send(frame, b"").await;
     }
-    assert_eq!(a.reply().await.0.result, Err(Refusal::Lost));
+    assert_eq!(a.reply().await.0.result, first);
     assert!(a.reply().await.0.result.is_ok());
     assert!(a.lookup(root, "e").await.is_some());
+}
+
+fn chmod(object: Handle, mode: u16) -> Request {
+    let set = SetAttr {
+        mode: Some(mode),
+        ..SetAttr::default()
+    };
+    let open = None;
+    Request::SetAttr { object, open, set }
+}
+
+fn mode_of(house: &House, name: &str) -> u32 {
+    let meta = std::fs::metadata(house.path(name)).expect("the file");
+    meta.permissions().mode() & 0o777
+}
+
+/// A server that has crashed while it did a change of `f` that can be repeated.
+async fn interrupted(house: &House, a: &Who) -> (Handle, RequestFrame) {
+    std::fs::write(house.path("f"), b"x").expect("a file");
+    let server = house.serve_with(TERM, |_| ()).await;
+    let mut first = a.connect(&server).await;
+    let root = first.root();
+    let (object, _) = first.lookup(root, "f").await.expect("there");
+    let mut frame = first.frame(chmod(object, 0o640));
+    server.crash();
+    let change = frame.change.as_mut().expect("a change");
+    change.resent = true;
+    let objects = vec![object];
+    let begins =
+        house
+            .records
+            .change_begins(a.session, change.seq, &Intent::Repeatable { objects });
+    begins.expect("journalled");
+    (object, frame)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_changes_an_object_before_its_interrupted_change_is_repeated() {
+    let house = House::new();
+    let (a, b) = (Who::enrolled(&house, 1), Who::enrolled(&house, 2));
+    let (object, frame) = interrupted(&house, &a).await;
+    let server = house.serve_with(TERM, |_| ()).await;
+    let mut first = a.connect(&server).await;
+    first.tell(ToServer::ReclaimDone).await;
+    let mut second = b.connect(&server).await;
+    let later = second.frame(chmod(object, 0o604));
+    second.send(&later, b"").await;
+    let early = timeout(Duration::from_millis(300), second.reply()).await;
+    assert!(early.is_err(), "it waits");
+    let root = second.root();
+    assert!(
+        second.getattr(root).await.result.is_ok(),
+        "reads don't wait"
+    );
+    first.send(&frame, b"").await;
+    assert!(first.reply().await.0.result.is_ok());
+    let recall = first.recall().await;
+    first.approve(&recall).await;
+    assert!(second.reply().await.0.result.is_ok());
+    assert_eq!(mode_of(&house, "f"), 0o604);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_change_whose_client_is_not_back_in_the_grace_is_lost() {
+    let house = House::new();
+    let (a, b) = (Who::enrolled(&house, 1), Who::enrolled(&house, 2));
+    let (object, frame) = interrupted(&house, &a).await;
+    let server = house.serve_with(TERM, |_| ()).await;
+    let mut second = b.connect(&server).await;
+    let begun = Instant::now();
+    let later = second.frame(chmod(object, 0o604));
+    second.send(&later, b"").await;
+    assert!(reply_at_last(&mut second).await.result.is_ok());
+    assert!(begun.elapsed() < TERM + Duration::from_secs(1));
+    let mut first = a.connect(&server).await;
+    first.tell(ToServer::ReclaimDone).await;
+    first.send(&frame, b"").await;
+    assert_eq!(first.reply().await.0.result, Err(Refusal::Lost));
+    assert_eq!(mode_of(&house, "f"), 0o604);
 }
 
 #[tokio::test(flavor = "multi_thread")]

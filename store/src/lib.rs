@@ -20,6 +20,7 @@ mod listing;
 mod names;
 mod opens;
 mod orphans;
+mod recovery;
 mod resolve;
 mod sys;
 #[cfg(test)]

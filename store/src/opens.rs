@@ -349,7 +349,7 @@ impl Store {
     }
 }
 
-fn host_flags(flags: u32) -> Result<OFlags, Refusal> {
+pub(crate) fn host_flags(flags: u32) -> Result<OFlags, Refusal> {
     let flags = OFlags::from_bits_retain(flags);
     // O_TMPFILE contains O_DIRECTORY.
     let temporary = flags.contains(OFlags::TMPFILE);

@@ -10,6 +10,8 @@
 //! - [`fsx2`]: random operations on one file against a model, read back through
 //!   read-only descriptors here and on a second mount. Binary: `leasefs-fsx2 DIR [DIR2]
 //!   [--ops N] [--seed S]`.
+//! - [`once`]: a load of changes under cuts and crashes, whose every answer is compared with the
+//!   final tree.
 //! - [`mounted`]: the harness that starts real daemons on real mounts, for the suites in
 //!   `tests/tests/`.
 //!
@@ -23,6 +25,8 @@
 //!   - `cached`: cached work sends nothing
 //!   - `frozen`: stopped, killed and cut-off clients cost others one term
 //!   - `restart`: the server is killed and started again
+//!   - `once`: links cut and the server killed in the middle of changes (`LEASEFS_ONCE_CUTS=200`
+//!     for more of it)
 //!   - `contention`: mounts in each other's way; nothing takes over a second
 //!   - `killable`: callers of a server that is gone can be killed, and end in time
 //!
@@ -37,5 +41,6 @@ pub mod fsx2;
 pub mod lin;
 pub mod mapping;
 pub mod mounted;
+pub mod once;
 pub mod rng;
 pub mod sim;

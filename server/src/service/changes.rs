@@ -5,6 +5,9 @@ use super::host::{Done, Order, open_existing};
 use super::inputs::{Inputs, inputs};
 use super::{Call, reads};
 use crate::caught::caught;
+use crate::faults::{Point, may_crash};
+use crate::intent::Intent;
+use crate::interrupted::ChangeId;
 use crate::runtime::{Finished, Turn};
 use crate::server::Server;
 use crate::session::{Job, Session, refused};
@@ -47,8 +50,10 @@ async fn run(server: Arc<Server>, session: Arc<Session>, seq: Seq, job: Job) {
     let kind = job.request.kind();
     let reply = caught(execute(&call, seq, job)).await.unwrap_or_else(|| {
         tracing::error!(session = %session.id, %seq, kind, "a change failed inside: it may have happened in part");
+        server.records.change_ends(session.id, seq, &Err(Refusal::Internal));
         session.begin(seq).then(|| refused(Refusal::Internal))
     });
+    server.interrupted.settle((session.id, seq));
     if let Some(reply) = reply {
         finish(&server, &session, seq, reply).await;
     }
@@ -109,8 +114,11 @@ struct Change<'a> {
 
 impl Change<'_> {
     async fn step(&self, turn: Option<Turn>) -> Step {
-        let leases = &self.call.server.leases;
-        let mark = leases.mark();
+        let server = &self.call.server;
+        if server.interrupted.is_overtaken(self.id()) {
+            return self.refuse(Refusal::Lost);
+        }
+        let mark = server.leases.mark();
         let targets = match self.targets() {
             Ok(targets) => targets,
             Err(refusal) => return self.refuse(refusal),
@@ -123,6 +131,7 @@ impl Change<'_> {
         if self.admit_reads(&all).await.is_none() {
             return Step::Never;
         }
+        self.pass_interrupted(turn.is_some(), &all.touches).await;
         let Some(turn) = self.take_turn(turn, all.touches.clone()).await else {
             return Step::Never;
         };
@@ -194,6 +203,23 @@ impl Change<'_> {
         entry.admitted().await.map(drop)
     }
 
+    /// Nobody else changes the objects of an interrupted change, but for those it may itself have to
+    /// wait for: who has a turn, and a kernel that writes locked pages back and approves then.
+    async fn pass_interrupted(&self, has_turn: bool, touches: &[Touch]) {
+        let (server, own) = (&self.call.server, self.id());
+        let writeback =
+            matches!(&self.job.request, Request::Write { kind, .. } if kind.is_writeback());
+        let overtaken = match has_turn || writeback {
+            true => server.interrupted.overtake(own, touches),
+            false => server.interrupted.let_pass(own, touches).await,
+        };
+        server.lose(overtaken);
+    }
+
+    fn id(&self) -> ChangeId {
+        (self.call.session.id, self.seq)
+    }
+
     async fn take_turn(&self, turn: Option<Turn>, touches: Vec<Touch>) -> Option<Turn> {
         let dropped = self.job.dropped.clone();
         if let Some(mut turn) = turn {
@@ -261,16 +287,18 @@ impl Change<'_> {
             },
             false => None,
         };
+        if server.interrupted.is_overtaken(self.id()) {
+            return self.refuse(Refusal::Lost);
+        }
         if !session.begin(self.seq) {
             return Step::Never;
         }
-        let done = match server.records.change_begins(session.id, self.seq) {
-            Ok(()) if self.comes_too_late(targets) => Err(Refusal::Changed),
-            Ok(()) => self.order().run(touches, targets).await,
-            Err(error) => {
-                tracing::error!(%error, "a change can't be journalled");
-                Err(Refusal::Internal)
-            }
+        let done = match self.comes_too_late(targets) {
+            true => Err(Refusal::Changed),
+            false => match self.journalled(targets) {
+                Ok(intent) => self.run(touches, targets, intent.is_some()).await,
+                Err(refusal) => Err(refusal),
+            },
         };
         if self.flushes().is_some()
             && let Some(object) = &targets.opened
@@ -326,6 +354,44 @@ impl Change<'_> {
                 None
             }
         }
+    }
+
+    /// Journals what the change is about to do, if it can do anything.
+    fn journalled(&self, targets: &Targets) -> Result<Option<Intent>, Refusal> {
+        let intent = self.order().intent(targets)?;
+        if let Some(intent) = &intent {
+            let (session, seq) = self.id();
+            let begins = self.call.server.records.change_begins(session, seq, intent);
+            begins.map_err(|error| {
+                tracing::error!(%error, "a change can't be journalled");
+                Refusal::Internal
+            })?;
+        }
+        Ok(intent)
+    }
+
+    /// The turn must last until the answer is journalled: after a crash it is told from the
+    /// objects' state whether a change without an answer has happened.
+    async fn run(
+        &self,
+        touches: &[Touch],
+        targets: &Targets,
+        journalled: bool,
+    ) -> Result<Done, Refusal> {
+        if !journalled {
+            return self.order().run(touches, targets).await;
+        }
+        may_crash(Point::Begun);
+        let done = self.order().run(touches, targets).await;
+        may_crash(Point::Happened);
+        let result = match &done {
+            Ok(done) => Ok(done.response.clone()),
+            Err(refusal) => Err(*refusal),
+        };
+        let (session, seq) = self.id();
+        self.call.server.records.change_ends(session, seq, &result);
+        may_crash(Point::Answered);
+        done
     }
 
     /// Ends the turn. Attributes of what was touched are read while it still lasts.

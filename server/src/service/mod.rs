@@ -4,6 +4,7 @@ pub mod access;
 pub mod changes;
 mod host;
 mod inputs;
+mod intents;
 pub mod reads;
 
 use crate::records::Client;

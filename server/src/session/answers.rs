@@ -1,7 +1,8 @@
 //! Changes of one session: each runs once, behind those it follows, and keeps its answer.
 //!
 //! Pure. `J` is what runs a change, `S` where its answer goes. A change is *held* while it
-//! follows unfinished ones, *waiting* while the lease core has it, then *begun*, then *done*.
+//! follows unfinished ones, *waiting* while the lease core has it, then *begun*, then *done*. One
+//! that a crash of the server's process has *interrupted* waits for its next copy.
 
 use super::seqs::SeqSet;
 use leasefs_protocol::limits::{MAX_AFTER, MAX_ANSWERS};
@@ -63,15 +64,31 @@ pub struct Cancelled<J, S> {
     pub ready: Vec<(Seq, J)>,
 }
 
+/// What came of a change of the server's earlier life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recovered {
+    /// It was answered so, or would have been.
+    Answered(Arc<Reply>),
+    /// It may have happened and is repeated when it is sent again.
+    Interrupted,
+    /// Its answer is lost.
+    Lost,
+}
+
 #[derive(Debug)]
 enum State<J> {
     /// Followed by a change that is here, not here itself.
     Expected,
+    /// It may have begun in the server's earlier life; not here itself.
+    Interrupted,
     Held {
         job: J,
         missing: usize,
     },
-    Waiting,
+    /// `again` if it may have begun in the server's earlier life.
+    Waiting {
+        again: bool,
+    },
     Begun,
     Done(Arc<Reply>),
     Cancelled,
@@ -111,11 +128,19 @@ impl<J, S> Default for Answers<J, S> {
 }
 
 impl<J, S> Answers<J, S> {
-    /// A session's changes after a restart of the server process: `started` had begun before.
-    pub fn after_restart(started: impl IntoIterator<Item = Seq>) -> Self {
+    /// A session's changes after a restart of the server process. What had not begun before is not
+    /// among them.
+    pub fn after_restart(changes: impl IntoIterator<Item = (Seq, Recovered)>) -> Self {
         let mut answers = Self::default();
-        for seq in started {
-            answers.forgotten.insert(seq);
+        for (seq, change) in changes {
+            match change {
+                Recovered::Lost => answers.forgotten.insert(seq),
+                Recovered::Interrupted => answers.entry(seq).state = State::Interrupted,
+                Recovered::Answered(reply) => {
+                    answers.entry(seq).state = State::Done(reply);
+                    answers.settle(seq);
+                }
+            }
         }
         answers
     }
@@ -130,7 +155,7 @@ impl<J, S> Answers<J, S> {
 
     /// Whether a frame with this number would bring nothing new, so that its payload needn't be kept.
     pub fn knows(&self, seq: Seq) -> bool {
-        let here = |e: &Entry<J, S>| !matches!(e.state, State::Expected);
+        let here = |e: &Entry<J, S>| !matches!(e.state, State::Expected | State::Interrupted);
         self.is_past(seq) || self.entries.get(&seq).is_some_and(here)
     }
 
@@ -166,7 +191,11 @@ impl<J, S> Answers<J, S> {
         Ok(match &entry.state {
             State::Done(reply) => Arrival::Repeat(Arc::clone(reply), sink),
             State::Cancelled => Arrival::Refuse(Refusal::Cancelled, sink),
-            State::Expected | State::Held { .. } | State::Waiting | State::Begun => {
+            State::Expected
+            | State::Interrupted
+            | State::Held { .. }
+            | State::Waiting { .. }
+            | State::Begun => {
                 entry.sink = Some(sink);
                 Arrival::Attached
             }
@@ -204,8 +233,10 @@ impl<J, S> Answers<J, S> {
             .count();
         let entry = self.entry(change.seq);
         entry.sink = Some(sink);
-        if missing == 0 {
-            entry.state = State::Waiting;
+        // What had begun follows nothing that had not ended.
+        let again = matches!(entry.state, State::Interrupted);
+        if missing == 0 || again {
+            entry.state = State::Waiting { again };
             return Ok(Arrival::Run(job));
         }
         entry.state = State::Held { job, missing };
@@ -236,7 +267,7 @@ impl<J, S> Answers<J, S> {
     /// The change's turn at the lease core has come; `false` if it must not run (cancelled).
     pub fn begin(&mut self, seq: Seq) -> bool {
         match self.entries.get_mut(&seq) {
-            Some(entry) if matches!(entry.state, State::Waiting | State::Begun) => {
+            Some(entry) if matches!(entry.state, State::Waiting { .. } | State::Begun) => {
                 entry.state = State::Begun;
                 true
             }
@@ -286,7 +317,8 @@ impl<J, S> Answers<J, S> {
                 return None;
             }
         }
-        match std::mem::replace(&mut entry.state, State::Waiting) {
+        let waiting = State::Waiting { again: false };
+        match std::mem::replace(&mut entry.state, waiting) {
             State::Held { job, .. } => Some((follower, job)),
             other => {
                 entry.state = other;
@@ -314,12 +346,12 @@ impl<J, S> Answers<J, S> {
         }
         let entry = self.entry(seq);
         match entry.state {
-            State::Begun | State::Done(_) => {
+            State::Begun | State::Done(_) | State::Interrupted | State::Waiting { again: true } => {
                 outcome.begun = true;
                 return outcome;
             }
             State::Cancelled => return outcome,
-            State::Waiting => outcome.withdraw = true,
+            State::Waiting { again: false } => outcome.withdraw = true,
             State::Expected | State::Held { .. } => (),
         }
         entry.state = State::Cancelled;

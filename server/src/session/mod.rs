@@ -13,7 +13,7 @@ pub use table::{Refused, Sessions};
 use crate::counters::Counters;
 use crate::records::Client;
 use crate::sync;
-use answers::{Answers, Arrival, Violation};
+use answers::{Answers, Arrival, Recovered, Violation};
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::MAX_BYTES_IN_FLIGHT;
@@ -106,6 +106,11 @@ impl Session {
                 idle_since: None,
             }),
         }
+    }
+
+    /// Takes over its changes of the server's earlier life.
+    pub fn recover(&self, changes: Vec<(Seq, Recovered)>) {
+        sync::lock(&self.state).changes = Answers::after_restart(changes);
     }
 
     /// Makes `link` the session's connection; returns the one it replaces.

@@ -2,12 +2,12 @@
 
 use crate::sync;
 use leasefs_protocol::limits::MAX_OPENS_PER_SESSION;
-use leasefs_protocol::{OpenId, Refusal, RequestId};
+use leasefs_protocol::{OpenId, Refusal, RequestId, Seq};
 use leasefs_store::OpenFile;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// A request as it came on a connection. Asked again on a later one, its answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Origin {
 pub struct Opens {
     table: RwLock<Table>,
     next: AtomicU64,
+    /// Opens made by changes of the server's earlier life, whose answers may not have come.
+    kept: Mutex<HashMap<OpenId, (Seq, Arc<OpenFile>)>>,
 }
 
 #[derive(Debug, Default)]
@@ -77,7 +79,36 @@ impl Opens {
         Self {
             table: RwLock::default(),
             next: AtomicU64::new(u64::from(life) << 32 | 1),
+            kept: Mutex::default(),
         }
+    }
+
+    /// A number for an open of this life.
+    pub fn new_id(&self) -> OpenId {
+        OpenId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Keeps an open that a change of the server's earlier life has made, until the client claims
+    /// it or is known to have the change's answer.
+    pub fn keep(&self, id: OpenId, seq: Seq, file: Arc<OpenFile>) {
+        sync::lock(&self.kept).insert(id, (seq, file));
+    }
+
+    /// The client has or wants the open with this number. Whether there is one.
+    pub fn claim(&self, id: OpenId) -> bool {
+        let kept = sync::lock(&self.kept).remove(&id);
+        match kept {
+            Some((_, file)) => self.restore(id, file),
+            None => self.has(id),
+        }
+    }
+
+    /// Takes out what was kept for changes below `low` and not claimed: the client has closed it.
+    #[must_use = "they are to be closed, which may block"]
+    pub fn unclaimed(&self, low: Seq) -> Vec<Arc<OpenFile>> {
+        let mut kept = sync::lock(&self.kept);
+        let gone = kept.extract_if(|_, (seq, _)| *seq < low);
+        gone.map(|(_, (_, file))| file).collect()
     }
 
     /// Numbers a new open. `origin` is the unnumbered request that asked for it, if it was one:
@@ -114,7 +145,7 @@ impl Opens {
             return (Err(Refusal::TooMany), gone);
         }
         loop {
-            let id = OpenId(self.next.fetch_add(1, Ordering::Relaxed));
+            let id = self.new_id();
             if let Entry::Vacant(place) = table.files.entry(id) {
                 place.insert(Open {
                     file: Arc::clone(file),
@@ -166,11 +197,17 @@ impl Opens {
     /// Takes all out; none comes any more.
     #[must_use = "they are to be closed, which may block"]
     pub fn end(&self) -> Vec<Arc<OpenFile>> {
+        let kept = std::mem::take(&mut *sync::lock(&self.kept));
         let mut table = sync::write(&self.table);
         table.ended = true;
         table.asked.clear();
         let files = std::mem::take(&mut table.files);
-        files.into_values().map(|open| open.file).collect()
+        let kept = kept.into_values().map(|(_, file)| file);
+        files
+            .into_values()
+            .map(|open| open.file)
+            .chain(kept)
+            .collect()
     }
 
     /// How many there are.

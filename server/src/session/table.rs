@@ -36,11 +36,18 @@ impl Sessions {
     }
 
     /// Puts in a session of the server's earlier life.
-    pub fn restore(&self, id: SessionId, key: KeyHash, changes: Answers<Job, Sink>, now: BootTime) {
-        let session = Session::new(id, key, self.life, changes);
+    pub fn restore(
+        &self,
+        id: SessionId,
+        key: KeyHash,
+        changes: Answers<Job, Sink>,
+        now: BootTime,
+    ) -> Arc<Session> {
+        let session = Arc::new(Session::new(id, key, self.life, changes));
         session.idle_from(now);
         session.reclaims.store(true, Ordering::Relaxed);
-        sync::write(&self.table).insert(id, Arc::new(session));
+        sync::write(&self.table).insert(id, Arc::clone(&session));
+        session
     }
 
     /// The client's session with this id, made if there is none.
@@ -77,6 +84,12 @@ impl Sessions {
     /// All of them.
     pub fn all(&self) -> Vec<Arc<Session>> {
         sync::read(&self.table).values().cloned().collect()
+    }
+
+    /// Whether none may still reclaim what it had open in the server's earlier life.
+    pub fn have_reclaimed(&self) -> bool {
+        let reclaims = |session: &Arc<Session>| session.reclaims.load(Ordering::Relaxed);
+        !sync::read(&self.table).values().any(reclaims)
     }
 
     /// Those whose courtesy period is over.

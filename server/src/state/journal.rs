@@ -1,27 +1,70 @@
-//! The journal: which changes have begun and which Write leases were granted. It survives the
-//! server's process, not its host: nothing in it is made durable, and it says which life of the
-//! host it belongs to.
+//! The journal: which changes have begun, what came of them, and which Write leases were granted.
+//! It survives the server's process, not its host: nothing in it is made durable, and it says which
+//! life of the host it belongs to.
 
 use super::log::Log;
-use leasefs_protocol::{BootId, Handle, Seq, SessionId};
+use crate::intent::Intent;
+use crate::records::Recorded;
+use leasefs_protocol::codec::{self, PREFIX};
+use leasefs_protocol::limits::MAX_ANSWERS;
+use leasefs_protocol::{BootId, Handle, Refusal, Response, Seq, SessionId};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-const HOST: u8 = 1;
-const BEGUN: u8 = 2;
-const WRITE: u8 = 3;
-const ENDED: u8 = 4;
-const FORGOTTEN: u8 = 5;
+type Answer = Result<Response, Refusal>;
+
+/// A record of the log.
+#[derive(Debug, Serialize, Deserialize)]
+enum Record<'a> {
+    /// Whose life of the host the log belongs to. The first.
+    Host(BootId),
+    /// A change is about to begin.
+    Begins {
+        session: SessionId,
+        seq: Seq,
+        /// Below it the session's changes are no longer asked for.
+        low: Seq,
+        intent: Cow<'a, Intent>,
+    },
+    /// A change was answered.
+    Ends {
+        session: SessionId,
+        seq: Seq,
+        answer: Cow<'a, Answer>,
+    },
+    /// A change that had begun has not happened.
+    Undone { session: SessionId, seq: Seq },
+    /// The answer of a change is not kept.
+    Lost { session: SessionId, seq: Seq },
+    /// A Write lease is about to be granted.
+    Write { session: SessionId, object: Handle },
+    /// The session's leases have ended.
+    LeasesEnded { session: SessionId },
+    /// The session has ended.
+    Forgotten { session: SessionId },
+}
 
 /// What is journalled of one session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Journalled {
     low: Seq,
     /// Changes that have begun, above the low-water mark.
-    pub begun: BTreeSet<Seq>,
+    changes: BTreeMap<Seq, State>,
+    /// Those of them whose answers are kept.
+    answered: BTreeSet<Seq>,
+    /// Those whose answers are not.
+    lost: BTreeSet<Seq>,
     /// Objects it was granted Write leases of.
     pub writes: BTreeSet<Handle>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Begun(Intent),
+    Answered(Answer),
 }
 
 type Sessions = BTreeMap<SessionId, Journalled>;
@@ -43,15 +86,19 @@ impl Journal {
         let mut sessions = Sessions::new();
         let mut found_host = None;
         for record in &records {
-            match record.split_first() {
-                Some((&HOST, id)) => found_host = <[u8; 16]>::try_from(id).ok().map(BootId),
-                Some((&tag, rest)) => replay(&mut sessions, tag, rest),
-                None => {}
+            match codec::decode::<Record<'_>>(record) {
+                Ok(Record::Host(id)) => found_host = Some(id),
+                Ok(record) => replay(&mut sessions, record),
+                Err(error) => tracing::warn!(%error, "a journalled record can't be read"),
             }
         }
         let trusted = believed || found_host == Some(host);
         if !trusted {
             sessions.clear();
+        }
+        if found_host != Some(host) {
+            // What the disk shows of them need not be what the earlier life did.
+            sessions.values_mut().for_each(Journalled::lose_begun);
         }
         let found = trusted.then(|| sessions.clone());
         let mut journal = Self {
@@ -63,13 +110,49 @@ impl Journal {
         Ok((journal, found))
     }
 
-    /// Notes that a change is about to begin.
-    pub fn begins(&mut self, session: SessionId, seq: Seq) -> io::Result<()> {
+    /// Notes what a change is about to do.
+    pub fn begins(&mut self, session: SessionId, seq: Seq, intent: &Intent) -> io::Result<()> {
         let low = self.sessions.get(&session).map_or(Seq(0), |s| s.low);
-        self.note(&begun(session, seq, low))?;
+        self.note(&Record::Begins {
+            session,
+            seq,
+            low,
+            intent: Cow::Borrowed(intent),
+        })?;
         let journalled = self.sessions.entry(session).or_default();
-        journalled.begun.insert(seq);
+        journalled.begins(seq, intent.clone());
         Ok(())
+    }
+
+    /// Notes the answer of a change that has begun.
+    pub fn ends(&mut self, session: SessionId, seq: Seq, answer: &Answer) -> io::Result<()> {
+        let Some(journalled) = self.begun(session, seq) else {
+            return Ok(());
+        };
+        journalled.ends(seq, answer.clone());
+        self.note(&Record::Ends {
+            session,
+            seq,
+            answer: Cow::Borrowed(answer),
+        })
+    }
+
+    /// Notes that a change has not happened although it had begun.
+    pub fn undone(&mut self, session: SessionId, seq: Seq) -> io::Result<()> {
+        let Some(journalled) = self.begun(session, seq) else {
+            return Ok(());
+        };
+        journalled.changes.remove(&seq);
+        self.note(&Record::Undone { session, seq })
+    }
+
+    /// The session, if this change of it has begun and was not answered.
+    fn begun(&mut self, session: SessionId, seq: Seq) -> Option<&mut Journalled> {
+        let journalled = self.sessions.get_mut(&session)?;
+        match journalled.changes.get(&seq)? {
+            State::Begun(_) => Some(journalled),
+            State::Answered(_) => None,
+        }
     }
 
     /// Changes below the mark are no longer asked for. It is written with the next change.
@@ -85,7 +168,7 @@ impl Journal {
         if known.is_some_and(|s| s.writes.contains(&object)) {
             return Ok(());
         }
-        self.note(&write(session, &object))?;
+        self.note(&Record::Write { session, object })?;
         let journalled = self.sessions.entry(session).or_default();
         journalled.writes.insert(object);
         Ok(())
@@ -96,7 +179,7 @@ impl Journal {
         match self.sessions.get_mut(&session) {
             Some(journalled) if !journalled.writes.is_empty() => {
                 journalled.writes.clear();
-                self.note(&about(ENDED, session))
+                self.note(&Record::LeasesEnded { session })
             }
             _ => Ok(()),
         }
@@ -105,7 +188,7 @@ impl Journal {
     /// The session has ended.
     pub fn forget(&mut self, session: SessionId) -> io::Result<()> {
         match self.sessions.remove(&session) {
-            Some(_) => self.note(&about(FORGOTTEN, session)),
+            Some(_) => self.note(&Record::Forgotten { session }),
             None => Ok(()),
         }
     }
@@ -115,158 +198,148 @@ impl Journal {
         self.log.sync()
     }
 
-    fn note(&mut self, record: &[u8]) -> io::Result<()> {
+    fn note(&mut self, record: &Record<'_>) -> io::Result<()> {
         if self.log.is_long()
             && let Err(error) = self.rewrite()
         {
             tracing::warn!(%error, "the journal can't be shortened");
         }
-        self.log.append(record)
+        self.log.append(&encode(record)?)
     }
 
     fn rewrite(&mut self) -> io::Result<()> {
-        let header = [&[HOST], &self.host.0[..]].concat();
-        let records = self.sessions.iter().flat_map(|(session, journalled)| {
-            let begun = journalled
-                .begun
-                .iter()
-                .map(|seq| begun(*session, *seq, journalled.low));
-            let writes = journalled.writes.iter().map(|o| write(*session, o));
-            begun.chain(writes)
-        });
-        let records: Vec<_> = std::iter::once(header).chain(records).collect();
+        let header = Record::Host(self.host);
+        let of_sessions = self.sessions.iter();
+        let records = of_sessions.flat_map(|(session, journalled)| journalled.records(*session));
+        let records: Vec<Vec<u8>> = std::iter::once(header)
+            .chain(records)
+            .map(|record| encode(&record))
+            .collect::<io::Result<_>>()?;
         self.log.rewrite(records, false)
     }
 }
 
 impl Journalled {
+    /// The session's changes that had begun.
+    pub fn into_changes(self) -> Vec<(Seq, Recorded)> {
+        let kept = self.changes.into_iter().map(|(seq, state)| {
+            let recorded = match state {
+                State::Begun(intent) => Recorded::Intent(intent),
+                State::Answered(answer) => Recorded::Answered(answer),
+            };
+            (seq, recorded)
+        });
+        let lost = self.lost.into_iter().map(|seq| (seq, Recorded::Lost));
+        kept.chain(lost).collect()
+    }
+
+    fn begins(&mut self, seq: Seq, intent: Intent) {
+        self.changes.insert(seq, State::Begun(intent));
+    }
+
+    /// As many answers are kept as the running server keeps.
+    fn ends(&mut self, seq: Seq, answer: Answer) {
+        self.changes.insert(seq, State::Answered(answer));
+        self.answered.insert(seq);
+        if self.answered.len() > MAX_ANSWERS
+            && let Some(oldest) = self.answered.pop_first()
+        {
+            self.lose(oldest);
+        }
+    }
+
+    fn lose(&mut self, seq: Seq) {
+        self.changes.remove(&seq);
+        self.answered.remove(&seq);
+        self.lost.insert(seq);
+    }
+
+    fn lose_begun(&mut self) {
+        let begun = self.changes.iter();
+        let begun = begun.filter(|(_, state)| matches!(state, State::Begun(_)));
+        let begun: Vec<Seq> = begun.map(|(seq, _)| *seq).collect();
+        begun.into_iter().for_each(|seq| self.lose(seq));
+    }
+
     fn raise(&mut self, low: Seq) {
         if low > self.low {
             self.low = low;
-            self.begun = self.begun.split_off(&low);
+            self.changes = self.changes.split_off(&low);
+            self.answered = self.answered.split_off(&low);
+            self.lost = self.lost.split_off(&low);
         }
+    }
+
+    fn records(&self, session: SessionId) -> impl Iterator<Item = Record<'_>> {
+        let changes = self.changes.iter().map(move |(seq, state)| match state {
+            State::Begun(intent) => Record::Begins {
+                session,
+                seq: *seq,
+                low: self.low,
+                intent: Cow::Borrowed(intent),
+            },
+            State::Answered(answer) => Record::Ends {
+                session,
+                seq: *seq,
+                answer: Cow::Borrowed(answer),
+            },
+        });
+        let lost = self.lost.iter();
+        let lost = lost.map(move |seq| Record::Lost { session, seq: *seq });
+        let writes = self.writes.iter();
+        let writes = writes.map(move |object| Record::Write {
+            session,
+            object: *object,
+        });
+        changes.chain(lost).chain(writes)
     }
 }
 
-fn about(tag: u8, session: SessionId) -> Vec<u8> {
-    [&[tag], &session.0[..]].concat()
+fn encode(record: &Record<'_>) -> io::Result<Vec<u8>> {
+    let mut framed = codec::encode(record, 0).map_err(io::Error::other)?;
+    Ok(framed.split_off(PREFIX))
 }
 
-fn begun(session: SessionId, seq: Seq, low: Seq) -> Vec<u8> {
-    let mut record = about(BEGUN, session);
-    record.extend_from_slice(&seq.0.to_le_bytes());
-    record.extend_from_slice(&low.0.to_le_bytes());
-    record
-}
-
-fn write(session: SessionId, object: &Handle) -> Vec<u8> {
-    [&about(WRITE, session)[..], object.as_bytes()].concat()
-}
-
-fn replay(sessions: &mut Sessions, tag: u8, record: &[u8]) {
-    let Some((session, rest)) = record.split_first_chunk::<16>() else {
-        return;
-    };
-    let session = SessionId(*session);
-    match tag {
-        BEGUN => {
-            if let ([seq, low], []) = rest.as_chunks::<8>() {
-                let journalled = sessions.entry(session).or_default();
-                journalled.begun.insert(Seq(u64::from_le_bytes(*seq)));
-                journalled.raise(Seq(u64::from_le_bytes(*low)));
-            }
+fn replay(sessions: &mut Sessions, record: Record<'_>) {
+    match record {
+        Record::Host(_) => {}
+        Record::Begins {
+            session,
+            seq,
+            low,
+            intent,
+        } => {
+            let journalled = sessions.entry(session).or_default();
+            journalled.begins(seq, intent.into_owned());
+            journalled.raise(low);
         }
-        WRITE => {
-            if let Some(object) = Handle::new(rest) {
-                let journalled = sessions.entry(session).or_default();
-                journalled.writes.insert(object);
-            }
+        Record::Ends {
+            session,
+            seq,
+            answer,
+        } => {
+            let journalled = sessions.entry(session).or_default();
+            journalled.ends(seq, answer.into_owned());
         }
-        ENDED => {
+        Record::Undone { session, seq } => {
+            let journalled = sessions.entry(session).or_default();
+            journalled.changes.remove(&seq);
+        }
+        Record::Lost { session, seq } => sessions.entry(session).or_default().lose(seq),
+        Record::Write { session, object } => {
+            let journalled = sessions.entry(session).or_default();
+            journalled.writes.insert(object);
+        }
+        Record::LeasesEnded { session } => {
             if let Some(journalled) = sessions.get_mut(&session) {
                 journalled.writes.clear();
             }
         }
-        FORGOTTEN => {
+        Record::Forgotten { session } => {
             sessions.remove(&session);
         }
-        _ => {}
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::state::tests::Scratch;
-
-    const A: SessionId = SessionId([1; 16]);
-    const HOST_A: BootId = BootId([8; 16]);
-    const HOST_B: BootId = BootId([9; 16]);
-
-    fn handle(byte: u8) -> Handle {
-        Handle::new(&[byte; 30]).expect("fits")
-    }
-
-    #[test]
-    fn begun_changes_above_the_low_water_mark_and_write_leases_are_found_again() {
-        let scratch = Scratch::new();
-        let path = scratch.path("journal");
-        let (mut journal, found) = Journal::open(&path, HOST_A, true).expect("open");
-        assert_eq!(found, Some(Sessions::new()));
-        for seq in 1..=5 {
-            journal.begins(A, Seq(seq)).expect("journal");
-        }
-        journal.low_water(A, Seq(4));
-        journal.begins(A, Seq(6)).expect("journal");
-        journal.write_lease(A, handle(1)).expect("journal");
-        drop(journal);
-        let (mut journal, found) = Journal::open(&path, HOST_A, false).expect("open");
-        let found = found.expect("the same host");
-        assert_eq!(found[&A].begun, BTreeSet::from([Seq(4), Seq(5), Seq(6)]));
-        assert_eq!(found[&A].writes, BTreeSet::from([handle(1)]));
-        journal.leases_ended(A).expect("journal");
-        let (_, found) = Journal::open(&path, HOST_A, false).expect("open");
-        assert!(found.expect("the same host")[&A].writes.is_empty());
-    }
-
-    #[test]
-    fn after_a_restart_of_the_host_nothing_is_believed() {
-        let scratch = Scratch::new();
-        let path = scratch.path("journal");
-        let (mut journal, _) = Journal::open(&path, HOST_A, true).expect("open");
-        journal.begins(A, Seq(1)).expect("journal");
-        let (_, found) = Journal::open(&path, HOST_B, false).expect("open");
-        assert_eq!(found, None);
-        let (_, found) = Journal::open(&path, HOST_B, false).expect("open");
-        assert_eq!(found, Some(Sessions::new()));
-    }
-
-    #[test]
-    fn an_orderly_end_is_believed_after_a_restart_of_the_host_and_a_lost_file_is_not() {
-        let scratch = Scratch::new();
-        let path = scratch.path("journal");
-        let (mut journal, _) = Journal::open(&path, HOST_A, true).expect("open");
-        journal.begins(A, Seq(1)).expect("journal");
-        let (_, found) = Journal::open(&path, HOST_B, true).expect("open");
-        assert!(found.expect("believed").contains_key(&A));
-        std::fs::remove_file(&path).expect("remove");
-        let (_, found) = Journal::open(&path, HOST_B, false).expect("open");
-        assert_eq!(found, None);
-    }
-
-    #[test]
-    fn the_file_stays_bounded_by_what_is_alive() {
-        let scratch = Scratch::new();
-        let path = scratch.path("journal");
-        let (mut journal, _) = Journal::open(&path, HOST_A, true).expect("open");
-        for seq in 1..=100_000 {
-            journal.low_water(A, Seq(seq));
-            journal.begins(A, Seq(seq)).expect("journal");
-        }
-        let len = std::fs::metadata(&path).expect("file").len();
-        assert!(len < 2 << 20, "{len}");
-        let (_, found) = Journal::open(&path, HOST_A, false).expect("open");
-        let found = found.expect("the same host");
-        assert_eq!(found[&A].begun, BTreeSet::from([Seq(100_000)]));
-    }
-}
+mod tests;

@@ -9,7 +9,7 @@
 //! | `clients.json` | clients and tickets | before anyone is told |
 //! | `life.json` | clean-shutdown mark, largest term and drift bound | before the first grant |
 //! | `sessions` | sessions on record | before a session's first grant |
-//! | `journal` | changes that have begun, Write leases | survives the process, not the host |
+//! | `journal` | changes that have begun, their answers, Write leases | survives the process, not the host |
 //!
 //! All of it is in a folder of mode 0700 that one process has at a time.
 
@@ -31,11 +31,12 @@ pub use files::replace as write_private;
 pub use locks::ExportLock;
 pub use registry::{Enrolled, Registry, RevokeError, Role};
 
+use crate::intent::Intent;
 use crate::records::{Client, Found, RecordedSession, Records, Writes};
 use crate::sync::lock;
 use journal::{Journal, Journalled};
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
-use leasefs_protocol::{BootId, Handle, KeyHash, Seq, SessionId};
+use leasefs_protocol::{BootId, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use life::LifeRecord;
 use sessions::SessionRecord;
 use std::collections::BTreeMap;
@@ -170,7 +171,7 @@ fn recorded(
                 session,
                 client: on_record.client,
                 leased: on_record.leased && !clean,
-                started: journalled.begun.into_iter().collect(),
+                changes: journalled.into_changes(),
             }
         })
         .collect()
@@ -229,8 +230,17 @@ impl Records for State {
         noted("session ended", lock(&self.journal).forget(session));
     }
 
-    fn change_begins(&self, session: SessionId, seq: Seq) -> io::Result<()> {
-        lock(&self.journal).begins(session, seq)
+    fn change_begins(&self, session: SessionId, seq: Seq, intent: &Intent) -> io::Result<()> {
+        lock(&self.journal).begins(session, seq, intent)
+    }
+
+    fn change_ends(&self, session: SessionId, seq: Seq, result: &Result<Response, Refusal>) {
+        let ended = lock(&self.journal).ends(session, seq, result);
+        noted("an answer", ended);
+    }
+
+    fn change_undone(&self, session: SessionId, seq: Seq) {
+        noted("a change undone", lock(&self.journal).undone(session, seq));
     }
 
     fn low_water(&self, session: SessionId, low: Seq) {

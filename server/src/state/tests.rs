@@ -1,6 +1,7 @@
 //! The state of a server over several lives.
 
 use super::*;
+use crate::records::Recorded;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -34,6 +35,11 @@ const A: SessionId = SessionId([1; 16]);
 const KEY: KeyHash = KeyHash([2; 32]);
 const TERM: Duration = Duration::from_secs(10);
 
+fn intent() -> Intent {
+    let objects = vec![Handle::new(&[4; 30]).expect("fits")];
+    Intent::Repeatable { objects }
+}
+
 fn open(scratch: &Scratch) -> (State, Found) {
     let place = Location::find(Some(&scratch.path("state"))).expect("place");
     State::open(place.take().expect("take"), Policy::RootSquash).expect("open")
@@ -56,7 +62,7 @@ fn after_a_crash_of_the_process_the_next_life_finds_everything() {
         let (state, _) = open(&scratch);
         state.begin_life(TERM, 1000).expect("begin");
         state.record_session(A, KEY).expect("record");
-        state.change_begins(A, Seq(1)).expect("journal");
+        state.change_begins(A, Seq(1), &intent()).expect("journal");
         state.write_lease(A, object).expect("journal");
     }
     let (_, found) = open(&scratch);
@@ -66,7 +72,7 @@ fn after_a_crash_of_the_process_the_next_life_finds_everything() {
         session: A,
         client: KEY,
         leased: true,
-        started: vec![Seq(1)],
+        changes: vec![(Seq(1), Recorded::Intent(intent()))],
     };
     assert_eq!(found.sessions, [expected]);
     assert_eq!(found.writes, Writes::Trusted(vec![(A, object)]));
@@ -101,14 +107,15 @@ fn after_an_orderly_end_no_lease_is_alive_even_if_the_next_life_crashes_at_once(
         let (state, _) = open(&scratch);
         state.begin_life(TERM, 1000).expect("begin");
         state.record_session(A, KEY).expect("record");
-        state.change_begins(A, Seq(7)).expect("journal");
+        state.change_begins(A, Seq(7), &intent()).expect("journal");
         state.end_life().expect("end");
     }
     for clean in [true, false] {
         let (state, found) = open(&scratch);
         assert_eq!(found.clean, clean);
         assert!(!found.sessions[0].leased);
-        assert_eq!(found.sessions[0].started, [Seq(7)]);
+        let changes = [(Seq(7), Recorded::Intent(intent()))];
+        assert_eq!(found.sessions[0].changes, changes);
         state.begin_life(TERM, 1000).expect("begin");
     }
 }

@@ -196,7 +196,7 @@ impl Control {
 fn take_back(server: &Server, session: &Session, reclaim: Reclaim) -> ToClient {
     let mut lost_opens = Vec::new();
     for asked in reclaim.opens {
-        if session.opens.has(asked.open) {
+        if session.opens.claim(asked.open) {
             continue;
         }
         let file = server.store.reopen(&asked.token, session.id);

@@ -22,7 +22,10 @@ pub async fn notices(server: Arc<Server>, mut notices: mpsc::UnboundedReceiver<N
                 close(&server, session, "its leases have expired: connect again")
             }
             Notice::Choked(session) => close(&server, session, "recalls are not read"),
-            Notice::GraceEnded => tracing::info!("the grace after the restart has ended"),
+            Notice::GraceEnded => {
+                tracing::info!("the grace after the restart has ended");
+                give_up_absent(&server);
+            }
         }
     }
 }
@@ -37,12 +40,25 @@ fn close(server: &Server, session: SessionId, reason: &str) {
     }
 }
 
+/// What sessions that have not come back in the grace were doing is lost.
+fn give_up_absent(server: &Arc<Server>) {
+    let away = |session| {
+        let session = server.sessions.get(session);
+        session.is_none_or(|session| session.reclaims.load(Ordering::Relaxed))
+    };
+    let lost = server.interrupted.give_up(away);
+    if !lost.is_empty() {
+        let task_server = Arc::clone(server);
+        server.spawn_io(async move { task_server.lose(lost) });
+    }
+}
+
 /// Ends sessions whose client doesn't come back, and notes whose leases have ended. Never ends.
 pub async fn sweep(server: Arc<Server>) {
     let mut unclaimed = true;
     loop {
         tokio::time::sleep(SWEEP).await;
-        if unclaimed && all_have_reclaimed(&server) {
+        if unclaimed && server.sessions.have_reclaimed() {
             unclaimed = false;
             let store = Arc::clone(&server.store);
             server.spawn_io(async move { store.remove_unclaimed() });
@@ -53,12 +69,6 @@ pub async fn sweep(server: Arc<Server>) {
         }
         note_ended_leases(&server).await;
     }
-}
-
-/// Whether no session of the server's earlier life may still reclaim what it had open.
-fn all_have_reclaimed(server: &Server) -> bool {
-    let reclaims = |session: &Arc<Session>| session.reclaims.load(Ordering::Relaxed);
-    !server.sessions.all().iter().any(reclaims)
 }
 
 async fn note_ended_leases(server: &Arc<Server>) {

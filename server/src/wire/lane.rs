@@ -5,10 +5,10 @@ use crate::caught::{caught, caught_now};
 use crate::server::Server;
 use crate::service::{Call, changes, reads};
 use crate::session::answers::Arrival;
-use crate::session::{Job, Link, Origin, Permit, Place, Session, Sink, refused};
+use crate::session::{Job, Link, Origin, Permit, Place, Session, Sink, close, refused};
 use bytes::Bytes;
 use leasefs_protocol::limits::LISTING_PAGE;
-use leasefs_protocol::{Caller, Change, Refusal, Request, RequestFrame, RequestId};
+use leasefs_protocol::{Caller, Change, Refusal, Request, RequestFrame, RequestId, Response, Seq};
 use leasefs_transport::{FrameReader, Outbox};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Lane {
         self.session.counters.count(&request);
         self.server.counters.count(&request);
         if self.session.low_water(low_water) {
-            self.server.records.low_water(self.session.id, low_water);
+            self.answered_below(low_water);
         }
         match change {
             Some(change) if request.is_change() => {
@@ -89,6 +89,24 @@ impl Lane {
             Some(_) => Err(breach(&request, "is numbered")),
             None => Err(breach(&request, "is not numbered")),
         }
+    }
+
+    /// The client has the answers of all changes below `low`.
+    fn answered_below(&self, low: Seq) {
+        self.server.records.low_water(self.session.id, low);
+        let unclaimed = self.session.opens.unclaimed(low);
+        if unclaimed.is_empty() {
+            return;
+        }
+        let server = Arc::clone(&self.server);
+        self.server.spawn_io(async move {
+            match server.sessions.have_reclaimed() {
+                true => close(unclaimed),
+                // Another session may have the same file open: an orphan of it must stay until
+                // that has been reclaimed.
+                false => drop(unclaimed),
+            }
+        });
     }
 
     fn sink(&self, id: RequestId, permit: Permit) -> Sink {
@@ -165,7 +183,14 @@ impl Lane {
         match arrival {
             Arrival::Run(job) => changes::start(&self.server, &self.session, change.seq, job),
             Arrival::Held | Arrival::Attached => (),
-            Arrival::Repeat(reply, sink) => sink.send((*reply).clone(), Bytes::new()).await,
+            Arrival::Repeat(reply, sink) => {
+                if let Ok(Response::Created { open, .. } | Response::Opened { open, .. }) =
+                    &reply.result
+                {
+                    self.session.opens.claim(*open);
+                }
+                sink.send((*reply).clone(), Bytes::new()).await;
+            }
             Arrival::Refuse(refusal, sink) => sink.send(refused(refusal), Bytes::new()).await,
             Arrival::Lost => {
                 let reply = refused(Refusal::Lost);

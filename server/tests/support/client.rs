@@ -6,11 +6,12 @@ use leasefs_protocol::control::{Hello, HelloRefusal, Push, ToClient, ToServer, W
 use leasefs_protocol::limits::PROTOCOL_VERSION;
 use leasefs_protocol::request::{Durability, Fill, Make, WriteAt, WriteKind};
 use leasefs_protocol::{
-    Approval, Attr, Caller, Change, Handle, OpenId, RawName, Recall, Refusal, Reply, Request,
-    RequestFrame, RequestId, Response, Seq, SessionId,
+    Approval, Attr, Caller, Change, Handle, KeyHash, OpenId, RawName, Recall, Refusal, Reply,
+    Request, RequestFrame, RequestId, Response, Seq, SessionId,
 };
 use leasefs_transport::{Connection, FrameReader, FrameWriter, Identity, connect};
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -61,7 +62,17 @@ impl Who {
         server: &Running,
         hello: Hello,
     ) -> Result<Client, HelloRefusal> {
-        let connection = self.reach(server).await;
+        self.connect_to(server.address, server.key, hello).await
+    }
+
+    pub async fn connect_to(
+        &self,
+        address: SocketAddr,
+        key: KeyHash,
+        hello: Hello,
+    ) -> Result<Client, HelloRefusal> {
+        let connection = connect(address, &self.identity, key).await;
+        let connection = connection.expect("a connection");
         let (mut control, mut control_in) = connection.open().await.expect("a control stream");
         send(&mut control, &ToServer::Hello(hello)).await;
         match next(&mut control_in).await {
@@ -115,7 +126,7 @@ pub struct Client {
     pub seq: u64,
     pub low_water: Seq,
     /// Whose opens they are.
-    opens: HashMap<OpenId, Handle>,
+    pub opens: HashMap<OpenId, Handle>,
 }
 
 pub fn raw(name: &str) -> RawName {

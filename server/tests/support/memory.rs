@@ -1,8 +1,9 @@
 //! A state directory in memory.
 
-use fsserver::records::{Client, Found, RecordedSession, Records, Writes};
+use fsserver::intent::Intent;
+use fsserver::records::{Client, Found, Recorded, RecordedSession, Records, Writes};
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
-use leasefs_protocol::{BootId, Handle, KeyHash, Seq, SessionId};
+use leasefs_protocol::{BootId, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::{Mutex, MutexGuard};
@@ -21,7 +22,7 @@ struct State {
     revoked: BTreeSet<KeyHash>,
     tickets: HashMap<[u8; 32], Ticket>,
     sessions: BTreeMap<SessionId, (KeyHash, bool)>,
-    started: BTreeMap<SessionId, BTreeSet<Seq>>,
+    changes: BTreeMap<SessionId, BTreeMap<Seq, Recorded>>,
     writes: Vec<(SessionId, Handle)>,
     max_term: Duration,
     clean: bool,
@@ -67,12 +68,12 @@ impl Memory {
     pub fn found(&self) -> Found {
         let state = self.state();
         let session = |(session, (client, leased)): (&SessionId, &(KeyHash, bool))| {
-            let started = state.started.get(session).cloned().unwrap_or_default();
+            let changes = state.changes.get(session).cloned().unwrap_or_default();
             RecordedSession {
                 session: *session,
                 client: *client,
                 leased: *leased,
-                started: started.into_iter().collect(),
+                changes: changes.into_iter().collect(),
             }
         };
         Found {
@@ -133,18 +134,33 @@ impl Records for Memory {
     fn forget_session(&self, session: SessionId) {
         let mut state = self.state();
         state.sessions.remove(&session);
-        state.started.remove(&session);
+        state.changes.remove(&session);
     }
 
-    fn change_begins(&self, session: SessionId, seq: Seq) -> io::Result<()> {
+    fn change_begins(&self, session: SessionId, seq: Seq, intent: &Intent) -> io::Result<()> {
         self.may_panic();
-        self.state().started.entry(session).or_default().insert(seq);
+        let mut state = self.state();
+        let changes = state.changes.entry(session).or_default();
+        changes.insert(seq, Recorded::Intent(intent.clone()));
         Ok(())
     }
 
+    fn change_ends(&self, session: SessionId, seq: Seq, result: &Result<Response, Refusal>) {
+        let mut state = self.state();
+        let changes = state.changes.entry(session).or_default();
+        if let Some(change @ Recorded::Intent(_)) = changes.get_mut(&seq) {
+            *change = Recorded::Answered(result.clone());
+        }
+    }
+
+    fn change_undone(&self, session: SessionId, seq: Seq) {
+        let mut state = self.state();
+        state.changes.entry(session).or_default().remove(&seq);
+    }
+
     fn low_water(&self, session: SessionId, low: Seq) {
-        if let Some(started) = self.state().started.get_mut(&session) {
-            *started = started.split_off(&low);
+        if let Some(changes) = self.state().changes.get_mut(&session) {
+            *changes = changes.split_off(&low);
         }
     }
 

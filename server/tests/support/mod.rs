@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod memory;
+pub mod process;
 
 use fsserver::records::Found;
 use fsserver::server::Server;
@@ -24,7 +25,7 @@ use tokio::task::JoinHandle;
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    fn new() -> Self {
+    pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("fsserver-test-{}-{number}", std::process::id());

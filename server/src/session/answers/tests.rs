@@ -135,17 +135,54 @@ fn answers_are_bounded_while_one_change_waits_and_those_dropped_are_lost_not_run
 }
 
 #[test]
-fn after_a_restart_what_had_begun_is_lost_and_what_had_not_runs() {
-    let mut changes = Changes::after_restart([Seq(4)]);
+fn after_a_restart_what_was_answered_is_answered_so_and_what_had_not_begun_runs() {
+    let mut changes = Changes::after_restart([(Seq(4), Recovered::Answered(answer(7)))]);
     assert_eq!(
         changes.arrive(&resent(4), 4, 'a'),
-        Ok(Arrival::Refuse(Refusal::Lost, 'a'))
+        Ok(Arrival::Repeat(answer(7), 'a'))
     );
+    assert!(changes.cancel(Seq(4)).begun);
     let follower = Change {
         after: vec![Seq(4)],
         ..resent(5)
     };
     assert_eq!(changes.arrive(&follower, 5, 'a'), Ok(Arrival::Run(5)));
+}
+
+#[test]
+fn after_a_restart_what_was_lost_is_refused() {
+    let mut changes = Changes::after_restart([(Seq(4), Recovered::Lost)]);
+    assert_eq!(
+        changes.arrive(&resent(4), 4, 'a'),
+        Ok(Arrival::Refuse(Refusal::Lost, 'a'))
+    );
+}
+
+#[test]
+fn an_interrupted_change_runs_when_it_is_sent_again_and_its_followers_wait_for_that() {
+    let mut changes = Changes::after_restart([(Seq(4), Recovered::Interrupted)]);
+    assert!(!changes.knows(Seq(4)), "its payload is wanted");
+    assert_eq!(arrive(&mut changes, 5, &[4]), Arrival::Held);
+    assert_eq!(changes.arrive(&resent(4), 4, 'a'), Ok(Arrival::Run(4)));
+    assert_eq!(run(&mut changes, 4), [5]);
+}
+
+#[test]
+fn an_interrupted_change_can_not_be_cancelled_since_it_may_have_happened() {
+    let mut changes = Changes::after_restart([(Seq(4), Recovered::Interrupted)]);
+    assert!(changes.cancel(Seq(4)).begun);
+    assert_eq!(changes.arrive(&resent(4), 4, 'a'), Ok(Arrival::Run(4)));
+    let outcome = changes.cancel(Seq(4));
+    assert!(outcome.begun && !outcome.withdraw);
+    assert!(changes.begin(Seq(4)));
+}
+
+#[test]
+fn an_interrupted_change_waits_for_its_next_copy_also_behind_a_newer_connection() {
+    let mut changes = Changes::after_restart([(Seq(4), Recovered::Interrupted)]);
+    changes.fence();
+    assert!(changes.cancel(Seq(4)).begun);
+    assert_eq!(changes.arrive(&resent(4), 4, 'a'), Ok(Arrival::Run(4)));
 }
 
 #[test]

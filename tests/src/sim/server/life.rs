@@ -4,7 +4,7 @@ use super::{Bug, Server, ServerEv, Session};
 use crate::sim::cx::Cx;
 use crate::sim::model::{Down, MS, Nanos, Obj, Welcome};
 use crate::sim::net::{LinkId, Stream};
-use fsserver::session::answers::Answers;
+use fsserver::session::answers::{Answers, Recovered};
 use leasefs_lease::server::{
     Config, Core, Event, Grace, LoggedWrites, Reclaimed, Standing as CoreStanding,
 };
@@ -97,7 +97,10 @@ impl Server {
         let restored = self.durable.sessions.iter_mut().map(|(id, recorded)| {
             let changes = match host_crashed {
                 true => Answers::after_host_crash(),
-                false => Answers::after_restart(recorded.started.iter().copied()),
+                false => {
+                    let started = recorded.started.iter();
+                    Answers::after_restart(started.map(|seq| (*seq, Recovered::Lost)))
+                }
             };
             let session = Session {
                 changes,

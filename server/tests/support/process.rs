@@ -1,0 +1,84 @@
+//! A server in a process of its own, so that it can crash.
+
+use super::TempDir;
+use leasefs_protocol::ticket::Ticket;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The directory it serves and its state.
+pub struct Estate {
+    dir: TempDir,
+}
+
+impl Estate {
+    pub fn new() -> Self {
+        let dir = TempDir::new();
+        std::fs::create_dir(dir.path().join("export")).expect("a fresh directory");
+        Self { dir }
+    }
+
+    pub fn export(&self) -> PathBuf {
+        self.dir.path().join("export")
+    }
+
+    /// Starts a server; `fault` is a crash that it is told to have.
+    pub fn serve(&self, fault: Option<&str>) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fsserver"));
+        command
+            .arg("serve")
+            .arg(self.export())
+            .args(["--listen", "127.0.0.1:0", "--term", "2s", "--state"])
+            .arg(self.dir.path().join("state"))
+            .env_remove("LEASEFS_TEST_FAULT")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        if let Some(fault) = fault {
+            command.env("LEASEFS_TEST_FAULT", fault);
+        }
+        let mut child = command.spawn().expect("fsserver starts");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let (mut ticket, mut address) = (None, None);
+        for line in stdout.lines() {
+            let line = line.expect("text");
+            if let Some(found) = line.strip_prefix("ready ") {
+                address = Some(found.parse().expect("an address"));
+                break;
+            }
+            ticket = Some(line.parse().expect("a ticket"));
+        }
+        Process {
+            child,
+            ticket,
+            address: address.expect("it is ready"),
+        }
+    }
+}
+
+/// A running server, killed when dropped.
+pub struct Process {
+    child: Child,
+    /// Printed at the first start.
+    pub ticket: Option<Ticket>,
+    pub address: SocketAddr,
+}
+
+impl Process {
+    /// Waits until it has crashed of itself.
+    pub async fn has_crashed(mut self) {
+        let begun = Instant::now();
+        while self.child.try_wait().expect("its status").is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it lives on");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,268 @@
+//! A load of changes that each must take effect once, while connections are cut and the server is
+//! killed: every answer agrees with the final tree.
+
+mod model;
+mod worker;
+
+use crate::mounted::{Background, in_background};
+use crate::rng::Rng;
+use model::Model;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use worker::Wrong;
+
+/// Workers with a tree of their own, on each mount.
+const TREES: usize = 2;
+
+/// How far all have come, and whether to go on.
+#[derive(Debug, Default)]
+pub struct Mark {
+    stop: AtomicBool,
+    operations: AtomicU64,
+    wrong: AtomicBool,
+}
+
+impl Mark {
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    fn done(&self) {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Operations done.
+    pub fn operations(&self) -> u64 {
+        self.operations.load(Ordering::Relaxed)
+    }
+
+    /// Whether a worker has stopped at an answer that can't be true.
+    pub fn is_wrong(&self) -> bool {
+        self.wrong.load(Ordering::Relaxed)
+    }
+}
+
+/// What a worker came to.
+enum Outcome {
+    Tree(String, Model),
+    Log(usize, u64),
+    Race(Vec<bool>),
+    Replaced(u64),
+    Watched,
+}
+
+/// A running load.
+pub struct Load {
+    mark: Arc<Mark>,
+    workers: Vec<Background<Result<Outcome, Wrong>>>,
+}
+
+type Work = dyn FnOnce(&Path, &Mark) -> Result<Outcome, Wrong> + Send;
+
+impl Load {
+    /// Starts the workers: trees, a log and a race on each mount; a file that is replaced on the
+    /// first and looked at on all.
+    ///
+    /// # Panics
+    /// If the first file can't be made.
+    pub fn start(mounts: &[PathBuf], seed: u64) -> Self {
+        let first = mounts.first().expect("a mount");
+        fs::write(first.join("current"), "0.\n").expect("the file to replace");
+        let mut load = Self {
+            mark: Arc::default(),
+            workers: Vec::new(),
+        };
+        let rng = Rng::new(seed);
+        for (index, dir) in mounts.iter().enumerate() {
+            for tree in 0..TREES {
+                let prefix = format!("t{index}{tree}");
+                let rng = rng.fork((index * TREES + tree) as u64);
+                load.add(dir, &prefix.clone(), move |dir, mark| {
+                    let model = worker::tree(dir, &prefix, rng, mark)?;
+                    Ok(Outcome::Tree(prefix, model))
+                });
+            }
+            load.add(dir, "log", move |dir, mark| {
+                worker::log(dir, index, mark).map(|records| Outcome::Log(index, records))
+            });
+            load.add(dir, "race", |dir, mark| {
+                worker::race(dir, mark).map(Outcome::Race)
+            });
+            load.add(dir, "watch", |dir, mark| {
+                worker::watch(dir, mark).map(|()| Outcome::Watched)
+            });
+        }
+        load.add(first, "replace", |dir, mark| {
+            worker::replace(dir, mark).map(Outcome::Replaced)
+        });
+        load
+    }
+
+    fn add(
+        &mut self,
+        dir: &Path,
+        what: &str,
+        work: impl FnOnce(&Path, &Mark) -> Result<Outcome, Wrong> + Send + 'static,
+    ) {
+        let (dir, mark, work) = (dir.to_owned(), Arc::clone(&self.mark), Box::new(work));
+        let what = format!("{what} on {}", dir.display());
+        let named = what.clone();
+        self.workers.push(in_background(what, move || {
+            run(&dir, &mark, work).map_err(|wrong| format!("{named}: {wrong}"))
+        }));
+    }
+
+    /// How far it has come.
+    pub fn mark(&self) -> &Mark {
+        &self.mark
+    }
+
+    /// Ends it and compares its answers with what the export holds. Returns what differs.
+    ///
+    /// # Panics
+    /// If a worker doesn't end within `limit`.
+    pub fn finish(mut self, export: &Path, limit: Duration) -> Vec<String> {
+        self.mark.stop.store(true, Ordering::Relaxed);
+        let (mut outcomes, mut wrong) = (Vec::new(), Vec::new());
+        for worker in &mut self.workers {
+            match worker.done_within(limit).0 {
+                Ok(outcome) => outcomes.push(outcome),
+                Err(found) => wrong.push(found),
+            }
+        }
+        if wrong.is_empty() {
+            wrong = check(export, &outcomes);
+        }
+        wrong
+    }
+}
+
+fn run(dir: &Path, mark: &Mark, work: Box<Work>) -> Result<Outcome, Wrong> {
+    let outcome = work(dir, mark);
+    if outcome.is_err() {
+        mark.wrong.store(true, Ordering::Relaxed);
+    }
+    outcome
+}
+
+fn check(export: &Path, outcomes: &[Outcome]) -> Vec<String> {
+    let found = match entries(export) {
+        Ok(found) => found,
+        Err(error) => return vec![format!("{}: {error}", export.display())],
+    };
+    let mut wrong = Vec::new();
+    let (mut races, mut logs) = (Vec::new(), BTreeMap::new());
+    for outcome in outcomes {
+        match outcome {
+            Outcome::Tree(prefix, model) => {
+                let own = |name: &str| name.starts_with(&format!("{prefix}-"));
+                let found = found.iter().filter(|(name, _)| own(name));
+                let found = found.map(|(name, entry)| (name.clone(), entry.clone()));
+                wrong.extend(model.differences(&found.collect()));
+            }
+            Outcome::Log(number, records) => drop(logs.insert(*number, *records)),
+            Outcome::Race(won) => races.push(won.as_slice()),
+            Outcome::Replaced(number) => {
+                let current = found.get("current").and_then(|(text, _)| text.as_deref());
+                if current != Some(format!("{number}.\n").as_str()) {
+                    wrong.push(format!("current: expected {number}, found {current:?}"));
+                }
+            }
+            Outcome::Watched => (),
+        }
+    }
+    wrong.extend(check_race(&races));
+    let log = found.get("log").and_then(|(text, _)| text.as_deref());
+    wrong.extend(check_log(log.unwrap_or_default(), &logs));
+    wrong
+}
+
+/// Each name in a directory, with its content if it is a file, and its inode.
+fn entries(dir: &Path) -> io::Result<BTreeMap<String, (Option<String>, u64)>> {
+    let mut entries = BTreeMap::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let meta = entry.metadata()?;
+        let content = match meta.is_dir() {
+            true => None,
+            false => Some(fs::read_to_string(entry.path())?),
+        };
+        let name = entry.file_name().to_string_lossy().into_owned();
+        entries.insert(name, (content, meta.ino()));
+    }
+    Ok(entries)
+}
+
+/// Every name that somebody tried to create was created by one.
+fn check_race(races: &[&[bool]]) -> Vec<String> {
+    let longest = races.iter().map(|won| won.len()).max().unwrap_or(0);
+    let winners = |round: usize| {
+        let won = |won: &&&[bool]| won.get(round) == Some(&true);
+        races.iter().filter(won).count()
+    };
+    let wrong = (0..longest).filter(|round| winners(*round) != 1);
+    wrong
+        .map(|round| format!("race-{round} was created by {}", winners(round)))
+        .collect()
+}
+
+/// Each worker's records stand in the log once and in order.
+fn check_log(log: &str, records: &BTreeMap<usize, u64>) -> Vec<String> {
+    let mut next: BTreeMap<usize, u64> = records.keys().map(|number| (*number, 0)).collect();
+    let mut wrong = Vec::new();
+    for line in log.lines() {
+        let parsed = line.split_once(' ').and_then(|(number, record)| {
+            Some((number.parse::<usize>().ok()?, record.parse::<u64>().ok()?))
+        });
+        let expected = parsed.and_then(|(number, _)| next.get_mut(&number));
+        match (parsed, expected) {
+            (Some((_, record)), Some(expected)) if record == *expected => *expected += 1,
+            (_, expected) => {
+                wrong.push(format!("the log says {line:?} where {expected:?} was due"))
+            }
+        }
+    }
+    for (number, records) in records {
+        if next.get(number) != Some(records) {
+            wrong.push(format!(
+                "the log holds {:?} of {records} records of {number}",
+                next.get(number)
+            ));
+        }
+    }
+    wrong.truncate(20);
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_doubled_and_swapped_records_are_flagged() {
+        let records = BTreeMap::from([(0, 2), (1, 1)]);
+        assert!(check_log("0 0\n1 0\n0 1\n", &records).is_empty());
+        for log in [
+            "0 0\n1 0\n",
+            "0 0\n0 0\n1 0\n0 1\n",
+            "0 1\n1 0\n0 0\n",
+            "0 0\n1 0\n0 1\n0 2\n",
+            "0 0\n1 0\n0 1\nx\n",
+        ] {
+            assert!(!check_log(log, &records).is_empty(), "{log:?}");
+        }
+    }
+
+    #[test]
+    fn a_race_that_nobody_or_everybody_has_won_is_flagged() {
+        assert!(check_race(&[&[true, false], &[false, true, true]]).is_empty());
+        assert_eq!(check_race(&[&[true, false], &[true, true]]).len(), 1);
+        assert_eq!(check_race(&[&[true, false], &[false, false]]).len(), 1);
+    }
+}
