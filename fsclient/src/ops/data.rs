@@ -196,19 +196,24 @@ impl Ops {
     /// Makes durable what was written to the file or directory.
     ///
     /// # Errors
-    /// The server's refusal.
+    /// The server's refusal; [`Refusal::Lost`] if a crash of its host may have undone something.
     pub async fn fsync(&self, ask: &Ask, fh: Fh, data_only: bool) -> Result<(), Refusal> {
-        let open = match self.opens.file(fh) {
-            Some(open) => open.server,
-            None => self.opens.dir(fh).ok_or(Refusal::BadOpen)?.server,
+        let (file, dir) = (self.opens.file(fh), self.opens.dir(fh));
+        let (object, open, told) = match (&file, &dir) {
+            (Some(open), _) => (open.object, open.server, &open.told),
+            (None, Some(open)) => (open.object, open.server, &open.told),
+            (None, None) => return Err(Refusal::BadOpen),
         };
         let durability = match data_only {
             true => Durability::Data,
             false => Durability::All,
         };
         let request = Request::Commit { open, durability };
-        let told = self.call(ask, request).await?;
-        done(&told.response)
+        let covered = self.uncommitted.commits(&object);
+        let answer = self.call(ask, request).await?;
+        done(&answer.response)?;
+        self.uncommitted
+            .committed(&object, covered, answer.host, told)
     }
 
     /// Allocates, punches, zeroes, collapses or inserts; `mode` as `fallocate(2)` has it.

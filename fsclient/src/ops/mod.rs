@@ -13,6 +13,7 @@ mod expect;
 pub mod names;
 pub mod open;
 pub mod opens;
+mod uncommitted;
 pub mod xattr;
 
 pub use attr::{KernelSide, Owner, Shown};
@@ -24,10 +25,11 @@ use crate::recall::Engine;
 use crate::rpc::{self, Abandon, Answer, CallOptions, Rpc};
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::{Caller, FsStat, Grant, Refusal, Request, Response};
+use leasefs_protocol::{BootId, Caller, FsStat, Grant, Refusal, Request, Response};
 use opens::Opens;
 use std::future::Future;
 use std::sync::Arc;
+use uncommitted::Uncommitted;
 
 /// One request of the kernel, for as long as it is unanswered.
 #[derive(Clone, Debug)]
@@ -74,16 +76,22 @@ struct Told {
     payload: Bytes,
     asked: Asked,
     grants: Vec<Grant>,
+    host: BootId,
 }
 
 impl Told {
     fn new(asked: Asked, answer: Answer) -> Result<Self, Refusal> {
-        let rpc::Answer { reply, payload } = answer;
+        let rpc::Answer {
+            reply,
+            payload,
+            host,
+        } = answer;
         Ok(Self {
             response: reply.result?,
             payload,
             asked,
             grants: reply.grants,
+            host,
         })
     }
 
@@ -100,6 +108,7 @@ pub struct Ops {
     kernel: Arc<dyn KernelSide>,
     nodes: Arc<Nodes>,
     opens: Opens,
+    uncommitted: Uncommitted,
     identity: IdentityPolicy,
     owner: Option<Owner>,
 }
@@ -126,6 +135,7 @@ impl Ops {
             kernel,
             nodes,
             opens: Opens::default(),
+            uncommitted: Uncommitted::default(),
             identity,
             owner: (identity == IdentityPolicy::Squash).then_some(owner),
         }
@@ -141,6 +151,7 @@ impl Ops {
         if let Some(node) = self.nodes.forget(node, count) {
             let is_unknown = || self.nodes.id_of(&node.handle).is_none();
             self.engine.forgotten(&node.handle, is_unknown);
+            self.uncommitted.forget(&node.handle);
         }
     }
 

@@ -212,6 +212,7 @@ impl Ops {
             server,
             access,
             caller,
+            told: self.uncommitted.told(&object),
         });
         Opened {
             fh,

@@ -1,6 +1,7 @@
 //! Open files and directories of this mount, by the number the kernel knows them by.
 
 use super::dir::Stream;
+use super::uncommitted::Told;
 use crate::nodes::NodeId;
 use leasefs_protocol::request::Durability;
 use leasefs_protocol::{Caller, Handle, OpenId};
@@ -64,6 +65,8 @@ pub struct OpenFile {
     pub access: Access,
     /// Whose verdict allowed it.
     pub caller: Caller,
+    /// Losses it has been told of.
+    pub told: Told,
 }
 
 /// An open directory.
@@ -77,6 +80,8 @@ pub struct OpenDir {
     pub server: OpenId,
     /// Whose verdict allowed it.
     pub caller: Caller,
+    /// Losses it has been told of.
+    pub told: Told,
     /// What has been read of it since the last rewind.
     pub stream: tokio::sync::Mutex<Stream>,
 }
