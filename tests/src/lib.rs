@@ -10,6 +10,8 @@
 //! - [`fsx2`]: random operations on one file against a model, read back through
 //!   read-only descriptors here and on a second mount. Binary: `leasefs-fsx2 DIR [DIR2]
 //!   [--ops N] [--seed S]`.
+//! - [`durable`]: writers with a journal of what they were told, and whether what is there after a
+//!   crash is what that allows. Binary: `leasefs-durable-writer`, started by the suite.
 //! - [`mounted`]: the harness that starts real daemons on real mounts, for the suites in
 //!   `tests/tests/`.
 //!
@@ -23,6 +25,7 @@
 //!   - `cached`: cached work sends nothing
 //!   - `frozen`: stopped, killed and cut-off clients cost others one term
 //!   - `restart`: the server is killed and started again
+//!   - `durable`: what was synced survives crashes at random moments (`scripts/durability` for many)
 //!   - `contention`: mounts in each other's way; nothing takes over a second
 //!   - `killable`: callers of a server that is gone can be killed, and end in time
 //!
@@ -33,6 +36,7 @@
 
 pub mod clock;
 pub mod coherence;
+pub mod durable;
 pub mod fsx2;
 pub mod lin;
 pub mod mapping;
