@@ -12,4 +12,5 @@ pub mod ops;
 pub mod recall;
 pub mod recovery;
 pub mod rpc;
+pub mod uncommitted;
 pub mod writeback;

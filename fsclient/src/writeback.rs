@@ -7,12 +7,13 @@ use crate::cache::{Asked, Cache, DirtyFile, Ended, Flushed, Round, Stored};
 use crate::recall::Server;
 use crate::recovery::{Folder, Lost, Reason};
 use crate::rpc::{Answer, CallOptions, Rpc, Settlement};
+use crate::uncommitted::Uncommitted;
 use bytes::Bytes;
 use leasefs_lease::client::Run;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
 use leasefs_protocol::{
-    Approval, Attr, BootId, Caller, Handle, OpenId, Refusal, Release, Reply, Request, Response,
+    Approval, Attr, Caller, Handle, OpenId, Refusal, Release, Reply, Request, Response,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,8 +33,8 @@ const MANY: usize = BUDGET / 4;
 /// Requests of all files under way at a time.
 const WINDOW: usize = 16;
 
-/// A request of a round that has ended; when it was asked, and under which life of the host.
-type Sent = ((Asked, BootId), Flushed);
+/// A request of a round that has ended, and when it was asked.
+type Sent = (Asked, Flushed);
 
 /// The write-back of a mount. Cheap to clone.
 #[derive(Clone)]
@@ -52,6 +53,7 @@ struct Inner {
     cache: Arc<Cache>,
     rpc: Rpc,
     refuge: Refuge,
+    uncommitted: Arc<Uncommitted>,
     runtime: Runtime,
     window: Semaphore,
     /// Something has been flushed.
@@ -66,11 +68,17 @@ impl std::fmt::Debug for Writeback {
 
 impl Writeback {
     /// The write-back of the mount with this cache.
-    pub fn new(cache: Arc<Cache>, rpc: Rpc, refuge: Refuge, runtime: Runtime) -> Self {
+    pub fn new(
+        cache: Arc<Cache>,
+        rpc: Rpc,
+        (refuge, uncommitted): (Refuge, Arc<Uncommitted>),
+        runtime: Runtime,
+    ) -> Self {
         Self(Arc::new(Inner {
             cache,
             rpc,
             refuge,
+            uncommitted,
             runtime,
             window: Semaphore::new(WINDOW),
             room: Notify::new(),
@@ -213,7 +221,7 @@ impl Inner {
             }
             let caller = writer.caller.clone();
             under_way.spawn(async move {
-                let asked = (inner.cache.ask(), inner.rpc.host());
+                let asked = inner.cache.ask();
                 (asked, inner.send_one(object, caller, request, run).await)
             });
         }
@@ -300,10 +308,13 @@ impl Inner {
                 Settlement::NeverHappens | Settlement::SessionLost => Err(Refusal::Lost),
             },
         };
+        if let Ok(answer) = &settled {
+            self.uncommitted.flushed(&object, answer.host);
+        }
         outcome(settled, &object, run)
     }
 
-    fn ended(&self, asked: (Asked, BootId), object: &Handle, flushed: Flushed) -> bool {
+    fn ended(&self, asked: Asked, object: &Handle, flushed: Flushed) -> bool {
         let again = matches!(flushed, Flushed::Again(_));
         let Ended { wake, closes } = self.cache.lock().flushed(asked, object, flushed);
         for open in closes {

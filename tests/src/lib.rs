@@ -12,6 +12,8 @@
 //!   [--ops N] [--seed S]`.
 //! - [`once`]: a load of changes under cuts and crashes, whose every answer is compared with the
 //!   final tree.
+//! - [`durable`]: writers with a journal of what they were told, and whether what is there after a
+//!   crash is what that allows. Binary: `leasefs-durable-writer`, started by the suite.
 //! - [`mounted`]: the harness that starts real daemons on real mounts, for the suites in
 //!   `tests/tests/`.
 //!
@@ -27,6 +29,7 @@
 //!   - `restart`: the server is killed and started again
 //!   - `once`: links cut and the server killed in the middle of changes (`LEASEFS_ONCE_CUTS=200`
 //!     for more of it)
+//!   - `durable`: what was synced survives crashes at random moments (`scripts/durability` for many)
 //!   - `contention`: mounts in each other's way; nothing takes over a second
 //!   - `killable`: callers of a server that is gone can be killed, and end in time
 //!
@@ -37,6 +40,7 @@
 
 pub mod clock;
 pub mod coherence;
+pub mod durable;
 pub mod fsx2;
 pub mod lin;
 pub mod mapping;

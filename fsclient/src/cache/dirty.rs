@@ -10,43 +10,21 @@ use bytes::Bytes;
 use leasefs_lease::client::{Buffer, ChangeOf, Run};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{
-    Attr, BootId, Caller, Grant, Handle, OpenId, Parts, Refusal, Reply, Stamp, Version,
+    Attr, Caller, Grant, Handle, OpenId, Parts, Refusal, Reply, Stamp, Version,
 };
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, oneshot};
 
-/// What became of the bytes that a descriptor has written.
+/// What a descriptor must be told: bytes it wrote could not be brought to the server.
 #[derive(Debug, Default)]
-pub struct Written(Mutex<Fate>);
-
-#[derive(Debug, Default)]
-struct Fate {
-    /// Why some can't be brought to the server; told once.
-    error: Option<Refusal>,
-    /// The life of the server's host under which the first of those came there that no commit
-    /// has made durable.
-    host: Option<BootId>,
-    /// How often bytes came there.
-    count: u64,
-}
-
-/// A moment before a commit.
-#[derive(Clone, Copy, Debug)]
-pub struct BeforeCommit(u64);
+pub struct Written(Mutex<Option<Refusal>>);
 
 impl Written {
     /// Bytes can't be brought to the server. The first failure counts.
     pub fn failed(&self, refusal: Refusal) {
-        self.lock().error.get_or_insert(refusal);
-    }
-
-    /// Bytes have come to the server, under this life of its host.
-    pub fn arrived(&self, host: BootId) {
-        let mut fate = self.lock();
-        fate.count += 1;
-        fate.host.get_or_insert(host);
+        self.lock().get_or_insert(refusal);
     }
 
     /// Fails, once, if bytes were lost since it was asked last.
@@ -54,28 +32,10 @@ impl Written {
     /// # Errors
     /// Why they were.
     pub fn check(&self) -> Result<(), Refusal> {
-        self.lock().error.take().map_or(Ok(()), Err)
+        self.lock().take().map_or(Ok(()), Err)
     }
 
-    /// To be called before a commit is asked for.
-    pub fn before_commit(&self) -> BeforeCommit {
-        BeforeCommit(self.lock().count)
-    }
-
-    /// A commit has succeeded under this life of the host.
-    ///
-    /// # Errors
-    /// [`Refusal::Lost`], once, if the host has crashed between a write and its commit.
-    pub fn committed(&self, before: BeforeCommit, host: BootId) -> Result<(), Refusal> {
-        let mut fate = self.lock();
-        let lost = fate.host.is_some_and(|wrote| wrote != host);
-        if lost || fate.count == before.0 {
-            fate.host = None;
-        }
-        if lost { Err(Refusal::Lost) } else { Ok(()) }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Fate> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Refusal>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -317,20 +277,12 @@ impl State {
     }
 
     /// A request of a round has ended. A file that is clean then is forgotten.
-    pub fn flushed(
-        &mut self,
-        (asked, host): (super::Asked, BootId),
-        object: &Handle,
-        flushed: Flushed,
-    ) -> Ended {
+    pub fn flushed(&mut self, asked: super::Asked, object: &Handle, flushed: Flushed) -> Ended {
         let (mut grants, mut after) = (Vec::<Grant>::new(), None);
         match flushed {
             Flushed::Answered(reply, attr) => {
                 let version = attr.map(|attr| attr.version());
-                self.dirty.count(object, |file| {
-                    file.buffer.answered(version);
-                    file.writers.iter().for_each(|w| w.written.arrived(host));
-                });
+                self.dirty.count(object, |f| f.buffer.answered(version));
                 (grants, after) = (reply.grants, attr);
                 self.granted(asked, &grants);
                 self.leases.changed(object, Parts::ATTRS, reply.stamp);
@@ -444,9 +396,6 @@ impl File {
 mod tests {
     use super::*;
 
-    const BEFORE: BootId = BootId([1; 16]);
-    const AFTER: BootId = BootId([2; 16]);
-
     #[test]
     fn a_failure_is_told_once() {
         let written = Written::default();
@@ -454,25 +403,5 @@ mod tests {
         written.failed(Refusal::Internal);
         assert_eq!(written.check(), Err(Refusal::Host(28)));
         assert_eq!(written.check(), Ok(()));
-    }
-
-    #[test]
-    fn what_the_host_lost_before_the_commit_is_told_once() {
-        let written = Written::default();
-        written.arrived(BEFORE);
-        let commit = written.before_commit();
-        assert_eq!(written.committed(commit, AFTER), Err(Refusal::Lost));
-        assert_eq!(written.committed(commit, AFTER), Ok(()));
-    }
-
-    #[test]
-    fn what_came_during_a_commit_is_not_covered_by_it() {
-        let written = Written::default();
-        written.arrived(BEFORE);
-        let commit = written.before_commit();
-        written.arrived(BEFORE);
-        assert_eq!(written.committed(commit, BEFORE), Ok(()));
-        let next = written.before_commit();
-        assert_eq!(written.committed(next, AFTER), Err(Refusal::Lost));
     }
 }

@@ -9,6 +9,7 @@ use crate::nodes::Nodes;
 use crate::ops::{Ops, Owner};
 use crate::recall::Engine;
 use crate::rpc::{Config, ConnectError, Event, Rpc, Timeout};
+use crate::uncommitted::Uncommitted;
 use crate::writeback::{Refuge, Writeback};
 use leasefs_protocol::control::Welcome;
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
@@ -94,14 +95,16 @@ pub(super) async fn assemble(
         folder: state.recovery(),
         source: source.clone(),
     };
-    let writeback = Writeback::new(cache.clone(), rpc.clone(), refuge, runtime.clone());
+    let uncommitted = Arc::new(Uncommitted::default());
+    let keeping = (refuge, uncommitted.clone());
+    let writeback = Writeback::new(cache.clone(), rpc.clone(), keeping, runtime.clone());
     let server = Arc::new(writeback.clone());
     let engine = Engine::new(cache.clone(), kernel.clone(), server, job.timeout);
     tokio::spawn(engine.clone().run(received));
     let ops = Ops::new(
         rpc.clone(),
         engine,
-        (writeback.clone(), job.write_back),
+        (writeback.clone(), job.write_back, uncommitted),
         (nodes, kernel.clone()),
         welcome.identity,
         owner(),

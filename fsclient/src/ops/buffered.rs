@@ -46,7 +46,12 @@ impl Ops {
             self.writeback
                 .stored(open.object, stored, || self.nodes.path(open.node));
             match stored {
-                Stored::Done { .. } => return Ok(Some(store.data.len() as u32)),
+                Stored::Done { first } => {
+                    if first {
+                        self.uncommitted.buffered(open.object);
+                    }
+                    return Ok(Some(store.data.len() as u32));
+                }
                 Stored::Through | Stored::Pages => return Ok(None),
                 Stored::Full => {
                     let room = self.engine.in_time(self.writeback.room());

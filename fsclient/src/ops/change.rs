@@ -3,6 +3,7 @@
 use super::{Ask, Ops, Told};
 use crate::recall::ChangeScope;
 use bytes::Bytes;
+use leasefs_protocol::request::Durability;
 use leasefs_protocol::{Caller, Handle, Name, Parts, Refusal, Request};
 
 impl Ops {
@@ -42,12 +43,21 @@ impl Ops {
         let own = ask.unless_left(self.engine.own_change(scope)).await?;
         let (dropped, asked) = (own.dropped(), own.asked());
         let touches: Vec<Handle> = dropped.iter().chain(behind).copied().collect();
+        let (objects, durable) = (dropped.clone(), is_durable(&request));
         let mut changed = self
             .rpc
             .change(caller, request, payload, &touches, dropped, ask.options())
             .await;
         own.finish(&mut changed).await;
-        Told::new(asked, changed.result?)
+        let told = Told::new(asked, changed.result?)?;
+        let known = |object: &Handle| self.nodes.id_of(object).is_some();
+        for object in objects
+            .into_iter()
+            .filter(|object| !durable && known(object))
+        {
+            self.uncommitted.changed(object, told.host);
+        }
+        Ok(told)
     }
 
     /// What a name that goes or moves denotes, as far as the cache knows: its attributes change
@@ -63,4 +73,9 @@ impl Ops {
             None => scope,
         }
     }
+}
+
+/// Whether nothing of it is left to be committed.
+fn is_durable(request: &Request) -> bool {
+    matches!(request, Request::Write { durability, .. } if *durability != Durability::None)
 }

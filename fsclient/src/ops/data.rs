@@ -8,7 +8,7 @@ use crate::rpc::Answer;
 use bytes::Bytes;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, Fill, WriteAt};
-use leasefs_protocol::{Mode, OpenId, Refusal, Request, Response};
+use leasefs_protocol::{Mode, Refusal, Request, Response};
 use std::sync::Arc;
 
 /// How often the server is asked for pages that come without a lease: more than a minute.
@@ -210,38 +210,38 @@ impl Ops {
         };
         let scope = ChangeScope::default().pages(open.object, writing.pages());
         let caller = open.caller.clone();
-        let host = self.rpc.host();
         let told = self
             .change_as(ask, caller, scope, request, writing.data)
             .await?;
-        open.written.arrived(host);
         u32::try_from(written(&told.response)?).map_err(|_| Refusal::Internal)
     }
 
     /// Makes durable what was written to the file or directory.
     ///
     /// # Errors
-    /// The server's refusal; once, why bytes written through this descriptor were lost.
+    /// The server's refusal; once for each descriptor, why bytes it wrote could not be brought in, and
+    /// [`Refusal::Lost`] if a crash of the server's host may have undone something.
     pub async fn fsync(&self, ask: &Ask, fh: Fh, data_only: bool) -> Result<(), Refusal> {
+        let (file, dir) = (self.opens.file(fh), self.opens.dir(fh));
+        let (object, open, told) = match (&file, &dir) {
+            (Some(open), _) => (open.object, open.server, &open.told),
+            (None, Some(open)) => (open.object, open.server, &open.told),
+            (None, None) => return Err(Refusal::BadOpen),
+        };
+        self.settle(ask, &object).await?;
+        if let Some(file) = &file {
+            file.written.check()?;
+        }
         let durability = match data_only {
             true => Durability::Data,
             false => Durability::All,
         };
-        let Some(open) = self.opens.file(fh) else {
-            let open = self.opens.dir(fh).ok_or(Refusal::BadOpen)?.server;
-            return self.commit(ask, open, durability).await;
-        };
-        self.settle(ask, &open.object).await?;
-        open.written.check()?;
-        let before = open.written.before_commit();
-        self.commit(ask, open.server, durability).await?;
-        open.written.committed(before, self.rpc.host())
-    }
-
-    async fn commit(&self, ask: &Ask, open: OpenId, durability: Durability) -> Result<(), Refusal> {
         let request = Request::Commit { open, durability };
-        let told = self.call(ask, request).await?;
-        done(&told.response)
+        let covered = self.uncommitted.commits(&object);
+        let answer = self.call(ask, request).await?;
+        done(&answer.response)?;
+        self.uncommitted
+            .committed(&object, covered, answer.host, told)
     }
 
     /// Allocates, punches, zeroes, collapses or inserts; `mode` as `fallocate(2)` has it.

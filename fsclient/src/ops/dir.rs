@@ -152,6 +152,7 @@ impl Ops {
             object,
             server,
             caller,
+            told: self.uncommitted.told(&object),
             stream: tokio::sync::Mutex::default(),
         })
     }

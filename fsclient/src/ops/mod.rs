@@ -23,10 +23,11 @@ use crate::cache::{Asked, Cache, Learned};
 use crate::nodes::{Node, NodeId, Nodes};
 use crate::recall::Engine;
 use crate::rpc::{self, Abandon, Answer, CallOptions, Rpc};
+use crate::uncommitted::Uncommitted;
 use crate::writeback::Writeback;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::{Caller, FsStat, Grant, Refusal, Request, Response};
+use leasefs_protocol::{BootId, Caller, FsStat, Grant, Refusal, Request, Response};
 use opens::Opens;
 use std::future::Future;
 use std::sync::Arc;
@@ -76,16 +77,22 @@ struct Told {
     payload: Bytes,
     asked: Asked,
     grants: Vec<Grant>,
+    host: BootId,
 }
 
 impl Told {
     fn new(asked: Asked, answer: Answer) -> Result<Self, Refusal> {
-        let rpc::Answer { reply, payload } = answer;
+        let rpc::Answer {
+            reply,
+            payload,
+            host,
+        } = answer;
         Ok(Self {
             response: reply.result?,
             payload,
             asked,
             grants: reply.grants,
+            host,
         })
     }
 
@@ -102,6 +109,7 @@ pub struct Ops {
     kernel: Arc<dyn KernelSide>,
     nodes: Arc<Nodes>,
     opens: Opens,
+    uncommitted: Arc<Uncommitted>,
     identity: IdentityPolicy,
     owner: Option<Owner>,
     writeback: Writeback,
@@ -121,7 +129,7 @@ impl Ops {
     pub fn new(
         rpc: Rpc,
         engine: Engine,
-        (writeback, buffers): (Writeback, bool),
+        (writeback, buffers, uncommitted): (Writeback, bool, Arc<Uncommitted>),
         (nodes, kernel): (Arc<Nodes>, Arc<dyn KernelSide>),
         identity: IdentityPolicy,
         owner: Owner,
@@ -132,6 +140,7 @@ impl Ops {
             kernel,
             nodes,
             opens: Opens::default(),
+            uncommitted,
             identity,
             owner: (identity == IdentityPolicy::Squash).then_some(owner),
             writeback,
@@ -149,6 +158,7 @@ impl Ops {
         if let Some(node) = self.nodes.forget(node, count) {
             let is_unknown = || self.nodes.id_of(&node.handle).is_none();
             self.engine.forgotten(&node.handle, is_unknown);
+            self.uncommitted.forget(&node.handle);
         }
     }
 

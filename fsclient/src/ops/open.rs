@@ -214,6 +214,7 @@ impl Ops {
             access,
             caller,
             written: Arc::default(),
+            told: self.uncommitted.told(&object),
         });
         Opened {
             fh,

@@ -3,6 +3,7 @@
 use super::dir::Stream;
 use crate::cache::{Writer, Written};
 use crate::nodes::NodeId;
+use crate::uncommitted::Told;
 use leasefs_protocol::request::Durability;
 use leasefs_protocol::{Caller, Handle, OpenId};
 use std::collections::HashMap;
@@ -67,6 +68,8 @@ pub struct OpenFile {
     pub caller: Caller,
     /// What became of the bytes it wrote.
     pub written: Arc<Written>,
+    /// Losses it has been told of.
+    pub told: Told,
 }
 
 impl OpenFile {
@@ -91,6 +94,8 @@ pub struct OpenDir {
     pub server: OpenId,
     /// Whose verdict allowed it.
     pub caller: Caller,
+    /// Losses it has been told of.
+    pub told: Told,
     /// What has been read of it since the last rewind.
     pub stream: tokio::sync::Mutex<Stream>,
 }

@@ -221,6 +221,12 @@ impl OwnChange {
             }
             self.ended = true;
             self.gate.close(&mut state.pages, &mut outcome);
+            if let (Err(_), AtGate::WriteBack(file, _)) = (&reply.result, self.gate) {
+                // The kernel keeps as clean what the server doesn't have.
+                let file = [(file, Span::ALL)];
+                let pages = &mut state.pages;
+                pages.drop_pages(&file, DropKind::Sweep, Then::Nothing, &mut outcome);
+            }
         }
         self.inner.perform(outcome);
     }

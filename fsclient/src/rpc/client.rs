@@ -8,7 +8,7 @@ use super::types::{Answer, CallOptions, Changed, Config, ConnectError};
 use bytes::Bytes;
 use leasefs_protocol::control::{ToServer, Welcome};
 use leasefs_protocol::limits::MAX_BATCH;
-use leasefs_protocol::{Approval, BootId, Caller, Handle, OpenId, Refusal, Release, Request};
+use leasefs_protocol::{Approval, Caller, Handle, OpenId, Refusal, Release, Request};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -141,12 +141,6 @@ impl Rpc {
         for chunk in releases.chunks(MAX_BATCH) {
             self.0.control(&ToServer::Release(chunk.to_vec()));
         }
-    }
-
-    /// The life of the server's host that the newest connection is to. What it was written to under
-    /// an earlier one may be gone.
-    pub fn host(&self) -> BootId {
-        self.0.host()
     }
 
     /// Whether the session has changed anything.

@@ -8,8 +8,8 @@ use super::session::{DEAD_AFTER, FAREWELL, TICK, set};
 use super::shared::{Shared, lock};
 use super::types::Event;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::Reply;
 use leasefs_protocol::control::{Push, Standing, ToClient, ToServer, Welcome};
+use leasefs_protocol::{BootId, Reply};
 use leasefs_transport::{CloseCode, Connection, FrameError, FrameReader, Lost};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Serving {
             tasks.spawn(read_lane(shared.clone(), number, connection.clone(), lane));
         }
         tasks.spawn(read_pushes(shared.clone(), connection.clone()));
-        install(shared, Arc::new(lanes), forgotten);
+        install(shared, Arc::new(lanes), welcome.host, forgotten);
         let mut contact = lock(&shared.contact);
         contact.connections += 1;
         contact.connection = Some(connection.clone());
@@ -235,8 +235,8 @@ fn forget(shared: &Shared) {
 }
 
 /// From here on requests are sent on these lanes; what was sent on earlier ones is sent again.
-fn install(shared: &Shared, lanes: Arc<Lanes>, forgotten: bool) {
-    let resend = lock(&shared.table).connected(lanes.clone(), forgotten, now());
+fn install(shared: &Shared, lanes: Arc<Lanes>, host: BootId, forgotten: bool) {
+    let resend = lock(&shared.table).connected(lanes.clone(), host, forgotten, now());
     for seq in resend.cancels {
         let _ = lanes.control(&ToServer::Cancel { seq });
     }

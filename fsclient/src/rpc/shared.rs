@@ -11,9 +11,7 @@ use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{ToServer, Welcome};
 use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
-use leasefs_protocol::{
-    BootId, Caller, OpenId, Refusal, Reply, Request, RequestId, Response, Stamp,
-};
+use leasefs_protocol::{Caller, OpenId, Refusal, Reply, Request, RequestId, Response, Stamp};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,7 +40,6 @@ pub(super) struct Shared {
     pub(super) renewals_sent: AtomicU64,
     term_ms: AtomicU64,
     drift_ppm: AtomicU64,
-    host: Mutex<BootId>,
     /// Whether a change was answered.
     pub(super) changed: AtomicBool,
     /// Newest send time of a renewing request, in nanoseconds.
@@ -72,7 +69,6 @@ impl Shared {
             renewals_sent: AtomicU64::new(0),
             term_ms: AtomicU64::new(0),
             drift_ppm: AtomicU64::new(0),
-            host: Mutex::default(),
             changed: AtomicBool::new(false),
             renewed: AtomicU64::new(0),
             in_flight: Arc::new(Semaphore::new(MAX_REQUESTS_IN_FLIGHT - HOUSEKEEPING)),
@@ -85,12 +81,6 @@ impl Shared {
         let store = |cell: &AtomicU64, value: u32| cell.store(value.into(), Ordering::Relaxed);
         store(&self.term_ms, welcome.term_ms);
         store(&self.drift_ppm, welcome.drift_ppm);
-        *lock(&self.host) = welcome.host;
-    }
-
-    /// The life of the server's host that the newest connection is to.
-    pub(super) fn host(&self) -> BootId {
-        *lock(&self.host)
     }
 
     pub(super) fn term(&self) -> Duration {

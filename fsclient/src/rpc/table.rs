@@ -9,7 +9,7 @@ use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::MAX_AFTER;
 use leasefs_protocol::{
-    Change, Handle, Refusal, Reply, Request, RequestFrame, RequestId, Response, Seq,
+    BootId, Change, Handle, Refusal, Reply, Request, RequestFrame, RequestId, Response, Seq,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -59,6 +59,8 @@ pub(super) struct Table {
     lanes: Option<Arc<Lanes>>,
     refused: Option<Refusal>,
     counts: BTreeMap<&'static str, u64>,
+    /// The life of the server's host on the present connection.
+    host: BootId,
 }
 
 impl Default for Table {
@@ -73,6 +75,7 @@ impl Default for Table {
             lanes: None,
             refused: None,
             counts: BTreeMap::new(),
+            host: BootId([0; 16]),
         }
     }
 }
@@ -230,7 +233,12 @@ impl Table {
             Ok(Response::Opened { open, .. } | Response::Created { open, .. }) => Some(*open),
             _ => None,
         };
-        let answer = Answer { reply, payload };
+        let host = self.host;
+        let answer = Answer {
+            reply,
+            payload,
+            host,
+        };
         let taken = match (entry.waiter, entry.settled) {
             (Some(waiter), _) => waiter.send(Outcome::Answered(answer)).is_ok(),
             (None, Some(hook)) => {
@@ -319,11 +327,13 @@ impl Table {
     pub(super) fn connected(
         &mut self,
         lanes: Arc<Lanes>,
+        host: BootId,
         forgotten: bool,
         now: BootTime,
     ) -> Resend {
         self.connection = lanes.connection;
         self.lanes = Some(lanes);
+        self.host = host;
         self.refused = None;
         if forgotten {
             self.lose_sent_changes();

@@ -5,7 +5,7 @@ use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{HelloRefusal, ReclaimLease, Welcome};
 use leasefs_protocol::ticket::ServerAddr;
 use leasefs_protocol::{
-    Handle, KeyHash, OpenId, RawName, Recall, Refusal, Reply, Response, SessionId,
+    BootId, Handle, KeyHash, OpenId, RawName, Recall, Refusal, Reply, Response, SessionId,
 };
 use leasefs_transport::{Identity, TransportError};
 use std::future::Future;
@@ -138,6 +138,8 @@ pub struct Answer {
     pub reply: Reply,
     /// File data behind it.
     pub payload: Bytes,
+    /// The life of the server's host in which it was given.
+    pub host: BootId,
 }
 
 impl Answer {

@@ -16,6 +16,7 @@
 mod dir;
 mod error;
 mod files;
+mod host;
 mod journal;
 mod life;
 mod locks;
@@ -69,7 +70,7 @@ impl State {
     /// # Errors
     /// If the state can't be read or is damaged.
     pub fn open(dir: StateDir, policy: Policy) -> Result<(Self, Found), StateError> {
-        let host = host_boot_id()?;
+        let host = host::boot_id()?;
         let path = dir.file("life.json");
         let life = LifeRecord::open(&path, host)?;
         let clean = life.ended_clean();
@@ -135,16 +136,6 @@ impl State {
             policy => policy.into(),
         }
     }
-}
-
-fn host_boot_id() -> Result<BootId, StateError> {
-    let path = std::path::Path::new("/proc/sys/kernel/random/boot_id");
-    let text = std::fs::read_to_string(path).map_err(StateError::file(path))?;
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    digits.parse().map_err(|_| StateError::Damaged {
-        path: path.to_owned(),
-        why: format!("expected a boot id, found {text:?}"),
-    })
 }
 
 fn writes(journalled: Option<&BTreeMap<SessionId, Journalled>>) -> Writes {

@@ -21,6 +21,8 @@ pub struct ServerOptions {
     pub identity: Option<String>,
     /// The directory to serve; a folder of the sandbox if `None`.
     pub export: Option<PathBuf>,
+    /// `--state`; a folder of the sandbox if `None`.
+    pub state: Option<PathBuf>,
     /// Extra environment.
     pub env: Vec<(String, String)>,
 }
@@ -71,7 +73,8 @@ impl Server {
     pub fn start(sandbox: &Sandbox, options: ServerOptions) -> Self {
         let export = options.export.clone();
         let export = export.unwrap_or_else(|| sandbox.folder("export"));
-        let state = sandbox.root().join("server-state");
+        let state = options.state.clone();
+        let state = state.unwrap_or_else(|| sandbox.root().join("server-state"));
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let log_folder = sandbox.root().to_owned();
         let ticket = Some(log_folder.join("ticket"));

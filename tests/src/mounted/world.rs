@@ -5,11 +5,17 @@ use super::relay::Relay;
 use super::require_fuse;
 use super::sandbox::{Sandbox, unmount};
 use super::server::{Server, ServerOptions};
+use super::storage::Storage;
+use rustix::mount::UnmountFlags;
+use rustix::process::Signal;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a daemon may take to end when asked to.
 const END: Duration = Duration::from_secs(15);
+
+/// How long a killed one may take to be gone.
+const DYING: Duration = Duration::from_secs(1);
 
 /// What a world consists of.
 #[derive(Debug, Clone, Default)]
@@ -90,6 +96,11 @@ pub struct World {
     pub relays: Vec<Relay>,
     /// Their folder.
     pub sandbox: Sandbox,
+    mount_options: MountOptions,
+    /// Times the storage has lost its power.
+    pub(super) power_cuts: u32,
+    /// Unmounted when all that uses it has ended.
+    pub(super) storage: Option<Storage>,
 }
 
 impl World {
@@ -131,7 +142,45 @@ impl World {
             mounts,
             relays,
             sandbox: sandbox.done(),
+            mount_options: options.mount.clone(),
+            power_cuts: 0,
+            storage: None,
         }
+    }
+
+    /// Kills a client (SIGKILL). One that just then takes a mapped page from its kernel can't die
+    /// before its connection to the kernel has ended, which unmounting by force does.
+    ///
+    /// # Panics
+    /// When it does not end even so.
+    pub fn kill_client(&mut self, index: usize) {
+        let mount = &mut self.mounts[index];
+        mount.daemon.signal(Signal::KILL);
+        let started = Instant::now();
+        while mount.daemon.exited().is_none() {
+            if started.elapsed() > DYING {
+                // Busy or not: the connection ends first.
+                let _ = rustix::mount::unmount(&mount.dir, UnmountFlags::FORCE);
+                mount.daemon.ends_within(END);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Mounts one again whose daemon has died, or dies now.
+    ///
+    /// # Panics
+    /// When it is not usable in time.
+    pub fn mount_again(&mut self, index: usize) {
+        let mount = &mut self.mounts[index];
+        mount.daemon.kill();
+        if mount.is_mounted() {
+            unmount(&mount.dir);
+        }
+        let relay = self.relays.get(index).map(Relay::address);
+        let source = format!("{}:/", relay.unwrap_or(self.server.address));
+        let name = format!("mount{index}");
+        self.mounts[index] = Mount::start(&self.sandbox, &name, &source, &self.mount_options);
     }
 
     /// One of the mounts.

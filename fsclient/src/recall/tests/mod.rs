@@ -2,7 +2,7 @@ use super::*;
 use crate::cache::Known;
 use crate::rpc::{Answer, Changed};
 use bytes::Bytes;
-use leasefs_protocol::{Caller, Mode, OpenId, RawName, Recall, RecallId, Scope, Stamp};
+use leasefs_protocol::{BootId, Caller, Mode, OpenId, RawName, Recall, RecallId, Scope, Stamp};
 use world::{Told, World, attr, eventually, grant, handle, reply};
 
 mod world;
@@ -31,6 +31,7 @@ fn changed(stamp: u64) -> Changed {
         result: Ok(Answer {
             reply: reply(stamp, Vec::new()),
             payload: Bytes::new(),
+            host: BootId([9; 16]),
         }),
         unsettled: None,
     }
