@@ -133,6 +133,12 @@ pub trait Records: Send + Sync + 'static {
     /// If the disk fails; the lease must not be granted then.
     fn write_lease(&self, session: SessionId, object: Handle) -> io::Result<()>;
 
+    /// Journalled Write leases that nobody has asked for since the last call.
+    fn idle_writes(&self) -> Vec<(SessionId, Handle)>;
+
+    /// A Write lease isn't held any more, unless it was asked for again since it was found idle.
+    fn write_ended(&self, session: SessionId, object: &Handle);
+
     /// Leaves the clean-shutdown mark: no lease is alive any more.
     ///
     /// # Errors

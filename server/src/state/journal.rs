@@ -59,6 +59,8 @@ pub struct Journalled {
     lost: BTreeSet<Seq>,
     /// Objects it was granted Write leases of.
     pub writes: BTreeSet<Handle>,
+    /// Those asked for since [`Journal::idle_writes`] was called last: they may be about to be granted.
+    asked: BTreeSet<Handle>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,14 +166,37 @@ impl Journal {
 
     /// Notes that a Write lease is about to be granted.
     pub fn write_lease(&mut self, session: SessionId, object: Handle) -> io::Result<()> {
-        let known = self.sessions.get(&session);
-        if known.is_some_and(|s| s.writes.contains(&object)) {
+        let journalled = self.sessions.entry(session).or_default();
+        journalled.asked.insert(object);
+        if journalled.writes.contains(&object) {
             return Ok(());
         }
         self.note(&Record::Write { session, object })?;
         let journalled = self.sessions.entry(session).or_default();
         journalled.writes.insert(object);
         Ok(())
+    }
+
+    /// Write leases that nobody has asked for since the last call: those that aren't held have
+    /// ended.
+    pub fn idle_writes(&mut self) -> Vec<(SessionId, Handle)> {
+        let mut idle = Vec::new();
+        for (session, journalled) in &mut self.sessions {
+            let asked = std::mem::take(&mut journalled.asked);
+            let writes = journalled.writes.difference(&asked);
+            idle.extend(writes.map(|object| (*session, *object)));
+        }
+        idle
+    }
+
+    /// A Write lease has ended, unless it was asked for again meanwhile. The next rewriting of the
+    /// log leaves it out; until then a restart takes it for granted, which costs a wait at most.
+    pub fn write_ended(&mut self, session: SessionId, object: &Handle) {
+        if let Some(journalled) = self.sessions.get_mut(&session)
+            && !journalled.asked.contains(object)
+        {
+            journalled.writes.remove(object);
+        }
     }
 
     /// The session's leases have ended.

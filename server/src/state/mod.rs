@@ -242,6 +242,14 @@ impl Records for State {
         lock(&self.journal).write_lease(session, object)
     }
 
+    fn idle_writes(&self) -> Vec<(SessionId, Handle)> {
+        lock(&self.journal).idle_writes()
+    }
+
+    fn write_ended(&self, session: SessionId, object: &Handle) {
+        lock(&self.journal).write_ended(session, object);
+    }
+
     fn end_life(&self) -> io::Result<()> {
         lock(&self.sessions).all_leases_ended()?;
         lock(&self.journal).sync()?;

@@ -53,11 +53,18 @@ fn give_up_absent(server: &Arc<Server>) {
     }
 }
 
-/// Ends sessions whose client doesn't come back, and notes whose leases have ended. Never ends.
+/// After so many sweeps the journal is rid of Write leases that have ended.
+const SWEEPS_PER_JOURNAL: u32 = 12;
+
+/// Ends sessions whose client doesn't come back, and notes which leases have ended. Never ends.
 pub async fn sweep(server: Arc<Server>) {
     let mut unclaimed = true;
-    loop {
+    for sweeps in 1_u32.. {
         tokio::time::sleep(SWEEP).await;
+        if sweeps.is_multiple_of(SWEEPS_PER_JOURNAL) {
+            let task_server = Arc::clone(&server);
+            server.spawn_io(async move { forget_ended_writes(&task_server) });
+        }
         if unclaimed && server.sessions.have_reclaimed() {
             unclaimed = false;
             let store = Arc::clone(&server.store);
@@ -68,6 +75,18 @@ pub async fn sweep(server: Arc<Server>) {
             server.end_session(&session);
         }
         note_ended_leases(&server).await;
+    }
+}
+
+/// In grace the leases of the earlier life stay on record: the server may crash again.
+fn forget_ended_writes(server: &Server) {
+    if server.leases.snapshot().grace_until.is_some() {
+        return;
+    }
+    for (session, object) in server.records.idle_writes() {
+        if !server.leases.holds_write(session, &object) {
+            server.records.write_ended(session, &object);
+        }
     }
 }
 

@@ -170,6 +170,12 @@ impl Records for Memory {
         Ok(())
     }
 
+    fn idle_writes(&self) -> Vec<(SessionId, Handle)> {
+        Vec::new()
+    }
+
+    fn write_ended(&self, _: SessionId, _: &Handle) {}
+
     fn end_life(&self) -> io::Result<()> {
         self.state().clean = true;
         Ok(())

@@ -159,3 +159,26 @@ fn no_more_answers_are_kept_than_a_running_server_keeps_and_the_oldest_are_lost(
         assert_eq!(found.len() as u64, many);
     }
 }
+
+#[test]
+fn a_write_lease_that_has_ended_is_forgotten_unless_it_was_asked_for_again() {
+    let scratch = Scratch::new();
+    let path = scratch.path("journal");
+    {
+        let (mut journal, _) = Journal::open(&path, HOST_A, true).expect("open");
+        for object in [1, 2, 3] {
+            journal.write_lease(A, handle(object)).expect("journal");
+        }
+        assert_eq!(journal.idle_writes(), [], "all were just asked for");
+        let all = [1, 2, 3].map(|object| (A, handle(object)));
+        assert_eq!(journal.idle_writes(), all);
+        journal.write_lease(A, handle(2)).expect("journal");
+        journal.write_ended(A, &handle(1));
+        journal.write_ended(A, &handle(2));
+        journal.rewrite().expect("journal");
+    }
+    let (_, found) = Journal::open(&path, HOST_A, true).expect("open");
+    let found = found.expect("believed");
+    let writes: Vec<Handle> = found[&A].writes.iter().copied().collect();
+    assert_eq!(writes, [handle(2), handle(3)]);
+}
