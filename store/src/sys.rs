@@ -3,6 +3,7 @@
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ffi::{CStr, CString};
 use std::io;
+use std::time::Duration;
 
 /// Largest handle any Linux file system makes (`MAX_HANDLE_SZ`).
 const MAX_HANDLE_SZ: usize = 128;
@@ -62,12 +63,31 @@ pub(crate) fn name_to_handle(fd: BorrowedFd<'_>) -> io::Result<KernelHandle> {
     })
 }
 
+/// How often, and how far apart, a handle is tried whose inode number seems to be in the making.
+const HANDLE_TRIES: u32 = 100;
+const BETWEEN_TRIES: Duration = Duration::from_micros(100);
+
 /// An `O_PATH` descriptor of the object that the handle names in the file system of `mount`.
+///
+/// While the host gives the number of a removed inode to a new object, its `iget_locked` finds that
+/// one in creation and gives up without saying why, and ext4 calls that ENOMEM. A moment later the
+/// handle is plainly stale.
 pub(crate) fn open_by_handle(
     mount: BorrowedFd<'_>,
     kind: i32,
     bytes: &[u8],
 ) -> io::Result<OwnedFd> {
+    let in_the_making = |e: &io::Error| e.raw_os_error() == Some(libc::ENOMEM);
+    for _ in 0..HANDLE_TRIES {
+        match try_handle(mount, kind, bytes) {
+            Err(error) if in_the_making(&error) => std::thread::sleep(BETWEEN_TRIES),
+            result => return result,
+        }
+    }
+    try_handle(mount, kind, bytes)
+}
+
+fn try_handle(mount: BorrowedFd<'_>, kind: i32, bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut raw = RawHandle {
         bytes: 0,
         kind,

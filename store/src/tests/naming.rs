@@ -180,7 +180,7 @@ fn a_listing_shows_what_was_there_at_one_moment() {
     let (old, new) = (w.path("old"), w.path("new"));
     std::fs::write(&new, b"").expect("write");
     let rename = || {
-        for _ in 0..3000 {
+        for _ in 0..60_000 {
             std::fs::write(&old, b"").expect("write");
             std::fs::rename(&old, &new).expect("rename");
         }
@@ -196,6 +196,31 @@ fn a_listing_shows_what_was_there_at_one_moment() {
                 listing.entries.len(),
                 "one file at both names"
             );
+        }
+    });
+}
+
+#[test]
+fn a_handle_whose_inode_number_is_being_given_away_is_stale() {
+    let w = world();
+    let make_and_remove = || {
+        let made = w.create(0, "f", 0o600);
+        made.open.close();
+        let removed = w.store.unlink(&w.who(0), &w.root(), &name("f"));
+        removed.expect("unlink");
+        made.node.handle
+    };
+    let gone = make_and_remove();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..20_000 {
+                make_and_remove();
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            assert_eq!(w.store.getattr(&gone).map(drop), Err(Refusal::Stale));
         }
     });
 }
