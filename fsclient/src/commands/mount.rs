@@ -15,7 +15,7 @@ const LONGEST_TICKET: u64 = 4096;
 #[derive(Debug, Args)]
 pub(super) struct MountArgs {
     /// A ticket; `-`, `@FILE` or `env:NAME` for a ticket on standard input, in a file or in an
-    /// environment variable; or HOST[:PORT]:/[SUBDIR] once this client is enrolled
+    /// environment variable; or `HOST[:PORT]:/[SUBDIR]` once this client is enrolled
     source: String,
     /// Where to mount
     dir: PathBuf,

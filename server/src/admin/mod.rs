@@ -51,7 +51,7 @@ struct StateArg {
 struct ServeArgs {
     /// The directory to serve
     dir: PathBuf,
-    /// UDP address to listen on [default: [::]:4430, else 0.0.0.0:4430]
+    /// UDP address to listen on; by default `[::]:4430`, else `0.0.0.0:4430`
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
     /// How clients reach this server, for tickets [default: the address listened on, or the name
