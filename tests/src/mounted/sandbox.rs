@@ -154,6 +154,7 @@ fn command_line(pid: u32) -> String {
 mod tests {
     use super::super::wait::eventually;
     use super::*;
+    use std::process::Stdio;
     use std::time::Duration;
 
     #[test]
@@ -167,10 +168,11 @@ mod tests {
     #[test]
     fn a_process_that_is_left_is_ended_and_reported() {
         let sandbox = Sandbox::new("left");
-        let script = format!("sleep 60 # {}", sandbox.root().display());
-        // Without a second command the shell would become the sleep.
+        // It waits without a child of its own, which nobody would end.
+        let script = format!("read -r _ # {}", sandbox.root().display());
         let child = Command::new("sh")
-            .args(["-c", &format!("{script}\ntrue")])
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
             .spawn();
         let mut child = child.expect("a shell");
         // The kernel lets `spawn` return before the new command line is there to be read.
@@ -186,10 +188,7 @@ mod tests {
             String::new,
         );
         let left = sandbox.clean();
-        assert!(
-            left.iter().any(|line| line.contains("sleep 60")),
-            "{left:?}"
-        );
+        assert!(left.iter().any(|line| line.contains("read -r")), "{left:?}");
         child.wait().expect("it has ended");
     }
 
