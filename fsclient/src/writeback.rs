@@ -134,11 +134,13 @@ impl Writeback {
         let files = {
             let state = self.0.cache.lock();
             let files = state.dirty.objects();
-            let found = files.iter().map(|file| (*file, state.dirty_file(file)));
+            let found = files
+                .iter()
+                .map(|file| (*file, state.dirty_file(file), state.buffered(file)));
             found.collect::<Vec<_>>()
         };
-        let kept = files.into_iter().filter_map(|(object, file)| {
-            let DirtyFile { path, size, runs } = file?;
+        let kept = files.into_iter().filter_map(|(object, file, runs)| {
+            let DirtyFile { path, size } = file?;
             let lost = self.0.lost(object, path, size, runs, Reason::Unreachable);
             // What becomes of it is logged there.
             Some(self.0.refuge.folder.keep(&lost))

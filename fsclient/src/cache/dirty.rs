@@ -131,8 +131,6 @@ pub struct DirtyFile {
     pub path: Option<PathBuf>,
     /// As the writer knows it.
     pub size: u64,
-    /// Everything that the server may not have.
-    pub runs: Vec<Run>,
 }
 
 /// Follows from the end of a request, to be done without the lock.
@@ -359,8 +357,13 @@ impl State {
         Some(DirtyFile {
             path: file.path.clone(),
             size: file.buffer.size(),
-            runs: file.buffer.everything(),
         })
+    }
+
+    /// All bytes of a file that the server may not have. Copies them.
+    pub fn buffered(&self, object: &Handle) -> Vec<Run> {
+        let file = self.dirty.files.get(object);
+        file.map_or(Vec::new(), |file| file.buffer.everything())
     }
 
     /// Where a file is that has just become dirty.
