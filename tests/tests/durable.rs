@@ -3,7 +3,7 @@
 
 use leasefs_tests::durable::arena::{Arena, Crash, Report};
 use leasefs_tests::durable::program;
-use leasefs_tests::mounted::{StateOn, World, WorldOptions, within};
+use leasefs_tests::mounted::{StateOn, World, WorldOptions, eventually, within};
 use leasefs_tests::rng::fresh_seed;
 use std::env;
 use std::fs::{self, File};
@@ -164,6 +164,38 @@ fn a_sync_after_a_power_cut_acknowledges_no_bytes_that_are_lost() {
         left == b"new" || !acknowledged,
         "{left:?} is left of what was acknowledged"
     );
+}
+
+#[test]
+fn what_was_written_and_not_synced_is_written_again_after_a_power_cut() {
+    let mut world = world_with_something_durable("again");
+    let (path, export) = (
+        world.mount(0).path("file"),
+        world.server.export.join("file"),
+    );
+    let file = on_mount("two writes", move || {
+        let file = File::options().write(true).open(path)?;
+        file.write_all_at(b"new and", 0)?;
+        file.write_all_at(b" longer", 7)?;
+        Ok(file)
+    });
+    let file = file.expect("the writes work");
+    let there = || fs::read(&export).is_ok_and(|bytes| bytes == b"new and longer");
+    let await_it = |what| {
+        eventually(
+            what,
+            Duration::from_secs(20),
+            || there().then_some(()),
+            String::new,
+        )
+    };
+    await_it("the bytes to be flushed");
+    cut_power(&mut world);
+    await_it("the bytes to be written again");
+    let synced = on_mount("sync", move || file.sync_all());
+    synced.expect("nothing is lost, so nothing is to be told");
+    cut_power(&mut world);
+    assert!(there(), "what was acknowledged is there");
 }
 
 #[test]

@@ -133,6 +133,23 @@ pub struct DirtyFile {
     pub size: u64,
 }
 
+/// Bytes of a file that the server had, and that a crash of its host may have undone.
+#[derive(Debug)]
+pub struct Undone {
+    /// The file.
+    pub object: Handle,
+    /// The bytes, the oldest first.
+    pub runs: Vec<Run>,
+    /// As the last of them left the file.
+    pub base: Version,
+    /// Through which open to write them again.
+    pub writer: Writer,
+    /// Where the file is, as far as it is known.
+    pub path: Option<PathBuf>,
+    /// Opens that were closed here, and are to be closed at the server when it has the bytes.
+    pub closing: Vec<OpenId>,
+}
+
 /// Follows from the end of a request, to be done without the lock.
 #[derive(Debug, Default)]
 pub struct Ended {
@@ -215,18 +232,39 @@ impl State {
         if !clear && self.pages.may_hold(&object) {
             return Stored::Pages;
         }
-        let first = known.is_none();
-        if first {
-            self.leases.begin_change(&attrs(object));
-            self.tables.drop_parts(&object, Parts::ATTRS, [], dropped);
-            let base = attr.map(|attr| attr.version()).unwrap_or_default();
-            self.dirty.files.insert(object, File::new(base));
-        }
+        let base = attr.map(|attr| attr.version()).unwrap_or_default();
+        let first = self.becomes_dirty(object, base, dropped);
         self.dirty.count(&object, |file| {
             file.buffer.put(offset, store.data.clone(), store.kill_priv);
             file.written_by(&store.writer);
         });
         Stored::Done { first }
+    }
+
+    /// False if the file is dirty already.
+    fn becomes_dirty(&mut self, object: Handle, base: Version, dropped: &mut Dropped) -> bool {
+        if self.dirty.contains(&object) {
+            return false;
+        }
+        self.leases.begin_change(&attrs(object));
+        self.tables.drop_parts(&object, Parts::ATTRS, [], dropped);
+        self.dirty.files.insert(object, File::new(base));
+        true
+    }
+
+    /// Takes in bytes that are to be written again, below what is here. True if the file was clean
+    /// before. What the kernel has to drop goes into `dropped`.
+    pub fn restore(&mut self, undone: Undone, dropped: &mut Dropped) -> bool {
+        let first = self.becomes_dirty(undone.object, undone.base, dropped);
+        self.dirty.count(&undone.object, |file| {
+            // The newest first: each goes below what is there.
+            let runs = undone.runs.into_iter().rev();
+            runs.for_each(|run| file.buffer.restore(run));
+            file.written_by(&undone.writer);
+            file.closing.extend(undone.closing);
+            file.path = file.path.take().or(undone.path);
+        });
+        first
     }
 
     /// Bytes of a dirty file, if every one of them is here under a live lease.
@@ -358,6 +396,11 @@ impl State {
             path: file.path.clone(),
             size: file.buffer.size(),
         })
+    }
+
+    /// Where a dirty file is, as far as it is known.
+    pub fn dirty_path(&self, object: &Handle) -> Option<PathBuf> {
+        self.dirty.files.get(object)?.path.clone()
     }
 
     /// All bytes of a file that the server may not have. Copies them.

@@ -23,7 +23,7 @@ mod tables;
 mod tier;
 
 pub use clock::{Clock, SystemClock};
-pub use dirty::{Store, Stored, Writer, Written};
+pub use dirty::{Store, Stored, Undone, Writer, Written};
 pub use entry::{Dropped, Known, Listing};
 pub use learned::{Learned, ListingLease};
 pub use leasefs_lease::client::Asked;

@@ -29,6 +29,8 @@ pub(crate) struct State {
     pub dirty: Dirty,
     /// The server process that stamps and recall numbers are of.
     pub process: Option<BootId>,
+    /// The life of the server's host in which what is cached was told.
+    host: Option<BootId>,
     /// What a loss of all leases has left to be done, by whoever comes first.
     pub swept: Option<Work>,
     /// Objects whose pages the kernel has forgotten: their leases are worth nothing.
@@ -44,6 +46,7 @@ impl State {
             pages: Pages::default(),
             dirty: Dirty::default(),
             process: None,
+            host: None,
             swept: None,
             idle: Vec::new(),
         }
@@ -62,6 +65,17 @@ impl State {
         self.drop_everything();
     }
 
+    /// The server's host is in this life. What was cached in another may never have reached its disk.
+    /// The leases of dirty files stay: what is here of them is newer than anything there.
+    pub fn host_is(&mut self, host: BootId) {
+        if self.host.replace(host).is_none_or(|known| known == host) {
+            return;
+        }
+        let dirty = &self.dirty;
+        self.leases.lose_all_but(|object| dirty.contains(object));
+        self.sweep();
+    }
+
     /// Drops what can be dropped here and leaves the kernel's part in `swept`.
     fn drop_everything(&mut self) {
         if self.leases.is_empty() && self.swept.is_none() && self.pages.filled().is_empty() {
@@ -70,6 +84,10 @@ impl State {
             return;
         }
         self.leases.expire();
+        self.sweep();
+    }
+
+    fn sweep(&mut self) {
         let mut work = self.swept.take().unwrap_or_default();
         self.tables.drop_all(&mut work.dropped);
         self.pages.void_recalls(&mut work.outcome);

@@ -178,7 +178,7 @@ async fn bring_in(assembled: &Arc<Assembled>) -> Result<(), String> {
     let flushed = timeout(WRITE_BACK, writeback.flush_all()).await;
     let committed = match (flushed, assembled.write_back && assembled.rpc.has_changed()) {
         (Err(late), _) => Err(late),
-        (Ok(()), true) => timeout(COMMIT, writeback.commit_all()).await,
+        (Ok(()), true) => timeout(COMMIT, writeback.sync_all()).await,
         (Ok(()), false) => Ok(Ok(())),
     };
     let failed = match committed {

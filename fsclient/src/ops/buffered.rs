@@ -1,12 +1,15 @@
 //! Writes that their callers need not wait for, and what has to wait for them.
 
 use super::data::Writing;
+use super::expect::done;
 use super::opens::{Fh, OpenFile, durability};
-use super::{Ask, Ops};
+use super::{Ask, Ops, Told};
 use crate::cache::{Store, Stored};
+use crate::uncommitted::{Committed, Wrote};
 use crate::writeback::BUDGET;
+use leasefs_lease::client::Run;
 use leasefs_protocol::request::{Durability, WriteKind};
-use leasefs_protocol::{Attr, Handle, Refusal, Request};
+use leasefs_protocol::{Attr, Handle, Refusal, Request, Response};
 
 impl Ops {
     /// Whether the caller of a write need not wait until the server has it.
@@ -61,6 +64,35 @@ impl Ops {
         }
     }
 
+    /// A write has been answered. One that is durable is kept too: bytes written before it must not
+    /// come back over it.
+    pub(super) fn wrote(&self, open: &OpenFile, writing: &Writing, told: &Told) {
+        let Response::Written { len, offset } = told.response else {
+            return;
+        };
+        let taken = usize::try_from(len).unwrap_or(usize::MAX);
+        let attr = told.touched.iter().find(|t| t.object == open.object);
+        match (self.buffers, attr, writing.data.get(..taken)) {
+            (true, Some(touched), Some(_)) => {
+                let wrote = Wrote {
+                    object: open.object,
+                    run: Run {
+                        offset,
+                        data: writing.data.slice(..taken),
+                    },
+                    version: touched.attr.version(),
+                    writer: open.writer(),
+                    path: self.nodes.path(open.node),
+                };
+                self.writeback.wrote(wrote, told.host);
+            }
+            _ if writing.durability() == Durability::None => {
+                self.changed(&[open.object], Some(open.object), told.host);
+            }
+            _ => {}
+        }
+    }
+
     /// Waits until the server has what is buffered of a file.
     ///
     /// # Errors
@@ -86,6 +118,43 @@ impl Ops {
         self.settle(ask, object).await?;
         let told = self.call(ask, Request::GetAttr { object: *object }).await?;
         super::expect::attr_of(&told.response)
+    }
+
+    /// Makes durable what was written to the file or directory.
+    ///
+    /// # Errors
+    /// The server's refusal; once for each descriptor, why bytes it wrote could not be brought in, and
+    /// [`Refusal::Lost`] if a crash of the server's host may have undone something.
+    pub async fn fsync(&self, ask: &Ask, fh: Fh, data_only: bool) -> Result<(), Refusal> {
+        let (file, dir) = (self.opens.file(fh), self.opens.dir(fh));
+        let (object, open, told) = match (&file, &dir) {
+            (Some(open), _) => (open.object, open.server, &open.told),
+            (None, Some(open)) => (open.object, open.server, &open.told),
+            (None, None) => return Err(Refusal::BadOpen),
+        };
+        let durability = match data_only {
+            true => Durability::Data,
+            false => Durability::All,
+        };
+        loop {
+            let life = self.uncommitted.life();
+            self.settle(ask, &object).await?;
+            if let Some(file) = &file {
+                file.written.check()?;
+            }
+            let request = Request::Commit { open, durability };
+            let covered = self.uncommitted.commits(life);
+            let answer = self.call(ask, request).await?;
+            done(&answer.response)?;
+            let host = answer.host;
+            let (closes, verdict) = self.uncommitted.committed(&object, covered, host, told);
+            closes.into_iter().for_each(|open| self.rpc.close(open));
+            match verdict {
+                Committed::Durable => return Ok(()),
+                Committed::Again => self.writeback.host_is(host),
+                Committed::Lost => return Err(Refusal::Lost),
+            }
+        }
     }
 
     /// A descriptor is closed: it is told of a failure that is known by now.

@@ -3,8 +3,7 @@
 use super::{Ask, Ops, Told};
 use crate::recall::ChangeScope;
 use bytes::Bytes;
-use leasefs_protocol::request::Durability;
-use leasefs_protocol::{Caller, Handle, Name, Parts, Refusal, Request};
+use leasefs_protocol::{BootId, Caller, Handle, Name, Parts, Refusal, Request};
 
 impl Ops {
     /// Makes a change under the caller's own identity.
@@ -43,21 +42,31 @@ impl Ops {
         let own = ask.unless_left(self.engine.own_change(scope)).await?;
         let (dropped, asked) = (own.dropped(), own.asked());
         let touches: Vec<Handle> = dropped.iter().chain(behind).copied().collect();
-        let (objects, durable) = (dropped.clone(), is_durable(&request));
+        let (objects, content) = (dropped.clone(), own.content());
+        let is_write = matches!(request, Request::Write { .. });
         let mut changed = self
             .rpc
             .change(caller, request, payload, &touches, dropped, ask.options())
             .await;
         own.finish(&mut changed).await;
         let told = Told::new(asked, changed.result?)?;
-        let known = |object: &Handle| self.nodes.id_of(object).is_some();
-        for object in objects
-            .into_iter()
-            .filter(|object| !durable && known(object))
-        {
-            self.uncommitted.changed(object, told.host);
+        if !is_write {
+            self.changed(&objects, content, told.host);
         }
         Ok(told)
+    }
+
+    /// Objects were changed that the next commit of them must cover; of `content` the bytes.
+    pub(super) fn changed(&self, objects: &[Handle], content: Option<Handle>, host: BootId) {
+        let known = |object: &&Handle| self.nodes.id_of(object).is_some();
+        for object in objects.iter().filter(known) {
+            let content = content == Some(*object);
+            let noted = self.uncommitted.changed(*object, host, content);
+            noted
+                .closes
+                .into_iter()
+                .for_each(|open| self.rpc.close(open));
+        }
     }
 
     /// What a name that goes or moves denotes, as far as the cache knows: its attributes change
@@ -73,9 +82,4 @@ impl Ops {
             None => scope,
         }
     }
-}
-
-/// Whether nothing of it is left to be committed.
-fn is_durable(request: &Request) -> bool {
-    matches!(request, Request::Write { durability, .. } if *durability != Durability::None)
 }

@@ -66,7 +66,7 @@ impl Writing {
     }
 
     /// What must be durable. Written-back pages are committed by the FSYNC that follows.
-    fn durability(&self) -> Durability {
+    pub(super) fn durability(&self) -> Durability {
         match self.writeback {
             true => Durability::None,
             false => durability(self.flags),
@@ -210,38 +210,11 @@ impl Ops {
         };
         let scope = ChangeScope::default().pages(open.object, writing.pages());
         let caller = open.caller.clone();
-        let told = self
-            .change_as(ask, caller, scope, request, writing.data)
-            .await?;
-        u32::try_from(written(&told.response)?).map_err(|_| Refusal::Internal)
-    }
-
-    /// Makes durable what was written to the file or directory.
-    ///
-    /// # Errors
-    /// The server's refusal; once for each descriptor, why bytes it wrote could not be brought in, and
-    /// [`Refusal::Lost`] if a crash of the server's host may have undone something.
-    pub async fn fsync(&self, ask: &Ask, fh: Fh, data_only: bool) -> Result<(), Refusal> {
-        let (file, dir) = (self.opens.file(fh), self.opens.dir(fh));
-        let (object, open, told) = match (&file, &dir) {
-            (Some(open), _) => (open.object, open.server, &open.told),
-            (None, Some(open)) => (open.object, open.server, &open.told),
-            (None, None) => return Err(Refusal::BadOpen),
-        };
-        self.settle(ask, &object).await?;
-        if let Some(file) = &file {
-            file.written.check()?;
-        }
-        let durability = match data_only {
-            true => Durability::Data,
-            false => Durability::All,
-        };
-        let request = Request::Commit { open, durability };
-        let covered = self.uncommitted.commits(&object);
-        let answer = self.call(ask, request).await?;
-        done(&answer.response)?;
-        self.uncommitted
-            .committed(&object, covered, answer.host, told)
+        let data = writing.data.clone();
+        let told = self.change_as(ask, caller, scope, request, data).await?;
+        let len = written(&told.response)?;
+        self.wrote(&open, &writing, &told);
+        u32::try_from(len).map_err(|_| Refusal::Internal)
     }
 
     /// Allocates, punches, zeroes, collapses or inserts; `mode` as `fallocate(2)` has it.

@@ -27,7 +27,7 @@ use crate::uncommitted::Uncommitted;
 use crate::writeback::Writeback;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::{BootId, Caller, FsStat, Grant, Refusal, Request, Response};
+use leasefs_protocol::{BootId, Caller, FsStat, Grant, Refusal, Request, Response, Touched};
 use opens::Opens;
 use std::future::Future;
 use std::sync::Arc;
@@ -77,6 +77,7 @@ struct Told {
     payload: Bytes,
     asked: Asked,
     grants: Vec<Grant>,
+    touched: Vec<Touched>,
     host: BootId,
 }
 
@@ -92,6 +93,7 @@ impl Told {
             payload,
             asked,
             grants: reply.grants,
+            touched: reply.touched,
             host,
         })
     }

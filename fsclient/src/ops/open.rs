@@ -269,8 +269,8 @@ impl Ops {
     }
 
     pub(super) fn close(&self, object: &Handle, server: OpenId) {
-        if self.cache().close(object, server) && !self.cache().close_when_clean(object, server) {
-            self.rpc.close(server);
+        if self.cache().close(object, server) {
+            self.writeback.close(object, server);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the engine needs of the kernel, and what the server must be told.
 
-use leasefs_protocol::{Approval, Handle, OpenId, Release};
+use leasefs_protocol::{Approval, BootId, Handle, OpenId, Release};
 use std::io;
 
 /// The kernel's caches of this mount.
@@ -53,6 +53,8 @@ pub trait Server: Send + Sync + 'static {
     fn release(&self, releases: Vec<Release>);
     /// Closes an open.
     fn close(&self, open: OpenId);
+    /// The server's host is in this life: what another has lost is to be written again.
+    fn host_is(&self, host: BootId);
     /// Brings the buffered bytes of these files to the server, then calls back.
     fn flush(&self, files: Vec<Handle>, then: Box<dyn FnOnce() + Send>);
 }

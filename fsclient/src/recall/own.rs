@@ -62,6 +62,11 @@ impl ChangeScope {
         }
     }
 
+    /// The file whose bytes are changed.
+    pub fn content(&self) -> Option<Handle> {
+        self.pages.map(|(file, _)| file)
+    }
+
     /// The objects covered.
     pub fn objects(&self) -> Vec<Handle> {
         self.changes.iter().map(|change| change.object).collect()
@@ -168,6 +173,11 @@ impl OwnChange {
     /// The objects whose covered parts have been dropped, as the server is told.
     pub fn dropped(&self) -> Vec<Handle> {
         self.scope.objects()
+    }
+
+    /// The file whose bytes it changes.
+    pub fn content(&self) -> Option<Handle> {
+        self.scope.content()
     }
 
     /// To be shown to [`crate::cache::Cache::learn`] with the change's reply, after

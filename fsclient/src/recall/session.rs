@@ -132,6 +132,8 @@ impl Inner {
 
     fn connected(self: &Arc<Self>, welcome: &Welcome) {
         let now = self.cache.now();
+        // First: what is to be written again keeps its lease.
+        self.server.host_is(welcome.host);
         self.with(|state, out| {
             let lost = matches!(welcome.standing, Standing::New | Standing::Expired);
             // A renewal that came with it has dropped everything already if it began anew.
@@ -139,6 +141,7 @@ impl Inner {
                 state.expire(now);
             }
             state.restarted(welcome.process, out);
+            state.host_is(welcome.host);
         });
         self.cache.call_keeper();
     }

@@ -78,6 +78,17 @@ impl Buffer {
         self.dirty.put(offset, data);
     }
 
+    /// Takes in bytes that the server had and has lost: older than all that are here.
+    pub fn restore(&mut self, run: Run) {
+        self.size = self.size.max(run.end());
+        let mut older = Extents::default();
+        older.put(run.offset, run.data);
+        older.remove_all(&self.sent);
+        for run in older.runs(usize::MAX) {
+            self.dirty.put_under(run.offset, &run.data);
+        }
+    }
+
     /// The bytes from `offset` on, up to the file's end, if all of them are here.
     pub fn read(&self, offset: u64, len: usize) -> Option<Bytes> {
         let rest = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);

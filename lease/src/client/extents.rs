@@ -19,6 +19,13 @@ pub struct Run {
     pub data: Bytes,
 }
 
+impl Run {
+    /// The first byte behind them.
+    pub fn end(&self) -> u64 {
+        end(self.offset, &self.data)
+    }
+}
+
 fn end(offset: u64, data: &Bytes) -> u64 {
     offset.saturating_add(data.len() as u64)
 }
@@ -59,6 +66,13 @@ impl Extents {
         }
         for (from, until) in gaps {
             self.put(from, part(offset, data, from, until));
+        }
+    }
+
+    /// Takes away what the other has bytes of.
+    pub fn remove_all(&mut self, other: &Self) {
+        for (at, piece) in &other.pieces {
+            self.remove(*at, end(*at, piece));
         }
     }
 

@@ -266,6 +266,14 @@ impl Leases {
         }
     }
 
+    /// The leases of all objects but those are lost.
+    pub fn lose_all_but(&mut self, keeps: impl Fn(&Handle) -> bool) {
+        let held = |(_, object): &(&Handle, &Object)| !object.held.is_empty();
+        let objects = self.objects.iter().filter(held).map(|(handle, _)| *handle);
+        let lost: Vec<Handle> = objects.filter(|handle| !keeps(handle)).collect();
+        lost.iter().for_each(|handle| self.lost(handle));
+    }
+
     /// The server is another process: stamps begin anew. What is held stays until it expires or
     /// can't be reclaimed; its recalls are void.
     pub fn restarted(&mut self) {

@@ -4,8 +4,8 @@ use crate::cache::{Cache, Clock, Known};
 use crate::recall::{Engine, KernelCache, Server};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{
-    Approval, Attr, FileKind, Grant, Handle, Mode, OpenId, Parts, RawName, Recall, RecallId,
-    Release, Reply, RequestId, Response, Scope, Stamp, Timestamp,
+    Approval, Attr, BootId, FileKind, Grant, Handle, Mode, OpenId, Parts, RawName, Recall,
+    RecallId, Release, Reply, RequestId, Response, Scope, Stamp, Timestamp,
 };
 use std::collections::HashSet;
 use std::io;
@@ -127,6 +127,8 @@ impl Server for Other {
             self.tell(Told::Release(release.object, release.parts));
         }
     }
+
+    fn host_is(&self, _: BootId) {}
 
     fn close(&self, open: OpenId) {
         self.tell(Told::Close(open));

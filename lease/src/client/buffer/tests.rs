@@ -84,3 +84,20 @@ fn setuid_bits_go_with_the_first_round_only() {
     buffer.answered(None);
     assert!(!buffer.kill_priv());
 }
+
+#[test]
+fn what_the_server_has_lost_goes_below_all_that_is_here_and_under_way() {
+    let mut buffer = of_size(0);
+    put(&mut buffer, 0, b"ss");
+    assert_eq!(buffer.begin_round(1 << 20).len(), 1);
+    put(&mut buffer, 4, b"d");
+    buffer.restore(Run {
+        offset: 0,
+        data: Bytes::from_static(b"ooooo"),
+    });
+    assert_eq!(buffer.size(), 5);
+    assert_eq!(buffer.read(0, 5).as_deref(), Some(&b"ssood"[..]));
+    buffer.answered(None);
+    let next = buffer.begin_round(1 << 20);
+    assert_eq!((next[0].offset, &next[0].data[..]), (2, &b"ood"[..]));
+}

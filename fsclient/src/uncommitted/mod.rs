@@ -1,0 +1,324 @@
+//! Changes that no commit covers yet: a crash of the server's host may undo them.
+//!
+//! The host of before the crash can't be asked any more, and the one of after it knows nothing
+//! of them: it would find nothing to commit, and say that all is well. So bytes that were written
+//! are kept until a commit under the same life of the host, and written again otherwise; what
+//! can't be done again (a truncation, a mode, a name) makes the next commit of the object fail.
+
+mod kept;
+
+pub use kept::Wrote;
+
+use crate::cache::Undone;
+use kept::Kept;
+use leasefs_protocol::{BootId, Handle, OpenId};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Memory that kept bytes may use, in bytes.
+const MOST_BYTES: usize = 512 << 20;
+/// With so many it is time for a commit.
+const MANY_BYTES: usize = MOST_BYTES / 4;
+/// Of so many files bytes are kept: each holds an open at the server.
+const MOST_FILES: usize = 16_384;
+
+/// An object that has been changed.
+#[derive(Debug, Default)]
+struct Changed {
+    /// The life of the host in which the first change since the last commit was answered that
+    /// can't be done again.
+    since: Option<BootId>,
+    /// The number of the last such change.
+    last: u64,
+    /// Commits that have come too late so far.
+    losses: u64,
+    /// What can be done again.
+    kept: Kept,
+    /// Nobody has it open.
+    forgotten: bool,
+}
+
+/// The life of the server's host that is known before what is to be committed is flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life(Option<BootId>);
+
+/// What there is to commit when a commit is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Covered {
+    changes: u64,
+    life: Life,
+}
+
+/// What a commit was worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// Everything asked for is on the server's disk.
+    Durable,
+    /// The host has crashed meanwhile: what it has lost must be flushed again, and committed.
+    Again,
+    /// Something can't be done again, and may be gone. Each open is told once.
+    Lost,
+}
+
+/// Losses of its object that an open has no more to be told of.
+#[derive(Debug)]
+pub struct Told(AtomicU64);
+
+/// What has been noted, and what follows.
+#[derive(Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Noted {
+    /// The host has crashed since it answered: the bytes are not kept, and must be sent again.
+    pub undone: bool,
+    /// Opens to be closed at the server.
+    pub closes: Vec<OpenId>,
+    /// It is time for a commit.
+    pub many: bool,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    objects: HashMap<Handle, Changed>,
+    /// Changes answered so far.
+    changes: u64,
+    /// Kept of all files.
+    bytes: usize,
+    /// Files of which bytes are kept.
+    files: usize,
+    /// The present life of the server's host, and the one before.
+    host: Option<BootId>,
+    before: Option<BootId>,
+}
+
+/// All objects that have been changed; no more than the kernel knows, and those of which bytes are
+/// kept.
+#[derive(Debug, Default)]
+pub struct Uncommitted(Mutex<Inner>);
+
+impl Inner {
+    /// Changes an object's entry and what is counted over all.
+    fn with<R>(&mut self, object: &Handle, change: impl FnOnce(&mut Changed) -> R) -> Option<R> {
+        let changed = self.objects.get_mut(object)?;
+        let (bytes, empty) = (changed.kept.bytes(), changed.kept.is_empty());
+        let result = change(changed);
+        self.bytes = self.bytes + changed.kept.bytes() - bytes;
+        self.files = self.files + usize::from(empty) - usize::from(changed.kept.is_empty());
+        if changed.forgotten && changed.kept.is_empty() {
+            self.objects.remove(object);
+        }
+        Some(result)
+    }
+
+    /// The entry of an object that is about to be changed, or has been.
+    fn touch(&mut self, object: Handle) -> &mut Changed {
+        let changed = self.objects.entry(object).or_default();
+        changed.forgotten = false;
+        changed
+    }
+
+    fn next(&mut self) -> u64 {
+        self.changes += 1;
+        self.changes
+    }
+}
+
+impl Covered {
+    /// Whether the commit was answered in another life than what it covers was flushed in.
+    fn is_of_another(&self, host: BootId) -> bool {
+        self.life.0.is_some_and(|life| life != host)
+    }
+}
+
+impl Committed {
+    fn of(lost: bool) -> Self {
+        match lost {
+            true => Self::Lost,
+            false => Self::Durable,
+        }
+    }
+}
+
+impl Changed {
+    /// A commit of this life of the host covers changes up to a number.
+    fn committed(&mut self, covered: Covered, host: BootId) -> Vec<OpenId> {
+        if self.since.is_some_and(|since| since != host) {
+            self.losses += 1;
+            self.since = Some(host);
+        }
+        if self.last <= covered.changes {
+            self.since = None;
+        }
+        self.kept.committed(covered.changes, host)
+    }
+}
+
+impl Uncommitted {
+    /// A change of the object was answered in this life of the host, which can't be done again.
+    /// `content`: it was one of its bytes.
+    pub fn changed(&self, object: Handle, host: BootId, content: bool) -> Noted {
+        let mut inner = self.lock();
+        let number = inner.next();
+        inner.touch(object);
+        let closes = inner.with(&object, |changed| {
+            changed.since.get_or_insert(host);
+            changed.last = number;
+            // Written again, they would come behind it.
+            match content {
+                true => changed.kept.drop_all(),
+                false => Vec::new(),
+            }
+        });
+        Noted {
+            closes: closes.unwrap_or_default(),
+            ..Noted::default()
+        }
+    }
+
+    /// The object is about to be changed by bytes that are flushed later.
+    pub fn buffered(&self, object: Handle) {
+        self.lock().touch(object);
+    }
+
+    /// Bytes were written in this life of the host. They are kept, within bounds.
+    pub fn wrote(&self, wrote: Wrote, host: BootId) -> Noted {
+        let mut inner = self.lock();
+        if inner.before == Some(host) {
+            return Noted {
+                undone: true,
+                ..Noted::default()
+            };
+        }
+        let number = inner.next();
+        let object = wrote.object;
+        inner.objects.entry(object).or_default();
+        let more = inner.bytes + wrote.run.data.len();
+        let room = more <= MOST_BYTES && inner.files < MOST_FILES;
+        let closes = inner.with(&object, |changed| {
+            if room {
+                changed.kept.keep(wrote, number, host);
+                return Vec::new();
+            }
+            changed.since.get_or_insert(host);
+            changed.last = number;
+            changed.kept.drop_all()
+        });
+        Noted {
+            undone: false,
+            closes: closes.unwrap_or_default(),
+            many: inner.bytes > MANY_BYTES || inner.files > MOST_FILES / 4,
+        }
+    }
+
+    /// Whether an open that is closed here must stay open at the server until a commit.
+    pub fn close_later(&self, object: &Handle, open: OpenId) -> bool {
+        let mut inner = self.lock();
+        let later = inner.with(object, |changed| changed.kept.close_later(open));
+        later.unwrap_or(false)
+    }
+
+    /// For a new open of the object, which earlier losses don't concern.
+    pub fn told(&self, object: &Handle) -> Told {
+        let inner = self.lock();
+        let losses = inner.objects.get(object).map_or(0, |c| c.losses);
+        Told(AtomicU64::new(losses))
+    }
+
+    /// To be asked before what is to be committed is flushed.
+    pub fn life(&self) -> Life {
+        Life(self.lock().host)
+    }
+
+    /// A commit is about to be sent.
+    pub fn commits(&self, life: Life) -> Covered {
+        Covered {
+            changes: self.lock().changes,
+            life,
+        }
+    }
+
+    /// The commit that was asked for through an open has succeeded in this life of the host.
+    /// Returns the opens to be closed at the server.
+    pub fn committed(
+        &self,
+        object: &Handle,
+        covered: Covered,
+        host: BootId,
+        told: &Told,
+    ) -> (Vec<OpenId>, Committed) {
+        if covered.is_of_another(host) {
+            return (Vec::new(), Committed::Again);
+        }
+        let mut inner = self.lock();
+        let done = inner.with(object, |changed| {
+            let closes = changed.committed(covered, host);
+            let known = told.0.swap(changed.losses, Ordering::Relaxed);
+            (closes, Committed::of(known != changed.losses))
+        });
+        done.unwrap_or((Vec::new(), Committed::Durable))
+    }
+
+    /// A commit of everything has succeeded in this life of the host. Returns the opens to be
+    /// closed at the server.
+    pub fn all_committed(&self, covered: Covered, host: BootId) -> (Vec<OpenId>, Committed) {
+        if covered.is_of_another(host) {
+            return (Vec::new(), Committed::Again);
+        }
+        let mut inner = self.lock();
+        let objects: Vec<Handle> = inner.objects.keys().copied().collect();
+        let (mut closes, mut lost) = (Vec::new(), false);
+        for object in objects {
+            let done = inner.with(&object, |changed| {
+                let losses = changed.losses;
+                let closes = changed.committed(covered, host);
+                (closes, changed.losses > losses)
+            });
+            let (more, loses) = done.unwrap_or_default();
+            closes.extend(more);
+            lost |= loses;
+        }
+        (closes, Committed::of(lost))
+    }
+
+    /// Whether a commit would let go of anything.
+    pub fn keeps(&self) -> bool {
+        self.lock().files > 0
+    }
+
+    /// The server's host is in this life. Returns what was written in another and no commit covers.
+    pub fn host_is(&self, host: BootId) -> Vec<Undone> {
+        let mut inner = self.lock();
+        if inner.host == Some(host) {
+            return Vec::new();
+        }
+        inner.before = inner.host.replace(host);
+        inner.undone(Some(host))
+    }
+
+    /// Takes out everything that is kept: nobody will commit it any more.
+    pub fn give_up(&self) -> Vec<Undone> {
+        self.lock().undone(None)
+    }
+
+    /// The kernel doesn't know the object any more: nobody has it open.
+    pub fn forget(&self, object: &Handle) {
+        let mut inner = self.lock();
+        inner.with(object, |changed| changed.forgotten = true);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn undone(&mut self, host: Option<BootId>) -> Vec<Undone> {
+        let kept = |(_, changed): &(&Handle, &Changed)| !changed.kept.is_empty();
+        let objects: Vec<Handle> = self.objects.iter().filter(kept).map(|(o, _)| *o).collect();
+        let take = |object: Handle| self.with(&object, |c| c.kept.undone(object, host))?;
+        objects.into_iter().filter_map(take).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+use super::*;
+use crate::cache::Writer;
+use bytes::Bytes;
+use leasefs_lease::client::Run;
+use leasefs_protocol::{Caller, Version};
+use std::sync::Arc;
+
+const BEFORE: BootId = BootId([1; 16]);
+const AFTER: BootId = BootId([2; 16]);
+
+fn object() -> Handle {
+    Handle::new(&[1]).expect("one byte")
+}
+
+fn changed(uncommitted: &Uncommitted, host: BootId) {
+    let noted = uncommitted.changed(object(), host, true);
+    assert_eq!(noted, Noted::default());
+}
+
+fn writer(open: u64) -> Writer {
+    Writer {
+        open: OpenId(open),
+        caller: Caller::default(),
+        written: Arc::default(),
+    }
+}
+
+fn wrote(uncommitted: &Uncommitted, offset: u64, data: &'static [u8], host: BootId) -> Noted {
+    let run = Run {
+        offset,
+        data: Bytes::from_static(data),
+    };
+    let wrote = Wrote {
+        object: object(),
+        run,
+        version: Version::default(),
+        writer: writer(7),
+        path: None,
+    };
+    uncommitted.wrote(wrote, host)
+}
+
+fn commit(uncommitted: &Uncommitted, host: BootId, told: &Told) -> Committed {
+    let covered = uncommitted.commits(uncommitted.life());
+    uncommitted.committed(&object(), covered, host, told).1
+}
+
+fn undone(uncommitted: &Uncommitted, host: BootId) -> Vec<(u64, &'static [u8])> {
+    let undone = uncommitted.host_is(host);
+    let runs = undone.into_iter().flat_map(|undone| undone.runs);
+    let leak = |data: Bytes| &*Box::leak(data.to_vec().into_boxed_slice());
+    runs.map(|run| (run.offset, leak(run.data))).collect()
+}
+
+#[test]
+fn a_commit_after_a_crash_of_the_host_fails_once_for_what_came_before_it() {
+    let uncommitted = Uncommitted::default();
+    let open = uncommitted.told(&object());
+    changed(&uncommitted, BEFORE);
+    changed(&uncommitted, AFTER);
+    assert_eq!(commit(&uncommitted, AFTER, &open), Committed::Lost);
+    assert_eq!(commit(&uncommitted, AFTER, &open), Committed::Durable);
+}
+
+#[test]
+fn each_open_of_before_the_loss_is_told_of_it_and_none_of_after_it() {
+    let uncommitted = Uncommitted::default();
+    let opens = [uncommitted.told(&object()), uncommitted.told(&object())];
+    changed(&uncommitted, BEFORE);
+    for open in &opens {
+        assert_eq!(commit(&uncommitted, AFTER, open), Committed::Lost);
+    }
+    let later = uncommitted.told(&object());
+    changed(&uncommitted, AFTER);
+    for open in [&later, &opens[0], &opens[1]] {
+        assert_eq!(commit(&uncommitted, AFTER, open), Committed::Durable);
+    }
+}
+
+#[test]
+fn what_was_committed_before_the_crash_is_no_loss() {
+    let uncommitted = Uncommitted::default();
+    let open = uncommitted.told(&object());
+    changed(&uncommitted, BEFORE);
+    assert_eq!(commit(&uncommitted, BEFORE, &open), Committed::Durable);
+    assert_eq!(commit(&uncommitted, AFTER, &open), Committed::Durable);
+    changed(&uncommitted, AFTER);
+    assert_eq!(commit(&uncommitted, AFTER, &open), Committed::Durable);
+}
+
+#[test]
+fn a_change_that_is_answered_while_a_commit_is_under_way_is_not_covered_by_it() {
+    let uncommitted = Uncommitted::default();
+    let open = uncommitted.told(&object());
+    changed(&uncommitted, BEFORE);
+    let covered = uncommitted.commits(uncommitted.life());
+    changed(&uncommitted, BEFORE);
+    let first = uncommitted.committed(&object(), covered, BEFORE, &open);
+    assert_eq!(first.1, Committed::Durable);
+    assert_eq!(commit(&uncommitted, AFTER, &open), Committed::Lost);
+}
+
+#[test]
+fn written_bytes_come_back_after_a_crash_of_the_host_unless_a_commit_covers_them() {
+    let uncommitted = Uncommitted::default();
+    let open = uncommitted.told(&object());
+    assert_eq!(undone(&uncommitted, BEFORE), []);
+    assert_eq!(wrote(&uncommitted, 0, b"old", BEFORE), Noted::default());
+    let covered = uncommitted.commits(uncommitted.life());
+    assert_eq!(wrote(&uncommitted, 1, b"new", BEFORE), Noted::default());
+    let first = uncommitted.committed(&object(), covered, BEFORE, &open);
+    assert_eq!(first.1, Committed::Durable);
+    assert_eq!(undone(&uncommitted, AFTER), [(1, &b"new"[..])]);
+    assert!(!uncommitted.keeps());
+    assert_eq!(commit(&uncommitted, AFTER, &open), Committed::Durable);
+}
+
+#[test]
+fn a_commit_that_another_life_of_the_host_answers_must_be_repeated() {
+    let uncommitted = Uncommitted::default();
+    let open = uncommitted.told(&object());
+    assert_eq!(undone(&uncommitted, BEFORE), []);
+    assert_eq!(wrote(&uncommitted, 0, b"x", BEFORE), Noted::default());
+    assert_eq!(commit(&uncommitted, AFTER, &open), Committed::Again);
+    assert_eq!(undone(&uncommitted, AFTER), [(0, &b"x"[..])]);
+}
+
+#[test]
+fn an_answer_of_an_earlier_life_that_comes_late_is_worth_nothing() {
+    let uncommitted = Uncommitted::default();
+    assert_eq!(undone(&uncommitted, BEFORE), []);
+    assert_eq!(undone(&uncommitted, AFTER), []);
+    assert!(wrote(&uncommitted, 0, b"x", BEFORE).undone);
+    assert!(!uncommitted.keeps());
+}
+
+#[test]
+fn bytes_from_before_a_truncation_do_not_come_back() {
+    let uncommitted = Uncommitted::default();
+    let open = uncommitted.told(&object());
+    assert_eq!(undone(&uncommitted, BEFORE), []);
+    assert_eq!(wrote(&uncommitted, 0, b"old", BEFORE), Noted::default());
+    changed(&uncommitted, BEFORE);
+    assert_eq!(wrote(&uncommitted, 0, b"n", BEFORE), Noted::default());
+    assert_eq!(undone(&uncommitted, AFTER), [(0, &b"n"[..])]);
+    assert_eq!(commit(&uncommitted, AFTER, &open), Committed::Lost);
+}
+
+#[test]
+fn an_open_through_which_bytes_may_have_to_be_written_again_is_closed_after_the_commit() {
+    let uncommitted = Uncommitted::default();
+    let open = uncommitted.told(&object());
+    assert_eq!(wrote(&uncommitted, 0, b"x", BEFORE), Noted::default());
+    assert!(!uncommitted.close_later(&object(), OpenId(8)));
+    assert!(uncommitted.close_later(&object(), OpenId(7)));
+    uncommitted.forget(&object());
+    let covered = uncommitted.commits(uncommitted.life());
+    let (closes, verdict) = uncommitted.committed(&object(), covered, BEFORE, &open);
+    assert_eq!((closes, verdict), (vec![OpenId(7)], Committed::Durable));
+    assert!(uncommitted.lock().objects.is_empty());
+}

@@ -1,0 +1,126 @@
+//! Commits: what is written is let go of when it is on the server's disk, and written again after a
+//! crash of the server's host.
+
+use super::{Inner, Writeback};
+use crate::cache::{Dropped, Undone};
+use crate::rpc::CallOptions;
+use crate::uncommitted::{Committed, Life, Noted, Wrote};
+use bytes::Bytes;
+use leasefs_protocol::{BootId, Caller, Handle, OpenId, Refusal, Request};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long written bytes are kept at most before a commit is asked for.
+const COMMIT_AGE: Duration = Duration::from_secs(15);
+
+/// Commits everything now and then, until the mount is gone.
+pub(super) async fn keep_committing(inner: Weak<Inner>) {
+    loop {
+        let Some(many) = inner.upgrade().map(|inner| inner.many.clone()) else {
+            return;
+        };
+        let _ = tokio::time::timeout(COMMIT_AGE, many.notified()).await;
+        let Some(inner) = inner.upgrade() else { return };
+        if inner.uncommitted.keeps() {
+            let life = inner.uncommitted.life();
+            if let Err(error) = inner.commit_all(life).await {
+                tracing::warn!(%error, "written bytes can't be committed yet");
+            }
+        }
+    }
+}
+
+impl Writeback {
+    /// Brings everything to the server's disk.
+    ///
+    /// # Errors
+    /// The server's refusal; [`Refusal::Lost`] if a crash of its host has undone something that
+    /// can't be done again.
+    pub async fn sync_all(&self) -> Result<(), Refusal> {
+        loop {
+            let life = self.0.uncommitted.life();
+            self.flush_all().await;
+            match self.0.commit_all(life).await? {
+                Committed::Durable => return Ok(()),
+                Committed::Again => {}
+                Committed::Lost => return Err(Refusal::Lost),
+            }
+        }
+    }
+
+    /// The server's host is in this life: what another has lost is to be written again.
+    pub fn host_is(&self, host: BootId) {
+        self.0.host_is(host);
+    }
+
+    /// What was written and not committed counts as not written.
+    pub fn take_back(&self) {
+        for undone in self.0.uncommitted.give_up() {
+            self.0.restore(undone);
+        }
+    }
+
+    /// Bytes were written, flushed or not, and answered in this life of the host.
+    pub fn wrote(&self, wrote: Wrote, host: BootId) {
+        self.0.wrote(wrote, host);
+    }
+
+    /// Ends an open at the server, once nothing has to be written through it any more.
+    pub fn close(&self, object: &Handle, open: OpenId) {
+        if !self.0.cache.close_when_clean(object, open) {
+            self.0.close(object, open);
+        }
+    }
+}
+
+impl Inner {
+    async fn commit_all(&self, life: Life) -> Result<Committed, Refusal> {
+        let covered = self.uncommitted.commits(life);
+        let (caller, options) = (Caller::default(), CallOptions::default());
+        let request = Request::CommitAll;
+        let answer = self.rpc.call(caller, request, Bytes::new(), options);
+        let answer = answer.await?;
+        let host = answer.host;
+        answer.into_response()?;
+        let (closes, verdict) = self.uncommitted.all_committed(covered, host);
+        closes.into_iter().for_each(|open| self.rpc.close(open));
+        Ok(verdict)
+    }
+
+    /// False if the host has crashed since it answered.
+    pub(super) fn wrote(&self, wrote: Wrote, host: BootId) -> bool {
+        let Noted {
+            undone,
+            closes,
+            many,
+        } = self.uncommitted.wrote(wrote, host);
+        closes.into_iter().for_each(|open| self.rpc.close(open));
+        if many {
+            self.many.notify_one();
+        }
+        !undone
+    }
+
+    /// Ends an open of a clean file.
+    pub(super) fn close(&self, object: &Handle, open: OpenId) {
+        if !self.uncommitted.close_later(object, open) {
+            self.rpc.close(open);
+        }
+    }
+
+    pub(super) fn host_is(self: &Arc<Self>, host: BootId) {
+        for undone in self.uncommitted.host_is(host) {
+            tracing::info!(object = %undone.object, "the server's host has crashed: writing again");
+            self.restore(undone);
+        }
+    }
+
+    fn restore(self: &Arc<Self>, undone: Undone) {
+        let object = undone.object;
+        let mut dropped = Dropped::default();
+        let first = self.cache.lock().restore(undone, &mut dropped);
+        if first {
+            self.runtime.spawn(Arc::clone(self).keep_flushing(object));
+        }
+    }
+}

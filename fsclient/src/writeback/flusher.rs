@@ -1,0 +1,216 @@
+//! The flusher of a dirty file: sends its bytes round by round, and says what became of them.
+
+use super::{AGE, Inner, MANY, RETRY};
+use crate::cache::{Asked, Ended, Flushed, Round, Writer};
+use crate::recovery::{Lost, Reason};
+use crate::rpc::{Answer, CallOptions, Settlement};
+use crate::uncommitted::Wrote;
+use leasefs_lease::client::Run;
+use leasefs_protocol::limits::MAX_PAYLOAD;
+use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
+use leasefs_protocol::{Attr, Handle, Refusal, Reply, Request, Response};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+use tokio::task::JoinSet;
+
+/// A request of a round that has ended, and when it was asked.
+type Sent = (Asked, Flushed);
+
+impl Inner {
+    pub(super) fn hurry_if_many(&self) {
+        if self.cache.lock().dirty.bytes() > MANY {
+            self.hurry_all();
+        }
+    }
+
+    pub(super) fn hurry_all(&self) {
+        let state = self.cache.lock();
+        for object in state.dirty.objects() {
+            if let Some(hurry) = state.hurry(&object) {
+                hurry.notify_one();
+            }
+        }
+    }
+
+    /// The flusher of one file.
+    pub(super) async fn keep_flushing(self: Arc<Self>, object: Handle) {
+        loop {
+            let Some(hurry) = self.cache.lock().hurry(&object) else {
+                return;
+            };
+            let _ = tokio::time::timeout(AGE, hurry.notified()).await;
+            let round = self.cache.lock().begin_round(&object, MAX_PAYLOAD);
+            if let Some(round) = round
+                && !self.clone().send(object, round).await
+            {
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// Sends a round; false if some of it has to be sent again.
+    async fn send(self: Arc<Self>, object: Handle, round: Round) -> bool {
+        let Round {
+            runs,
+            writer,
+            kill_priv,
+            base,
+        } = round;
+        let request = Request::Write {
+            open: writer.open,
+            at: WriteAt::Offset(0),
+            kill_priv,
+            durability: Durability::None,
+            kind: WriteKind::Flush { base },
+        };
+        let mut under_way = JoinSet::new();
+        for run in runs {
+            let (inner, mut request) = (Arc::clone(&self), request.clone());
+            if let Request::Write { at, .. } = &mut request {
+                *at = WriteAt::Offset(run.offset);
+            }
+            let writer = writer.clone();
+            under_way.spawn(async move {
+                let asked = inner.cache.ask();
+                (asked, inner.send_one(object, writer, request, run).await)
+            });
+        }
+        let ends = under_way.join_all().await;
+        self.keep_failed(object, &ends).await;
+        let mut sent = true;
+        for (asked, flushed) in ends {
+            sent &= self.ended(asked, &object, flushed);
+        }
+        sent
+    }
+
+    /// Keeps the bytes that the server refuses in the recovery folder, before anybody is told. Where
+    /// the file has changed elsewhere none of its bytes are sent any more.
+    async fn keep_failed(self: &Arc<Self>, object: Handle, ends: &[Sent]) {
+        let failed = ends.iter().filter_map(|(_, flushed)| match flushed {
+            Flushed::Failed(run, refusal) => Some((run.clone(), *refusal)),
+            Flushed::Answered(..) | Flushed::Again(_) => None,
+        });
+        let (mut runs, refusals): (Vec<Run>, Vec<Refusal>) = failed.unzip();
+        let Some(refusal) = refusals.first().copied() else {
+            return;
+        };
+        let (reason, file) = {
+            let mut state = self.cache.lock();
+            let file = state.dirty_file(&object);
+            let reason = match refusal {
+                Refusal::Changed => {
+                    runs.append(&mut state.abandon(&object, refusal));
+                    Reason::ChangedElsewhere
+                }
+                refusal => Reason::Refused {
+                    errno: refusal.errno(),
+                },
+            };
+            (reason, file)
+        };
+        let (path, size) = file.map_or((None, 0), |file| (file.path, file.size));
+        let lost = self.lost(object, path, size, runs, reason);
+        let folder = self.refuge.folder.clone();
+        // What becomes of it is logged there.
+        let _ = tokio::task::spawn_blocking(move || folder.keep(&lost)).await;
+    }
+
+    pub(super) fn lost(
+        &self,
+        object: Handle,
+        path: Option<PathBuf>,
+        size: u64,
+        runs: Vec<Run>,
+        reason: Reason,
+    ) -> Lost {
+        Lost {
+            source: self.refuge.source.clone(),
+            path,
+            object,
+            reason,
+            time: SystemTime::now(),
+            size,
+            extents: runs.into_iter().map(|run| (run.offset, run.data)).collect(),
+        }
+    }
+
+    async fn send_one(
+        &self,
+        object: Handle,
+        writer: Writer,
+        request: Request,
+        run: Run,
+    ) -> Flushed {
+        // Never closed.
+        let _place = self.window.acquire().await;
+        let dropped = vec![object];
+        let (caller, data) = (writer.caller.clone(), run.data.clone());
+        let options = CallOptions::default();
+        let changed = self
+            .rpc
+            .change(caller, request, data, &[object], dropped, options)
+            .await;
+        let settled = match changed.unsettled {
+            None => changed.result,
+            Some(unsettled) => match unsettled.await {
+                Settlement::Answered(answer) => Ok(*answer),
+                Settlement::NeverHappens | Settlement::SessionLost => Err(Refusal::Lost),
+            },
+        };
+        let host = settled.as_ref().ok().map(|answer| answer.host);
+        match (outcome(settled, &object, run.clone()), host) {
+            (Flushed::Answered(reply, Some(attr)), Some(host)) => {
+                let wrote = Wrote {
+                    object,
+                    run: run.clone(),
+                    version: attr.version(),
+                    writer,
+                    path: self.cache.lock().dirty_path(&object),
+                };
+                match self.wrote(wrote, host) {
+                    true => Flushed::Answered(reply, Some(attr)),
+                    false => Flushed::Again(run),
+                }
+            }
+            (flushed, _) => flushed,
+        }
+    }
+
+    fn ended(&self, asked: Asked, object: &Handle, flushed: Flushed) -> bool {
+        let again = matches!(flushed, Flushed::Again(_));
+        let Ended { wake, closes } = self.cache.lock().flushed(asked, object, flushed);
+        for open in closes {
+            self.close(object, open);
+        }
+        for tell in wake {
+            // Whoever waited may be gone.
+            let _ = tell.send(());
+        }
+        self.room.notify_waiters();
+        !again
+    }
+}
+
+/// What an answer means for the bytes it is about.
+fn outcome(result: Result<Answer, Refusal>, object: &Handle, run: Run) -> Flushed {
+    let reply = match result {
+        Ok(answer) => answer.reply,
+        // It never happened, or may be done again: the lease keeps everybody else away.
+        Err(_) => return Flushed::Again(run),
+    };
+    match &reply.result {
+        Ok(Response::Written { len, .. }) if *len == run.data.len() as u64 => {
+            let attr = attr_after(&reply, object);
+            Flushed::Answered(Box::new(reply), attr)
+        }
+        Ok(_) | Err(Refusal::Lost) => Flushed::Again(run),
+        Err(refusal) => Flushed::Failed(run, *refusal),
+    }
+}
+
+fn attr_after(reply: &Reply, object: &Handle) -> Option<Attr> {
+    let touched = reply.touched.iter().find(|t| t.object == *object);
+    touched.map(|touched| touched.attr)
+}
