@@ -28,9 +28,10 @@ pub(super) struct MountArgs {
     /// 2m, or `hard` to wait for ever
     #[arg(long, default_value = "60s", value_parser = parse_timeout)]
     timeout: TimeoutArg,
-    /// Buffer writes here for up to a second where no other mount uses the file; `fsync` waits
+    /// Send every write to the server before it returns. Otherwise writes are buffered here for up
+    /// to a second where no other mount uses the file; `fsync` waits in both cases
     #[arg(long)]
-    write_back: bool,
+    write_through: bool,
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
@@ -74,7 +75,7 @@ pub(super) fn run(args: MountArgs) -> Result<(), String> {
         dir,
         state: state.path().to_owned(),
         timeout: args.timeout.0,
-        write_back: args.write_back,
+        write_back: !args.write_through,
         read_only: args.read_only,
     };
     if args.foreground {

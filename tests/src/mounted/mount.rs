@@ -37,7 +37,8 @@ pub const READ_KINDS: [&str; 11] = [
 pub struct MountOptions {
     /// `--timeout`, as on the command line; the client's default if `None`.
     pub timeout: Option<String>,
-    /// `--write-back`; also where `LEASEFS_WRITE_BACK` is set, so that every suite can run with it.
+    /// Writes are buffered, also where `LEASEFS_WRITE_THROUGH` is set, so that every other suite can
+    /// run both ways.
     pub write_back: bool,
     /// Extra environment.
     pub env: Vec<(String, String)>,
@@ -99,8 +100,8 @@ impl Mount {
         if let Some(timeout) = &options.timeout {
             arguments.extend(["--timeout".into(), timeout.into()]);
         }
-        if options.write_back || std::env::var_os("LEASEFS_WRITE_BACK").is_some() {
-            arguments.push("--write-back".into());
+        if !options.write_back && std::env::var_os("LEASEFS_WRITE_THROUGH").is_some() {
+            arguments.push("--write-through".into());
         }
         let program = &Binaries::get().client;
         let mut daemon = Daemon::start(name, sandbox.root(), program, &arguments, &options.env);

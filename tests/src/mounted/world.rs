@@ -71,7 +71,7 @@ impl WorldOptions {
         self
     }
 
-    /// The same with writes buffered by every client.
+    /// The same with writes buffered by every client, whichever way the suite runs.
     pub fn write_back(mut self) -> Self {
         self.mount.write_back = true;
         self
