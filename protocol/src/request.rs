@@ -65,6 +65,8 @@ pub enum Fill {
     Pages,
     /// Pages that a shared mapping may store into: a Write lease comes with them.
     PagesForStore,
+    /// Bytes in the client's daemon, if a Read lease comes with them.
+    Cache,
 }
 
 /// Where a WRITE goes.

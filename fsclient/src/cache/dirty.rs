@@ -7,7 +7,7 @@
 use super::entry::Dropped;
 use super::state::State;
 use bytes::Bytes;
-use leasefs_lease::client::{Buffer, ChangeOf, Run};
+use leasefs_lease::client::{Buffer, ChangeOf, Known, Run};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{
     Attr, Caller, Grant, Handle, OpenId, Parts, Refusal, Reply, Stamp, Version,
@@ -117,7 +117,7 @@ pub struct Round {
 #[derive(Debug)]
 pub enum Flushed {
     /// Carried out; the file's attributes after it.
-    Answered(Box<Reply>, Option<Attr>),
+    Answered(Run, Box<Reply>, Option<Attr>),
     /// To be sent again.
     Again(Run),
     /// Never to be carried out.
@@ -185,6 +185,18 @@ impl Dirty {
     /// Whether the file has bytes that the server may not have.
     pub fn contains(&self, object: &Handle) -> bool {
         self.files.contains_key(object)
+    }
+
+    /// The size of a dirty file, as its writer knows it.
+    pub fn size(&self, object: &Handle) -> Option<u64> {
+        self.files.get(object).map(|file| file.buffer.size())
+    }
+
+    /// Copies what is buffered of the bytes from `offset` on into place.
+    pub fn overlay(&self, object: &Handle, offset: u64, into: &mut [u8], known: &mut Known) {
+        if let Some(file) = self.files.get(object) {
+            file.buffer.overlay(offset, into, known);
+        }
     }
 
     /// The dirty files.
@@ -267,20 +279,6 @@ impl State {
         first
     }
 
-    /// Bytes of a dirty file, if every one of them is here under a live lease.
-    pub fn read_stored(
-        &self,
-        now: BootTime,
-        object: &Handle,
-        offset: u64,
-        len: usize,
-    ) -> Option<Bytes> {
-        self.session.witness(now)?;
-        let file = self.dirty.files.get(object)?;
-        let lease = self.leases.may_buffer(object);
-        lease.then(|| file.buffer.read(offset, len)).flatten()
-    }
-
     /// Waits for all bytes of the file that are here now; `None` if there are none.
     pub fn wait_flushed(&mut self, object: &Handle) -> Option<oneshot::Receiver<()>> {
         let file = self.dirty.files.get_mut(object)?;
@@ -316,7 +314,10 @@ impl State {
     pub fn flushed(&mut self, asked: super::Asked, object: &Handle, flushed: Flushed) -> Ended {
         let (mut grants, mut after) = (Vec::<Grant>::new(), None);
         match flushed {
-            Flushed::Answered(reply, attr) => {
+            Flushed::Answered(run, reply, attr) => {
+                if self.leases.held(object).contains(Parts::DATA) {
+                    self.content.flushed(object, run.offset, run.data);
+                }
                 let version = attr.map(|attr| attr.version());
                 self.dirty.count(object, |f| f.buffer.answered(version));
                 (grants, after) = (reply.grants, attr);

@@ -12,11 +12,13 @@
 //! cached of it and closes its page gate in one step, so no reply can slip in between.
 
 mod clock;
+mod content;
 mod dirty;
 mod entry;
 mod learned;
 mod opens;
 mod pages;
+mod reading;
 mod state;
 mod status;
 mod tables;
@@ -27,6 +29,7 @@ pub use dirty::{Store, Stored, Undone, Writer, Written};
 pub use entry::{Dropped, Known, Listing};
 pub use learned::{Learned, ListingLease};
 pub use leasefs_lease::client::Asked;
+pub use reading::{Fetched, Here, Range};
 pub use status::{CacheStatus, Kind};
 pub use tier::Tier;
 
@@ -34,7 +37,6 @@ pub(crate) use dirty::{DirtyFile, Ended, Flushed, Round};
 pub(crate) use pages::{Outcome, Pages, Then};
 pub(crate) use state::{State, Work};
 
-use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Grant, Handle, OpenId};
 use status::Counters;
@@ -120,13 +122,6 @@ impl Cache {
         self.lock().pages.is_unclean(object)
     }
 
-    /// Bytes of a file that are buffered here, if every one of them is.
-    pub fn read_stored(&self, object: &Handle, offset: u64, len: usize) -> Option<Bytes> {
-        let mut state = self.lock();
-        let now = self.look(&mut state);
-        state.read_stored(now, object, offset, len)
-    }
-
     /// Leaves closing a server's open to the flusher of the file; false if it isn't needed there.
     pub fn close_when_clean(&self, object: &Handle, open: OpenId) -> bool {
         self.lock().close_when_clean(object, open)
@@ -146,7 +141,7 @@ impl Cache {
             parts: status::by_part(state.leases.reclaim_list().map(|lease| lease.parts)),
             recalls: state.leases.open_recalls().count(),
             remaining: state.session.remaining(now),
-            bytes: state.tables.bytes(),
+            bytes: state.tables.bytes() + state.content.bytes(),
             answers: self.counters.all(),
         }
     }

@@ -1,6 +1,7 @@
 //! Everything that must change together: leases, what is cached under them, and what of it
 //! the kernel may hold.
 
+use super::content::Content;
 use super::dirty::Dirty;
 use super::entry::{Dropped, Known};
 use super::pages::{Outcome, Pages, Then};
@@ -27,6 +28,7 @@ pub(crate) struct State {
     pub tables: Tables,
     pub pages: Pages,
     pub dirty: Dirty,
+    pub(super) content: Content,
     /// The server process that stamps and recall numbers are of.
     pub process: Option<BootId>,
     /// The life of the server's host in which what is cached was told.
@@ -45,6 +47,7 @@ impl State {
             tables: Tables::new(),
             pages: Pages::default(),
             dirty: Dirty::default(),
+            content: Content::default(),
             process: None,
             host: None,
             swept: None,
@@ -79,6 +82,7 @@ impl State {
     /// Drops what can be dropped here and leaves the kernel's part in `swept`.
     fn drop_everything(&mut self) {
         if self.leases.is_empty() && self.swept.is_none() && self.pages.filled().is_empty() {
+            self.content.drop_all();
             // Nothing was cached; replies under way still belong to the time before.
             self.leases.expire();
             return;
@@ -88,6 +92,7 @@ impl State {
     }
 
     fn sweep(&mut self) {
+        self.content.drop_all();
         let mut work = self.swept.take().unwrap_or_default();
         self.tables.drop_all(&mut work.dropped);
         self.pages.void_recalls(&mut work.outcome);
@@ -113,12 +118,18 @@ impl State {
         }
         let mut dropped = Dropped::default();
         match &recall.scope {
-            Scope::Everything => self.tables.drop_all(&mut dropped),
+            Scope::Everything => {
+                self.content.drop_all();
+                self.tables.drop_all(&mut dropped);
+            }
             Scope::Object {
                 object,
                 parts,
                 names,
             } => {
+                if parts.contains(Parts::DATA) {
+                    self.content.drop_file(object);
+                }
                 let names = names.iter().map(|name| name.0.as_slice());
                 self.tables.drop_parts(object, *parts, names, &mut dropped);
             }
@@ -163,9 +174,26 @@ impl State {
         dropped
     }
 
+    /// An own change of a file's bytes begins: none of them is cached before it ends.
+    pub fn begin_content(&mut self, file: Handle) {
+        self.content.begin_change(file);
+    }
+
+    /// It has ended.
+    pub fn end_content(&mut self, file: &Handle) {
+        self.content.end_change(file);
+    }
+
+    /// The kernel has forgotten the inode: nobody has it open.
+    pub fn forgotten(&mut self, object: &Handle) {
+        self.tables.forgotten(object);
+        self.content.drop_file(object);
+    }
+
     /// A lease could not be reclaimed.
     pub fn lost(&mut self, object: &Handle, dropped: &mut Dropped) {
         self.leases.lost(object);
+        self.content.drop_file(object);
         self.tables.drop_parts(object, Parts::ALL, [], dropped);
     }
 
@@ -227,7 +255,7 @@ impl State {
         let idle = std::mem::take(&mut self.idle);
         let unused = idle
             .into_iter()
-            .filter(|object| !self.pages.may_hold(object));
+            .filter(|object| !self.pages.may_hold(object) && !self.content.holds(object));
         let unused: Vec<Handle> = unused.collect();
         unused
             .iter()

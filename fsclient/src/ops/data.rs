@@ -3,6 +3,7 @@
 use super::expect::{done, unexpected, written};
 use super::opens::{Fh, OpenFile, durability};
 use super::{Ask, Ops};
+use crate::cache::{Fetched, Here, Range};
 use crate::recall::{ChangeScope, PageChange, PageRead, Span, Verdict};
 use crate::rpc::Answer;
 use bytes::Bytes;
@@ -13,6 +14,9 @@ use std::sync::Arc;
 
 /// How often the server is asked for pages that come without a lease: more than a minute.
 const MOST_ASKED: u32 = 1000;
+
+/// How often bytes are asked for that are outdated when they come.
+const MOST_FETCHED: usize = 3;
 
 /// Bytes for the page cache. Its drop, after the kernel has been answered, ends the READ.
 #[derive(Debug)]
@@ -103,11 +107,27 @@ impl Ops {
     /// The server's refusal.
     pub async fn read(&self, ask: &Ask, at: At, len: u32) -> Result<Bytes, Refusal> {
         let open = self.file(at.fh)?;
-        if let Some(data) = self
-            .cache()
-            .read_stored(&open.object, at.offset, len as usize)
-        {
-            return Ok(data);
+        let range = Range {
+            offset: at.offset,
+            len: len as usize,
+        };
+        for _ in 0..MOST_FETCHED {
+            let asking = match self.cache().read_here(&open.object, range) {
+                Here::All(data) => return Ok(data),
+                Here::Fetch(asking) => asking,
+                Here::Unsettled => break,
+            };
+            let (from, count) = (asking.fetch.offset, asking.fetch.len as u32);
+            let answer = self.ask_bytes(ask, &open, from, count, Fill::Cache).await?;
+            let grants = answer.reply.grants.clone();
+            let (response, data) = answer.into_response()?;
+            done(&response)?;
+            let grants = &grants;
+            let fetched = Fetched { grants, data };
+            let fetched = self.cache().fetched(&open.object, range, asking, fetched);
+            if let Some(data) = fetched {
+                return Ok(data);
+            }
         }
         self.settle(ask, &open.object).await?;
         let answer = self.ask_bytes(ask, &open, at.offset, len, Fill::Nothing);

@@ -167,7 +167,7 @@ impl Engine {
             if !is_unknown() {
                 return;
             }
-            state.tables.forgotten(object);
+            state.forgotten(object);
             state.pages.with(*object, out, PageGate::forgotten);
             if state.leases.held(object).contains(Parts::DATA) {
                 state.idle.push(*object);

@@ -146,6 +146,9 @@ impl Inner {
         let _dropping = self.dropping();
         let (mut dropped, asked) = {
             let mut state = self.cache.lock();
+            if let Some(file) = scope.content() {
+                state.begin_content(file);
+            }
             (state.begin_change(&scope.changes), state.leases.ask())
         };
         let change = OwnChange {
@@ -229,6 +232,9 @@ impl OwnChange {
             for touched in &reply.touched {
                 state.put_attr(self.asked, &reply.grants, &touched.object, &touched.attr);
             }
+            if let Some(file) = self.scope.content() {
+                state.end_content(&file);
+            }
             self.ended = true;
             self.gate.close(&mut state.pages, &mut outcome);
             if let (Err(_), AtGate::WriteBack(file, _)) = (&reply.result, self.gate) {
@@ -252,6 +258,9 @@ impl OwnChange {
         let (gate, changes) = (self.gate, &self.scope.changes);
         let unknown = stamp.is_none();
         self.inner.with(|state, out| {
+            if let Some((file, _)) = &self.scope.pages {
+                state.end_content(file);
+            }
             state.leases.end_change(changes, stamp);
             if let (true, AtGate::After(_), Some((file, _))) = (unknown, gate, self.scope.pages) {
                 // The pages still there may be older than the change.

@@ -161,7 +161,7 @@ impl Inner {
         };
         let host = settled.as_ref().ok().map(|answer| answer.host);
         match (outcome(settled, &object, run.clone()), host) {
-            (Flushed::Answered(reply, Some(attr)), Some(host)) => {
+            (Flushed::Answered(_, reply, Some(attr)), Some(host)) => {
                 let wrote = Wrote {
                     object,
                     run: run.clone(),
@@ -170,7 +170,7 @@ impl Inner {
                     path: self.cache.lock().dirty_path(&object),
                 };
                 match self.wrote(wrote, host) {
-                    true => Flushed::Answered(reply, Some(attr)),
+                    true => Flushed::Answered(run, reply, Some(attr)),
                     false => Flushed::Again(run),
                 }
             }
@@ -203,7 +203,7 @@ fn outcome(result: Result<Answer, Refusal>, object: &Handle, run: Run) -> Flushe
     match &reply.result {
         Ok(Response::Written { len, .. }) if *len == run.data.len() as u64 => {
             let attr = attr_after(&reply, object);
-            Flushed::Answered(Box::new(reply), attr)
+            Flushed::Answered(run, Box::new(reply), attr)
         }
         Ok(_) | Err(Refusal::Lost) => Flushed::Again(run),
         Err(refusal) => Flushed::Failed(run, *refusal),

@@ -94,9 +94,14 @@ impl Buffer {
         let rest = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut data = vec![0; len.min(rest)];
         let mut known = Known::default();
-        self.sent.overlay(offset, &mut data, &mut known);
-        self.dirty.overlay(offset, &mut data, &mut known);
+        self.overlay(offset, &mut data, &mut known);
         known.covers(data.len()).then(|| data.into())
+    }
+
+    /// Copies what there is of `[offset, offset + into.len())` into place.
+    pub fn overlay(&self, offset: u64, into: &mut [u8], known: &mut Known) {
+        self.sent.overlay(offset, into, known);
+        self.dirty.overlay(offset, into, known);
     }
 
     /// Begins a round, unless one is under way: the requests to be sent, none if there is nothing.

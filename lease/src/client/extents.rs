@@ -41,6 +41,12 @@ impl Extents {
         self.pieces.is_empty()
     }
 
+    /// The first byte behind all of them.
+    pub fn end(&self) -> u64 {
+        let last = self.pieces.last_key_value();
+        last.map_or(0, |(at, piece)| end(*at, piece))
+    }
+
     /// Puts bytes over whatever is there.
     pub fn put(&mut self, offset: u64, data: Bytes) {
         if data.is_empty() {

@@ -18,7 +18,7 @@ mod spans;
 
 pub use buffer::Buffer;
 pub use clock::{Live, Renewal, SessionClock};
-pub use extents::Run;
+pub use extents::{Extents, Known, Run};
 pub use gate::{Arrival, DropId, DropKind, PageGate, ReadId, ReadReply, Step, Verdict, WriteId};
 pub use leases::{Asked, ChangeOf, Leases};
 pub use spans::{Span, Spans};

@@ -126,6 +126,7 @@ fn kind_of(fill: Fill) -> ReadKind {
         Fill::Nothing => Uncached,
         Fill::Pages => FillPages,
         Fill::PagesForStore => FillForStore,
+        Fill::Cache => Metadata,
     }
 }
 

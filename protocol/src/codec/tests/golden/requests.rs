@@ -169,7 +169,7 @@ pub fn makes() -> Vec<Make> {
 }
 
 pub fn fills() -> Vec<Fill> {
-    vec![Fill::Nothing, Fill::Pages, Fill::PagesForStore]
+    vec![Fill::Nothing, Fill::Pages, Fill::PagesForStore, Fill::Cache]
 }
 
 pub fn write_ats() -> Vec<WriteAt> {
