@@ -91,6 +91,8 @@ pub const DEFAULT_DRIFT_PPM: u32 = 1_000;
 pub const MAX_DRIFT_PPM: u32 = 100_000;
 /// A recall is overdue after the larger of this and four round trips.
 pub const RECALL_OVERDUE: Duration = Duration::from_millis(200);
+/// How long a client may rely on what it was told of free space.
+pub const ROOM_LASTS: Duration = Duration::from_secs(3);
 /// How long an orderly shutdown waits for recalls.
 pub const SHUTDOWN_RECALL: Duration = Duration::from_secs(2);
 /// Time a `Hello` may take from the connection's start.

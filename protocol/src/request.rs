@@ -514,6 +514,9 @@ pub struct Reply {
     pub grants: Vec<Grant>,
     /// The objects a change has touched.
     pub touched: Vec<Touched>,
+    /// With a Write lease: how many bytes the session may buffer in all for the next seconds
+    /// ([`crate::limits::ROOM_LASTS`]), its share of the space that is free.
+    pub room: Option<u64>,
     /// The answer.
     pub result: Result<Response, Refusal>,
 }

@@ -155,6 +155,12 @@ impl Server {
         }
     }
 
+    /// How many bytes a session may buffer: half of what is free, in equal shares. So they find room
+    /// when they are flushed, unless others fill the disk within seconds.
+    pub fn room(&self) -> u64 {
+        self.store.free() / (2 * self.sessions.count().max(1) as u64)
+    }
+
     /// Waits for leave to make a call that may take long.
     pub async fn slow(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
         self.slow.acquire().await.ok()

@@ -145,6 +145,12 @@ impl Store {
         self.rights.switches()
     }
 
+    /// Bytes of free space that anybody may use; none if the host doesn't say.
+    pub fn free(&self) -> u64 {
+        let stat = rustix::fs::fstatvfs(&self.root);
+        stat.map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
     /// The export's root.
     ///
     /// # Errors

@@ -9,12 +9,14 @@ use super::state::State;
 use bytes::Bytes;
 use leasefs_lease::client::{Buffer, ChangeOf, Known, Run};
 use leasefs_lease::time::BootTime;
+use leasefs_protocol::limits::ROOM_LASTS;
 use leasefs_protocol::{
     Attr, Caller, Grant, Handle, OpenId, Parts, Refusal, Reply, Stamp, Version,
 };
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 /// What a descriptor must be told: bytes it wrote could not be brought to the server.
@@ -124,6 +126,13 @@ pub enum Flushed {
     Failed(Run, Refusal),
 }
 
+impl Flushed {
+    /// Whether it was carried out.
+    pub fn is_answered(&self) -> bool {
+        matches!(self, Self::Answered(..))
+    }
+}
+
 /// A dirty file.
 #[derive(Debug)]
 pub struct DirtyFile {
@@ -162,6 +171,10 @@ pub struct Ended {
 pub(crate) struct Dirty {
     files: HashMap<Handle, File>,
     bytes: usize,
+    /// How many bytes of one file are flushed within half a term, as far as has been measured.
+    bound: Option<usize>,
+    /// What the server had room for, and when it said so.
+    room: Option<(BootTime, u64)>,
 }
 
 /// What a buffered write changes besides the bytes.
@@ -172,6 +185,9 @@ fn attrs(object: Handle) -> [ChangeOf; 1] {
         names: Vec::new(),
     }]
 }
+
+/// A flush of fewer bytes says nothing of how fast more would be.
+const MEASURED: usize = 1 << 20;
 
 /// Beyond this no host's limit is met here unknowingly: such writes go through.
 const MAX_END: u64 = 1 << 40;
@@ -202,6 +218,37 @@ impl Dirty {
     /// The dirty files.
     pub fn objects(&self) -> Vec<Handle> {
         self.files.keys().copied().collect()
+    }
+
+    /// What the server has said it has room for, if it has.
+    pub fn told_room(&mut self, now: BootTime, room: Option<u64>) {
+        if let Some(room) = room {
+            self.room = Some((now, room));
+        }
+    }
+
+    /// Whether the server can be expected to have room for further bytes.
+    fn has_room(&self, now: BootTime, len: usize) -> bool {
+        self.room.is_some_and(|(told, room)| {
+            now.since(told) < ROOM_LASTS && (self.bytes + len) as u64 <= room
+        })
+    }
+
+    /// Bytes were flushed in this time, of a term.
+    pub fn measured(&mut self, bytes: usize, took: Duration, term: Duration) {
+        if bytes >= MEASURED {
+            let rate = bytes as f64 / took.as_secs_f64().max(1e-6);
+            let fresh = rate * term.as_secs_f64() / 2.0;
+            let known = self.bound.map_or(fresh, |bound| bound as f64);
+            self.bound = Some(((known + fresh) / 2.0) as usize);
+        }
+    }
+
+    /// Whether a recall of the file might take longer than it may to be flushed.
+    fn is_at_bound(&self, object: &Handle, len: usize) -> bool {
+        let bound = self.bound.unwrap_or(usize::MAX).max(4 * MEASURED);
+        let held = self.files.get(object).map_or(0, |file| file.buffer.bytes());
+        held > 0 && held + len > bound
     }
 
     fn count(&mut self, object: &Handle, change: impl FnOnce(&mut File)) {
@@ -238,7 +285,11 @@ impl State {
         if !self.leases.may_buffer(&object) || end > MAX_END {
             return Stored::Through;
         }
-        if self.dirty.bytes + store.data.len() > budget {
+        let len = store.data.len();
+        if !self.dirty.has_room(now, len) {
+            return Stored::Through;
+        }
+        if self.dirty.bytes + len > budget || self.dirty.is_at_bound(&object, len) {
             return Stored::Full;
         }
         if !clear && self.pages.may_hold(&object) {
@@ -311,7 +362,13 @@ impl State {
     }
 
     /// A request of a round has ended. A file that is clean then is forgotten.
-    pub fn flushed(&mut self, asked: super::Asked, object: &Handle, flushed: Flushed) -> Ended {
+    pub fn flushed(
+        &mut self,
+        now: BootTime,
+        asked: super::Asked,
+        object: &Handle,
+        flushed: Flushed,
+    ) -> Ended {
         let (mut grants, mut after) = (Vec::<Grant>::new(), None);
         match flushed {
             Flushed::Answered(run, reply, attr) => {
@@ -320,6 +377,7 @@ impl State {
                 }
                 let version = attr.map(|attr| attr.version());
                 self.dirty.count(object, |f| f.buffer.answered(version));
+                self.dirty.told_room(now, reply.room);
                 (grants, after) = (reply.grants, attr);
                 self.granted(asked, &grants);
                 self.leases.changed(object, Parts::ATTRS, reply.stamp);
@@ -340,6 +398,12 @@ impl State {
             self.put_attr(asked, &grants, object, &attr);
         }
         ended
+    }
+
+    /// A round of so many bytes took so long.
+    pub fn measured(&mut self, bytes: usize, took: Duration) {
+        let term = self.session.term();
+        self.dirty.measured(bytes, took, term);
     }
 
     fn end_of_round(&mut self, object: &Handle) -> Ended {
@@ -442,6 +506,41 @@ impl File {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TERM: Duration = Duration::from_secs(10);
+
+    fn at(millis: u64) -> BootTime {
+        BootTime::from_nanos(millis * 1_000_000)
+    }
+
+    fn object() -> Handle {
+        Handle::new(&[1]).expect("one byte")
+    }
+
+    #[test]
+    fn what_the_server_may_have_no_room_for_is_not_kept_here() {
+        let mut dirty = Dirty::default();
+        assert!(!dirty.has_room(at(0), 1), "nothing is known");
+        dirty.told_room(at(0), Some(100));
+        assert!(dirty.has_room(at(0), 100) && !dirty.has_room(at(0), 101));
+        dirty.bytes = 60;
+        assert!(dirty.has_room(at(0), 40) && !dirty.has_room(at(0), 41));
+        assert!(!dirty.has_room(at(3_000), 1), "what is known is old");
+    }
+
+    #[test]
+    fn a_file_holds_no_more_than_is_flushed_in_half_a_term() {
+        let mut dirty = Dirty::default();
+        let mut file = File::new(Version::default());
+        file.buffer.put(0, Bytes::from(vec![0; 8 << 20]), false);
+        dirty.files.insert(object(), file);
+        assert!(!dirty.is_at_bound(&object(), 1 << 30), "nothing is known");
+        // 2 MiB a second.
+        dirty.measured(4 << 20, Duration::from_secs(2), TERM);
+        assert!(!dirty.is_at_bound(&object(), 2 << 20));
+        assert!(dirty.is_at_bound(&object(), (2 << 20) + 1));
+        assert!(!dirty.is_at_bound(&Handle::new(&[2]).expect("one byte"), 64 << 20));
+    }
 
     #[test]
     fn a_failure_is_told_once() {

@@ -229,6 +229,8 @@ impl OwnChange {
             let mut state = self.inner.cache.lock();
             state.leases.end_change(&self.scope.changes, stamp);
             state.granted(self.asked, &reply.grants);
+            let now = self.inner.cache.now();
+            state.dirty.told_room(now, reply.room);
             for touched in &reply.touched {
                 state.put_attr(self.asked, &reply.grants, &touched.object, &touched.attr);
             }

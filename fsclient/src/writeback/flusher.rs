@@ -64,6 +64,8 @@ impl Inner {
             durability: Durability::None,
             kind: WriteKind::Flush { base },
         };
+        let bytes: usize = runs.iter().map(|run| run.data.len()).sum();
+        let begun = self.cache.now();
         let mut under_way = JoinSet::new();
         for run in runs {
             let (inner, mut request) = (Arc::clone(&self), request.clone());
@@ -79,6 +81,10 @@ impl Inner {
         let ends = under_way.join_all().await;
         self.keep_failed(object, &ends).await;
         let mut sent = true;
+        if ends.iter().all(|(_, flushed)| flushed.is_answered()) {
+            let took = self.cache.now().since(begun);
+            self.cache.lock().measured(bytes, took);
+        }
         for (asked, flushed) in ends {
             sent &= self.ended(asked, &object, flushed);
         }
@@ -180,7 +186,8 @@ impl Inner {
 
     fn ended(&self, asked: Asked, object: &Handle, flushed: Flushed) -> bool {
         let again = matches!(flushed, Flushed::Again(_));
-        let Ended { wake, closes } = self.cache.lock().flushed(asked, object, flushed);
+        let now = self.cache.now();
+        let Ended { wake, closes } = self.cache.lock().flushed(now, asked, object, flushed);
         for open in closes {
             self.close(object, open);
         }

@@ -398,6 +398,7 @@ impl Change<'_> {
     fn reply(&self, turn: Turn, touches: &[Touch], done: Result<Done, Refusal>) -> Reply {
         let mut wants = Vec::new();
         let mut touched = Vec::new();
+        let mut keeps = false;
         if let Ok(done) = &done {
             touched = self.touched(touches, &done.known);
             let read = |t: &Touched| Wanted::read(t.object, shown(touches, t.object));
@@ -407,6 +408,7 @@ impl Change<'_> {
                 wants.push(Wanted::read(handle, Parts::ATTRS));
             }
             if let Some(object) = self.wants_to_keep(done) {
+                keeps = true;
                 wants.retain(|want| want.object != object);
                 wants.push(Wanted::write(object, Parts::ATTRS | Parts::DATA));
             }
@@ -416,6 +418,7 @@ impl Change<'_> {
             id: RequestId(0),
             renews: false,
             stamp,
+            room: keeps.then(|| self.call.server.room()),
             grants,
             touched,
             result: done.map(|done| done.response),

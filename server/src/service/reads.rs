@@ -158,6 +158,7 @@ fn answer(result: Result<Response, Refusal>, grants: Vec<Grant>) -> Answer {
         stamp: Stamp(0),
         grants,
         touched: Vec::new(),
+        room: None,
         result,
     };
     Answer {

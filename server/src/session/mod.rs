@@ -243,6 +243,7 @@ pub fn refused(refusal: Refusal) -> Reply {
         stamp: leasefs_protocol::Stamp(0),
         grants: Vec::new(),
         touched: Vec::new(),
+        room: None,
         result: Err(refusal),
     }
 }

@@ -86,6 +86,11 @@ impl Sessions {
         sync::read(&self.table).values().cloned().collect()
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        sync::read(&self.table).len()
+    }
+
     /// Whether none may still reclaim what it had open in the server's earlier life.
     pub fn have_reclaimed(&self) -> bool {
         let reclaims = |session: &Arc<Session>| session.reclaims.load(Ordering::Relaxed);

@@ -52,6 +52,7 @@ fn holding(size: u64) -> State {
     let (asked, grants) = (state.leases.ask(), [grant(Mode::Write, 1)]);
     state.granted(asked, &grants);
     assert!(state.put_attr(asked, &grants, &object(), &attr(size)));
+    state.dirty.told_room(now(), Some(1 << 20));
     state
 }
 
@@ -87,10 +88,11 @@ fn flush(state: &mut State, stamp: u64) {
             stamp: Stamp(stamp),
             grants: Vec::new(),
             touched: Vec::new(),
+            room: None,
             result: Ok(written),
         });
         let flushed = Flushed::Answered(run, reply, Some(attr(8)));
-        state.flushed(asked, &object(), flushed);
+        state.flushed(now(), asked, &object(), flushed);
     }
 }
 

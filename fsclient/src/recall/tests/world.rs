@@ -287,6 +287,7 @@ pub(super) fn reply(stamp: u64, grants: Vec<Grant>) -> Reply {
         stamp: Stamp(stamp),
         grants,
         touched: Vec::new(),
+        room: None,
         result: Ok(Response::Done),
     }
 }

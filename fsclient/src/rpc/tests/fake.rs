@@ -99,6 +99,7 @@ impl Asked {
             stamp: Stamp(1),
             grants: Vec::new(),
             touched: Vec::new(),
+            room: None,
             result,
         };
         let frame = OutFrame::new(&reply, payload).expect("frame");

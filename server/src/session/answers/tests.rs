@@ -28,6 +28,7 @@ fn answer(stamp: u64) -> Arc<Reply> {
         stamp: Stamp(stamp),
         grants: Vec::new(),
         touched: Vec::new(),
+        room: None,
         result: Ok(Response::Done),
     })
 }

@@ -251,6 +251,7 @@ impl Server {
             stamp,
             grants,
             touched,
+            room: None,
             result: self.response(change.job.deed, result),
             ..refused(Refusal::Internal)
         };

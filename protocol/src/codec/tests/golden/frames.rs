@@ -70,6 +70,7 @@ fn reply(result: Result<Response, Refusal>) -> Reply {
             object: handle(),
             attr: attr(),
         }],
+        room: Some(7),
         result,
     }
 }
