@@ -3,6 +3,7 @@
 use super::access::{O_EXCL, Targets};
 use super::inputs::Inputs;
 use super::{Call, reads};
+use crate::faults::within_quota;
 use leasefs_lease::server::Touch;
 use leasefs_protocol::request::{Durability, Make};
 use leasefs_protocol::{Attr, Handle, Refusal, Request, Response};
@@ -66,6 +67,7 @@ impl Order<'_> {
         let response = match &self.request {
             Request::Write { at, kill_priv, .. } => {
                 let data = self.payload;
+                within_quota(data.len())?;
                 let written = store.write(open, *at, data, *kill_priv)?;
                 Response::Written {
                     len: written.len,
