@@ -222,7 +222,11 @@ fn status(dir: &Path, state: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
 }
 
-fn requests(dir: &Path, state: &Path) -> Requests {
+/// What the mount on `dir` has sent, asked through `fsclient` ([`Binaries::get`]).
+///
+/// # Panics
+/// As [`Mount::status`].
+pub fn requests(dir: &Path, state: &Path) -> Requests {
     let status = status(dir, state);
     find_requests(&status).unwrap_or_else(|| panic!("no request counters in {status}"))
 }
