@@ -29,13 +29,23 @@ fn command(program: &str, dir: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Its standard output; fails with all it has said unless it works.
-fn must_work(mut command: Command) -> String {
+/// Its standard output and error; fails with them unless it works.
+fn outputs_of(mut command: Command) -> [String; 2] {
     let output = command.output().expect("it can be started");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}\n{said}\n{complaint}");
+    let said = [output.stdout, output.stderr];
+    let said = said.map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "{command:?}\n{}", said.concat());
     said
+}
+
+fn must_work(command: Command) -> String {
+    let [said, _] = outputs_of(command);
+    said
+}
+
+fn complaints_of(command: Command) -> String {
+    let [_, complaints] = outputs_of(command);
+    complaints
 }
 
 fn git(dir: &Path, arguments: &[&str]) -> String {
@@ -147,8 +157,8 @@ impl Build {
         }
     }
 
-    /// Builds on the mount.
-    fn run(&self, dir: &Path) {
+    /// Builds on the mount; what cargo says.
+    fn run(&self, dir: &Path) -> String {
         let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         let mut build = command(&cargo, &dir.join("sources"), &["build"]);
         build.args(["--offline", "--locked", "--target-dir", "../target"]);
@@ -161,7 +171,8 @@ impl Build {
             ]),
             Self::Workspace => build.arg("--workspace"),
         };
-        must_work(build);
+        build.args(["--color", "never"]);
+        complaints_of(build)
     }
 
     /// Runs what was built; what it says.
@@ -191,9 +202,9 @@ fn cargo_builds_this_project_while_the_server_is_killed_and_started_again() {
     let built = in_background("cargo build", move || {
         copy_sources(&mount.join("sources"));
         build.run(&mount);
-        build
+        (build, mount)
     });
-    let (build, kills) = under_fire(&mut world, limit, built);
+    let ((build, mount), kills) = under_fire(&mut world, limit, built);
     assert!(kills >= KILLS, "the server was killed {kills} times only");
     let other = world.mount(1).path("");
     let looking = "looking at what was built";
@@ -202,6 +213,8 @@ fn cargo_builds_this_project_while_the_server_is_killed_and_started_again() {
         let mut diff = command("diff", &other, &["-r", "sources/tests"]);
         diff.arg(original);
         assert_eq!(must_work(diff), "");
+        let again = build.run(&mount);
+        assert!(!again.contains("Compiling"), "it is out of date:\n{again}");
         assert_ne!(build.result_runs(&other), "");
     });
 }

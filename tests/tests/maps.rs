@@ -1,7 +1,7 @@
 //! Shared writable mappings of one file on two mounts, with and without buffered writes.
 
 use leasefs_tests::mapping::Mapping;
-use leasefs_tests::mounted::{World, WorldOptions, within};
+use leasefs_tests::mounted::{World, WorldOptions, Writes, within};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -66,11 +66,10 @@ impl Place {
 /// words of the pages.
 fn on_two_mounts(
     name: &str,
-    write_back: bool,
+    writes: Writes,
     work: impl FnOnce(&[Place; 2]) -> [u64; PAGES] + Send + 'static,
 ) {
-    let mut options = WorldOptions::mounts(2);
-    options.mount.write_back = write_back;
+    let options = WorldOptions::mounts(2).writes(writes);
     let world = World::start_on(name, &options, |export| {
         fs::write(export.join("f"), vec![0; PAGES * PAGE]).expect("a file");
     });
@@ -165,40 +164,40 @@ fn writes_beside_stores(places: &[Place; 2]) -> [u64; PAGES] {
 
 #[test]
 fn stores_into_different_pages_are_seen_on_the_other_mount_at_once() {
-    on_two_mounts("pages", false, stores_into_different_pages);
+    on_two_mounts("pages", Writes::Through, stores_into_different_pages);
 }
 
 #[test]
 fn stores_into_different_pages_are_seen_on_the_other_mount_at_once_with_write_back() {
-    on_two_mounts("pages-wb", true, stores_into_different_pages);
+    on_two_mounts("pages-wb", Writes::Back, stores_into_different_pages);
 }
 
 #[test]
 fn stores_into_different_pages_at_the_same_time_are_never_lost() {
-    on_two_mounts("at-once", false, stores_at_once);
+    on_two_mounts("at-once", Writes::Through, stores_at_once);
 }
 
 #[test]
 fn stores_into_different_pages_at_the_same_time_are_never_lost_with_write_back() {
-    on_two_mounts("at-once-wb", true, stores_at_once);
+    on_two_mounts("at-once-wb", Writes::Back, stores_at_once);
 }
 
 #[test]
 fn two_mounts_take_turns_in_one_page_that_was_read_in_through_a_read_only_descriptor() {
-    on_two_mounts("turns", false, turns_in_one_page);
+    on_two_mounts("turns", Writes::Through, turns_in_one_page);
 }
 
 #[test]
 fn two_mounts_take_turns_in_one_page_with_write_back() {
-    on_two_mounts("turns-wb", true, turns_in_one_page);
+    on_two_mounts("turns-wb", Writes::Back, turns_in_one_page);
 }
 
 #[test]
 fn writes_and_stores_of_two_mounts_see_each_other() {
-    on_two_mounts("beside", false, writes_beside_stores);
+    on_two_mounts("beside", Writes::Through, writes_beside_stores);
 }
 
 #[test]
 fn writes_and_stores_of_two_mounts_see_each_other_with_write_back() {
-    on_two_mounts("beside-wb", true, writes_beside_stores);
+    on_two_mounts("beside-wb", Writes::Back, writes_beside_stores);
 }

@@ -1,6 +1,6 @@
 //! A quota of the storage host that is used up: its server refuses what goes beyond.
 
-use leasefs_tests::mounted::{World, WorldOptions};
+use leasefs_tests::mounted::{World, WorldOptions, Writes};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -9,9 +9,8 @@ const MIB: usize = 1 << 20;
 /// What may be written.
 const QUOTA: usize = 4 * MIB;
 
-fn world(name: &str, write_back: bool) -> World {
-    let mut options = WorldOptions::mounts(1);
-    options.mount.write_back = write_back;
+fn world(name: &str, writes: Writes) -> World {
+    let mut options = WorldOptions::mounts(1).writes(writes);
     let fault = ("LEASEFS_TEST_FAULT".to_owned(), format!("quota:{QUOTA}"));
     options.server.env.push(fault);
     World::start(name, &options)
@@ -28,7 +27,7 @@ fn write_too_much(file: &mut File) -> io::Result<()> {
 
 #[test]
 fn a_used_up_quota_reaches_the_write_that_meets_it() {
-    let world = world("quota", false);
+    let world = world("quota", Writes::Through);
     let mut file = File::create(world.mount(0).path("f")).expect("a file");
     let error = write_too_much(&mut file).expect_err("the quota is used up");
     assert!(is_quota(&error), "{error}");
@@ -39,7 +38,7 @@ fn a_used_up_quota_reaches_the_write_that_meets_it() {
 
 #[test]
 fn with_write_back_a_used_up_quota_reaches_write_or_fsync_once_and_the_bytes_are_kept() {
-    let world = world("quota-wb", true);
+    let world = world("quota-wb", Writes::Back);
     let mut file = File::create(world.mount(0).path("f")).expect("a file");
     let wrote = write_too_much(&mut file);
     let synced = file.sync_all();
@@ -52,7 +51,7 @@ fn with_write_back_a_used_up_quota_reaches_write_or_fsync_once_and_the_bytes_are
 
 #[test]
 fn with_write_back_a_used_up_quota_reaches_every_descriptor_that_wrote() {
-    let world = world("quota-fds", true);
+    let world = world("quota-fds", Writes::Back);
     let files = [0, 1].map(|_| {
         let mut options = fs::OpenOptions::new();
         let file = options.write(true).create(true);

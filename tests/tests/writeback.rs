@@ -114,6 +114,31 @@ fn times(file: &fs::Metadata) -> [(i64, i64); 2] {
 }
 
 #[test]
+fn a_file_is_not_newer_than_one_that_was_written_after_it() {
+    let world = world("order", 2);
+    let mtime = |mount: usize, name: String| {
+        let found = fs::metadata(world.mount(mount).path(name)).expect("the file");
+        (found.mtime(), found.mtime_nsec())
+    };
+    let write = |name: &str, round: u32| {
+        let path = world.mount(0).path(format!("{name}{round}"));
+        fs::write(path, vec![1; 100 * round as usize + 1]).expect("written");
+    };
+    for round in 0..30 {
+        write("before", round);
+        let before = mtime(0, format!("before{round}"));
+        write("source", round);
+        write("result", round);
+        // As make and cargo do; the result is at the server now, and the source later.
+        let result = mtime(0, format!("result{round}"));
+        std::thread::sleep(Duration::from_millis(20));
+        let source = mtime(1, format!("source{round}"));
+        assert!(before <= source, "round {round}: {before:?}, {source:?}");
+        assert!(source <= result, "round {round}: {source:?}, {result:?}");
+    }
+}
+
+#[test]
 fn two_mounts_append_to_one_log_and_lose_nothing() {
     const RECORDS: usize = 300;
     let world = world("log", 2);

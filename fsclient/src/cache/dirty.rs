@@ -10,7 +10,7 @@ use bytes::Bytes;
 use leasefs_lease::client::{Buffer, ChangeOf, Run};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{
-    Attr, Caller, Grant, Handle, OpenId, Parts, Refusal, Reply, Stamp, Version,
+    Attr, Caller, Grant, Handle, OpenId, Parts, Refusal, Reply, Stamp, Timestamp, Version,
 };
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -62,6 +62,8 @@ pub struct Store {
     pub data: Bytes,
     /// Clear setuid and setgid bits.
     pub kill_priv: bool,
+    /// When, by the server's clock.
+    pub date: Option<Timestamp>,
     /// On whose behalf.
     pub writer: Writer,
 }
@@ -87,6 +89,8 @@ struct File {
     buffer: Buffer,
     /// Below the mount's root, as far as it was known.
     path: Option<PathBuf>,
+    /// When it was written last, by the server's clock.
+    date: Option<Timestamp>,
     writers: Vec<Writer>,
     /// Closed here; to be closed at the server once the file is clean.
     closing: Vec<OpenId>,
@@ -111,6 +115,8 @@ pub struct Round {
     pub kill_priv: bool,
     /// What the file was before.
     pub base: Version,
+    /// When the last of it was written, by the server's clock.
+    pub date: Option<Timestamp>,
 }
 
 /// What became of a request of a round.
@@ -236,6 +242,7 @@ impl State {
         let first = self.becomes_dirty(object, base, dropped);
         self.dirty.count(&object, |file| {
             file.buffer.put(offset, store.data.clone(), store.kill_priv);
+            file.date = store.date;
             file.written_by(&store.writer);
         });
         Stored::Done { first }
@@ -309,6 +316,7 @@ impl State {
             writer,
             kill_priv,
             base,
+            date: file.date,
         })
     }
 
@@ -422,6 +430,7 @@ impl File {
         Self {
             buffer: Buffer::new(base),
             path: None,
+            date: None,
             writers: Vec::new(),
             closing: Vec::new(),
             this_round: Vec::new(),
