@@ -4,7 +4,7 @@
 //! order, matched by [`RequestId`]. The payload of a frame is the data of WRITE and SETXATTR on the
 //! way in, of READ, READLINK, GETXATTR and LISTXATTR on the way out.
 
-use crate::attr::{Attr, DirEntry, FsStat, SetAttr, Version};
+use crate::attr::{Attr, DirEntry, FsStat, SetAttr, Timestamp, Version};
 use crate::ids::{Handle, OpenId, OpenToken, RequestId, Seq, Stamp};
 use crate::lease::Grant;
 use crate::name::RawName;
@@ -96,6 +96,9 @@ pub enum WriteKind {
     Flush {
         /// As the session's last operation on the file left it.
         base: Version,
+        /// When the last of them was written, by the server's clock as far as the client knows it.
+        /// It becomes the file's mtime, unless that would go back or be to come.
+        written: Option<Timestamp>,
     },
 }
 

@@ -61,7 +61,7 @@ fn time(time: StatxTimestamp) -> Timestamp {
     }
 }
 
-fn to_host(time: Option<SetTime>) -> Result<Timespec, Refusal> {
+pub(crate) fn to_host(time: Option<SetTime>) -> Result<Timespec, Refusal> {
     let special = |nanos| Timespec {
         tv_sec: 0,
         tv_nsec: nanos,

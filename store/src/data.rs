@@ -1,14 +1,17 @@
 //! The bytes of files, by their opens.
 
+use crate::attrs;
 use crate::export::Store;
 use crate::identity::Assumed;
 use crate::opens::OpenFile;
 use crate::sys;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, WriteAt};
-use leasefs_protocol::{FileKind, Refusal};
-use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use leasefs_protocol::{FileKind, Refusal, SetTime, Timestamp};
+use rustix::fd::AsFd;
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, Timestamps};
 use rustix::io::Errno;
+use std::io;
 
 /// Most bytes one [`Store::copy_range`] copies, so that it doesn't keep a thread for long.
 const MAX_COPY: u64 = 64 << 20;
@@ -35,6 +38,10 @@ fn readable(open: &OpenFile) -> Result<(), Refusal> {
         return Err(Refusal::from_io(&Errno::ISDIR.into()));
     }
     open.reads().then_some(()).ok_or(Refusal::BadOpen)
+}
+
+fn mtime(open: &OpenFile) -> io::Result<Timestamp> {
+    attrs::of(open.fd().as_fd()).map(|attr| attr.mtime)
 }
 
 fn writable(open: &OpenFile) -> Result<(), Refusal> {
@@ -117,6 +124,36 @@ impl Store {
             WriteAt::Offset(offset) => self.write_at(open, offset, data),
             WriteAt::Append => self.append(open, data),
         }
+    }
+
+    /// As [`Store::write`], of bytes that were written at `when` and have come only now: that becomes
+    /// the file's mtime, unless it would go back or be to come.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub fn write_late(
+        &self,
+        open: &OpenFile,
+        at: WriteAt,
+        data: &[u8],
+        kill_priv: bool,
+        when: Timestamp,
+    ) -> Result<Written, Refusal> {
+        attrs::to_host(Some(SetTime::At(when)))?;
+        let before = mtime(open).map_err(|e| self.refuse(e))?;
+        let written = self.write(open, at, data, kill_priv)?;
+        let now = mtime(open).map_err(|e| self.refuse(e))?;
+        // A time to come that was set before doesn't outlive a write.
+        let earliest = if before <= now { before } else { when };
+        let date = when.max(earliest).min(now);
+        let times = Timestamps {
+            last_access: attrs::to_host(None)?,
+            last_modification: attrs::to_host(Some(SetTime::At(date)))?,
+        };
+        // A server that isn't root may not set the times of a file that isn't its own: they are
+        // those of the flush then.
+        let _ = rustix::fs::futimens(open.fd(), &times);
+        Ok(written)
     }
 
     fn write_at(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<Written, Refusal> {

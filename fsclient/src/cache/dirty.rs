@@ -11,7 +11,7 @@ use leasefs_lease::client::{Buffer, ChangeOf, Known, Run};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::ROOM_LASTS;
 use leasefs_protocol::{
-    Attr, Caller, Grant, Handle, OpenId, Parts, Refusal, Reply, Stamp, Version,
+    Attr, Caller, Grant, Handle, OpenId, Parts, Refusal, Reply, Stamp, Timestamp, Version,
 };
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -64,6 +64,8 @@ pub struct Store {
     pub data: Bytes,
     /// Clear setuid and setgid bits.
     pub kill_priv: bool,
+    /// When, by the server's clock.
+    pub date: Option<Timestamp>,
     /// On whose behalf.
     pub writer: Writer,
 }
@@ -89,6 +91,8 @@ struct File {
     buffer: Buffer,
     /// Below the mount's root, as far as it was known.
     path: Option<PathBuf>,
+    /// When it was written last, by the server's clock.
+    date: Option<Timestamp>,
     writers: Vec<Writer>,
     /// Closed here; to be closed at the server once the file is clean.
     closing: Vec<OpenId>,
@@ -113,6 +117,8 @@ pub struct Round {
     pub kill_priv: bool,
     /// What the file was before.
     pub base: Version,
+    /// When the last of it was written, by the server's clock.
+    pub date: Option<Timestamp>,
 }
 
 /// What became of a request of a round.
@@ -299,6 +305,7 @@ impl State {
         let first = self.becomes_dirty(object, base, dropped);
         self.dirty.count(&object, |file| {
             file.buffer.put(offset, store.data.clone(), store.kill_priv);
+            file.date = store.date;
             file.written_by(&store.writer);
         });
         Stored::Done { first }
@@ -358,6 +365,7 @@ impl State {
             writer,
             kill_priv,
             base,
+            date: file.date,
         })
     }
 
@@ -487,6 +495,7 @@ impl File {
         Self {
             buffer: Buffer::new(base),
             path: None,
+            date: None,
             writers: Vec::new(),
             closing: Vec::new(),
             this_round: Vec::new(),

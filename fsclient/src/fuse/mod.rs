@@ -12,8 +12,9 @@ mod kernel;
 mod mount;
 mod patience;
 
+pub use init::configure;
 pub use kernel::Kernel;
-pub use mount::{MountConfig, Mounted, mount};
+pub use mount::{MountConfig, Mounted, mount, session_options};
 
 /// Refuses a kernel that can't keep the caches' promises.
 ///

@@ -58,7 +58,7 @@ pub fn mount(
     let (end, ended) = watch::channel(false);
     let posix_acl = checks_permissions(config.identity);
     let dispatch = Dispatch::new(ops, runtime, posix_acl, end);
-    let session = Session::new(dispatch, &mountpoint, &options(config))?;
+    let session = Session::new(dispatch, &mountpoint, &session_options(config))?;
     let descriptor = session.as_fd().try_clone_to_owned()?;
     kernel.connect(session.notifier(), descriptor, &mountpoint)?;
     let background = session.spawn()?;
@@ -133,7 +133,9 @@ fn checks_permissions(identity: IdentityPolicy) -> bool {
     identity != IdentityPolicy::Squash
 }
 
-fn options(config: &MountConfig) -> Config {
+/// How fuser is asked for such a mount. Public so that another file system can be measured on the
+/// same session.
+pub fn session_options(config: &MountConfig) -> Config {
     let root = rustix::process::geteuid().is_root();
     let mut options = Config::default();
     // Commas would end the option, for the set-user-id helper.

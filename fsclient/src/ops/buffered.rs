@@ -42,6 +42,7 @@ impl Ops {
             offset: writing.offset_to_store(),
             data: writing.data.clone(),
             kill_priv: writing.kill_priv,
+            date: self.rpc.date(),
             writer: open.writer(),
         };
         loop {

@@ -8,7 +8,7 @@ use super::types::{Answer, CallOptions, Changed, Config, ConnectError};
 use bytes::Bytes;
 use leasefs_protocol::control::{ToServer, Welcome};
 use leasefs_protocol::limits::MAX_BATCH;
-use leasefs_protocol::{Approval, Caller, Handle, OpenId, Refusal, Release, Request};
+use leasefs_protocol::{Approval, Caller, Handle, OpenId, Refusal, Release, Request, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -141,6 +141,12 @@ impl Rpc {
         for chunk in releases.chunks(MAX_BATCH) {
             self.0.control(&ToServer::Release(chunk.to_vec()));
         }
+    }
+
+    /// The date, by the server's clock, of what is written now; not after what the server dates from
+    /// now on. `None` before its first answer.
+    pub fn date(&self) -> Option<Timestamp> {
+        self.0.date()
     }
 
     /// Whether the session has changed anything.

@@ -26,6 +26,7 @@ mod link;
 mod opens;
 mod reclaim;
 mod request;
+mod server_time;
 mod serving;
 mod session;
 mod shared;

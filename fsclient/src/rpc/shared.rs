@@ -5,13 +5,16 @@ use super::contact::Contact;
 use super::lanes::Lanes;
 use super::opens::Opens;
 use super::request::{Delivered, New, NotTaken, Outcome, Taken, ToSend, Wait};
+use super::server_time::{self, ServerTime};
 use super::table::Table;
 use super::types::{CallOptions, Config, Timeout};
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{ToServer, Welcome};
 use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
-use leasefs_protocol::{Caller, OpenId, Refusal, Reply, Request, RequestId, Response, Stamp};
+use leasefs_protocol::{
+    Caller, OpenId, Refusal, Reply, Request, RequestId, Response, Stamp, Timestamp,
+};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,6 +47,7 @@ pub(super) struct Shared {
     pub(super) changed: AtomicBool,
     /// Newest send time of a renewing request, in nanoseconds.
     renewed: AtomicU64,
+    server_time: Mutex<ServerTime>,
     in_flight: Arc<Semaphore>,
     /// Set when the mount ends.
     pub(super) ending: watch::Sender<bool>,
@@ -71,6 +75,7 @@ impl Shared {
             drift_ppm: AtomicU64::new(0),
             changed: AtomicBool::new(false),
             renewed: AtomicU64::new(0),
+            server_time: Mutex::default(),
             in_flight: Arc::new(Semaphore::new(MAX_REQUESTS_IN_FLIGHT - HOUSEKEEPING)),
             ending: watch::Sender::new(false),
             ended: watch::Sender::new(false),
@@ -116,6 +121,9 @@ impl Shared {
         if reply.renews {
             self.renewed(sent);
         }
+        if let Some(date) = server_time::latest(&reply) {
+            lock(&self.server_time).heard(now(), date);
+        }
         let Delivered { orphan, settled } = lock(&self.table).deliver(reply, payload);
         if let Some(open) = orphan {
             self.close(open);
@@ -123,6 +131,10 @@ impl Shared {
         if settled {
             self.room.notify_waiters();
         }
+    }
+
+    pub(super) fn date(&self) -> Option<Timestamp> {
+        lock(&self.server_time).date(now())
     }
 
     pub(super) fn close(&self, open: OpenId) {

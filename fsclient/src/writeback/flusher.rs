@@ -56,13 +56,17 @@ impl Inner {
             writer,
             kill_priv,
             base,
+            date,
         } = round;
         let request = Request::Write {
             open: writer.open,
             at: WriteAt::Offset(0),
             kill_priv,
             durability: Durability::None,
-            kind: WriteKind::Flush { base },
+            kind: WriteKind::Flush {
+                base,
+                written: date,
+            },
         };
         let bytes: usize = runs.iter().map(|run| run.data.len()).sum();
         let begun = self.cache.now();

@@ -312,7 +312,7 @@ impl Change<'_> {
     fn flushes(&self) -> Option<Version> {
         match &self.job.request {
             Request::Write {
-                kind: WriteKind::Flush { base },
+                kind: WriteKind::Flush { base, .. },
                 ..
             } => Some(*base),
             _ => None,

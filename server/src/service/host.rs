@@ -3,8 +3,9 @@
 use super::access::{O_EXCL, Targets};
 use super::inputs::Inputs;
 use super::{Call, reads};
+use crate::faults::within_quota;
 use leasefs_lease::server::Touch;
-use leasefs_protocol::request::{Durability, Make};
+use leasefs_protocol::request::{Durability, Make, WriteKind};
 use leasefs_protocol::{Attr, Handle, Refusal, Request, Response};
 use leasefs_store::{Kind, Node};
 
@@ -64,9 +65,21 @@ impl Order<'_> {
         let store = &self.call.server.store;
         let open = self.inputs.open.as_deref().ok_or(Refusal::BadOpen)?;
         let response = match &self.request {
-            Request::Write { at, kill_priv, .. } => {
+            Request::Write {
+                at,
+                kill_priv,
+                kind,
+                ..
+            } => {
                 let data = self.payload;
-                let written = store.write(open, *at, data, *kill_priv)?;
+                within_quota(data.len())?;
+                let written = match kind {
+                    WriteKind::Flush {
+                        written: Some(when),
+                        ..
+                    } => store.write_late(open, *at, data, *kill_priv, *when)?,
+                    _ => store.write(open, *at, data, *kill_priv)?,
+                };
                 Response::Written {
                     len: written.len,
                     offset: written.offset,

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{OpenFile, Written};
 use leasefs_protocol::request::{Durability, WriteAt};
+use leasefs_protocol::{SetAttr, SetTime, Timestamp};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
@@ -31,6 +32,50 @@ fn what_is_written_is_read_and_reads_end_at_the_end() {
     assert_eq!(w.store.read(&open, 9, 1), Ok(Vec::new()));
     let cached = w.store.try_read_cached(&open, 2, 100);
     assert!(cached.is_none() || cached == Some(Ok(b"cabcabc".to_vec())));
+}
+
+#[test]
+fn bytes_that_come_late_date_the_file_between_its_mtime_and_now() {
+    let w = world();
+    let open = file(&w);
+    let at = |seconds| Timestamp { seconds, nanos: 5 };
+    let set = |time| {
+        let mtime = Some(SetTime::At(time));
+        let set = SetAttr {
+            mtime,
+            ..SetAttr::default()
+        };
+        let done = w.store.setattr(&w.who(0), open.handle(), None, &set);
+        done.expect("setattr").mtime
+    };
+    let dated = |when| {
+        let late = w
+            .store
+            .write_late(&open, WriteAt::Offset(0), b"late", false, when);
+        late.expect("written");
+        w.store.getattr(open.handle()).expect("getattr").mtime
+    };
+    set(at(1000));
+    assert_eq!(dated(at(2000)), at(2000));
+    assert_eq!(dated(at(1500)), at(2000), "it would go back");
+    let now = w.store.getattr(open.handle()).expect("getattr").ctime;
+    let dated_to_come = dated(at(now.seconds + 1000));
+    assert!(dated_to_come >= now && dated_to_come < at(now.seconds + 1000));
+    set(at(now.seconds + 1000));
+    assert_eq!(
+        dated(at(3000)),
+        at(3000),
+        "a time to come ends with a write"
+    );
+    let never = Timestamp {
+        seconds: 0,
+        nanos: 1_000_000_000,
+    };
+    let late = w
+        .store
+        .write_late(&open, WriteAt::Offset(0), b"no", false, never);
+    assert_eq!(late, Err(Refusal::Invalid));
+    assert_eq!(w.store.read(&open, 0, 4), Ok(b"late".to_vec()));
 }
 
 #[test]

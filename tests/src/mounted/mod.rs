@@ -20,7 +20,7 @@ mod world;
 pub use binaries::Binaries;
 pub use caller::Caller;
 pub use daemon::Daemon;
-pub use mount::{Mount, MountOptions, READ_KINDS, Requests};
+pub use mount::{Mount, MountOptions, READ_KINDS, Requests, Writes, requests};
 pub use power::StateOn;
 pub use relay::Relay;
 pub use sandbox::{Sandbox, mounts_below};

@@ -32,14 +32,23 @@ pub const READ_KINDS: [&str; 11] = [
     "listxattr",
 ];
 
+/// What a client does with writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// It buffers them under a Write lease.
+    Back,
+    /// It sends them.
+    Through,
+}
+
 /// How a client is mounted.
 #[derive(Debug, Clone, Default)]
 pub struct MountOptions {
     /// `--timeout`, as on the command line; the client's default if `None`.
     pub timeout: Option<String>,
-    /// Writes are buffered, also where `LEASEFS_WRITE_THROUGH` is set, so that every other suite can
-    /// run both ways.
-    pub write_back: bool,
+    /// What becomes of writes; if `None`, `LEASEFS_WRITE_THROUGH` decides, so that a suite can run
+    /// both ways.
+    pub writes: Option<Writes>,
     /// Extra environment.
     pub env: Vec<(String, String)>,
 }
@@ -100,7 +109,8 @@ impl Mount {
         if let Some(timeout) = &options.timeout {
             arguments.extend(["--timeout".into(), timeout.into()]);
         }
-        if !options.write_back && std::env::var_os("LEASEFS_WRITE_THROUGH").is_some() {
+        let suite = std::env::var_os("LEASEFS_WRITE_THROUGH").map(|_| Writes::Through);
+        if options.writes.or(suite) == Some(Writes::Through) {
             arguments.push("--write-through".into());
         }
         let program = &Binaries::get().client;
@@ -222,7 +232,11 @@ fn status(dir: &Path, state: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
 }
 
-fn requests(dir: &Path, state: &Path) -> Requests {
+/// What the mount on `dir` has sent, asked through `fsclient` ([`Binaries::get`]).
+///
+/// # Panics
+/// As [`Mount::status`].
+pub fn requests(dir: &Path, state: &Path) -> Requests {
     let status = status(dir, state);
     find_requests(&status).unwrap_or_else(|| panic!("no request counters in {status}"))
 }

@@ -1,6 +1,6 @@
 //! A server with its mounts.
 
-use super::mount::{Mount, MountOptions};
+use super::mount::{Mount, MountOptions, Writes};
 use super::relay::Relay;
 use super::require_fuse;
 use super::sandbox::{Sandbox, unmount};
@@ -72,8 +72,13 @@ impl WorldOptions {
     }
 
     /// The same with writes buffered by every client, whichever way the suite runs.
-    pub fn write_back(mut self) -> Self {
-        self.mount.write_back = true;
+    pub fn write_back(self) -> Self {
+        self.writes(Writes::Back)
+    }
+
+    /// The same with this done to writes by every client, whichever way the suite runs.
+    pub fn writes(mut self, writes: Writes) -> Self {
+        self.mount.writes = Some(writes);
         self
     }
 

@@ -62,6 +62,7 @@ fn write(state: &mut State, offset: u64, data: &'static [u8]) {
         offset: Some(offset),
         data: Bytes::from_static(data),
         kill_priv: false,
+        date: None,
         writer: Writer {
             open: OpenId(1),
             caller: Caller::default(),

@@ -184,7 +184,10 @@ pub fn write_kinds() -> Vec<WriteKind> {
     vec![
         WriteKind::Through { keep: true },
         WriteKind::Page,
-        WriteKind::Flush { base },
+        WriteKind::Flush {
+            base,
+            written: Some(timestamp(300)),
+        },
     ]
 }
 

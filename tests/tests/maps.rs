@@ -1,0 +1,203 @@
+//! Shared writable mappings of one file on two mounts, with and without buffered writes.
+
+use leasefs_tests::mapping::Mapping;
+use leasefs_tests::mounted::{World, WorldOptions, Writes, within};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const PAGE: usize = 4096;
+const PAGES: usize = 4;
+const ROUNDS: u64 = 200;
+
+/// What a process has of the file.
+struct Place {
+    /// Read-write, and mapped so.
+    file: File,
+    map: Mapping,
+    /// Read-only, and mapped so.
+    reader: File,
+    seen: Mapping,
+}
+
+impl Place {
+    fn open(dir: &Path) -> Self {
+        let path = dir.join("f");
+        let reader = File::open(&path).expect("a reader");
+        let seen = Mapping::new(&reader, 0, PAGES * PAGE, false).expect("a mapping to read");
+        // Every page is in this kernel, read in through a descriptor that can't write.
+        assert!((0..PAGES).all(|page| seen.load(page * PAGE) == 0));
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.expect("a writer");
+        let map = Mapping::new(&file, 0, PAGES * PAGE, true).expect("a mapping to store into");
+        Self {
+            file,
+            map,
+            reader,
+            seen,
+        }
+    }
+
+    /// What is at `offset`, in every way there is to read it.
+    fn reads(&self, offset: usize) -> [u64; 4] {
+        let pread = |file: &File| {
+            let mut word = [0; 8];
+            let read = file.read_exact_at(&mut word, offset as u64);
+            read.map(|()| u64::from_ne_bytes(word)).expect("a read")
+        };
+        [
+            self.seen.load(offset),
+            pread(&self.reader),
+            self.map.load(offset),
+            pread(&self.file),
+        ]
+    }
+
+    fn write(&self, offset: usize, value: u64) {
+        let wrote = self.file.write_all_at(&value.to_ne_bytes(), offset as u64);
+        wrote.expect("written");
+    }
+}
+
+/// Two mounts with the file open; at the end both and the storage host have `last` in the first
+/// words of the pages.
+fn on_two_mounts(
+    name: &str,
+    writes: Writes,
+    work: impl FnOnce(&[Place; 2]) -> [u64; PAGES] + Send + 'static,
+) {
+    let options = WorldOptions::mounts(2).writes(writes);
+    let world = World::start_on(name, &options, |export| {
+        fs::write(export.join("f"), vec![0; PAGES * PAGE]).expect("a file");
+    });
+    let dirs = [0, 1].map(|mount| world.mount(mount).path(""));
+    let host = world.server.export.join("f");
+    within(name, LIMIT, move || {
+        let places = dirs.map(|dir| Place::open(&dir));
+        let last = work(&places);
+        for place in &places {
+            place.map.sync().expect("msync");
+            place.file.sync_all().expect("fsync");
+        }
+        let bytes = fs::read(host).expect("the storage host's file");
+        for (page, value) in last.into_iter().enumerate() {
+            let offset = page * PAGE;
+            assert_eq!(bytes[offset..offset + 8], value.to_ne_bytes());
+            for place in &places {
+                assert_eq!(place.reads(offset), [value; 4], "page {page}");
+            }
+        }
+    });
+}
+
+/// Each stores into a page of its own, and looks at the other's after every store there.
+fn stores_into_different_pages(places: &[Place; 2]) -> [u64; PAGES] {
+    for round in 1..=ROUNDS {
+        for writer in 0..2 {
+            let offset = writer * PAGE;
+            places[writer].map.store(offset, round);
+            let there = places[1 - writer].reads(offset);
+            assert_eq!(there, [round; 4], "mount {writer} has stored {round}");
+        }
+    }
+    [ROUNDS, ROUNDS, 0, 0]
+}
+
+/// Each as fast as it can, at the same time; no store may be lost to the other's page.
+fn stores_at_once(places: &[Place; 2]) -> [u64; PAGES] {
+    thread::scope(|scope| {
+        for (writer, place) in places.iter().enumerate() {
+            scope.spawn(move || {
+                for round in 1..=10 * ROUNDS {
+                    let offset = writer * PAGE;
+                    assert_eq!(place.map.load(offset), round - 1, "an own store is lost");
+                    place.map.store(offset, round);
+                    if round.is_multiple_of(ROUNDS) {
+                        place.map.sync().expect("msync");
+                    }
+                }
+            });
+        }
+    });
+    [10 * ROUNDS, 10 * ROUNDS, 0, 0]
+}
+
+/// Each waits for its turn, looking at the page, and adds one. Before its store it reads the page in
+/// through its read-only descriptor.
+fn turns_in_one_page(places: &[Place; 2]) -> [u64; PAGES] {
+    thread::scope(|scope| {
+        for (mount, place) in (0..).zip(places) {
+            scope.spawn(move || {
+                for turn in (mount..ROUNDS).step_by(2) {
+                    while place.map.load(0) != turn {
+                        thread::yield_now();
+                    }
+                    assert_eq!(place.reads(0), [turn; 4], "mount {mount}");
+                    place.map.store(0, turn + 1);
+                }
+            });
+        }
+    });
+    [ROUNDS, 0, 0, 0]
+}
+
+/// One writes what the other's mapping shows, and the other stores what `read` shows here.
+fn writes_beside_stores(places: &[Place; 2]) -> [u64; PAGES] {
+    let [writer, mapper] = places;
+    for round in 1..=ROUNDS {
+        writer.write(0, round);
+        assert_eq!(mapper.reads(0), [round; 4], "written elsewhere");
+        mapper.map.store(PAGE, round);
+        assert_eq!(writer.reads(PAGE), [round; 4], "stored elsewhere");
+        // In one page, on one mount.
+        writer.write(2 * PAGE, round);
+        writer.map.store(2 * PAGE + 8, round);
+        assert_eq!(writer.reads(2 * PAGE), [round; 4], "written here");
+        assert_eq!(writer.reads(2 * PAGE + 8), [round; 4], "stored here");
+    }
+    assert_eq!(mapper.reads(2 * PAGE + 8), [ROUNDS; 4]);
+    [ROUNDS, ROUNDS, ROUNDS, 0]
+}
+
+#[test]
+fn stores_into_different_pages_are_seen_on_the_other_mount_at_once() {
+    on_two_mounts("pages", Writes::Through, stores_into_different_pages);
+}
+
+#[test]
+fn stores_into_different_pages_are_seen_on_the_other_mount_at_once_with_write_back() {
+    on_two_mounts("pages-wb", Writes::Back, stores_into_different_pages);
+}
+
+#[test]
+fn stores_into_different_pages_at_the_same_time_are_never_lost() {
+    on_two_mounts("at-once", Writes::Through, stores_at_once);
+}
+
+#[test]
+fn stores_into_different_pages_at_the_same_time_are_never_lost_with_write_back() {
+    on_two_mounts("at-once-wb", Writes::Back, stores_at_once);
+}
+
+#[test]
+fn two_mounts_take_turns_in_one_page_that_was_read_in_through_a_read_only_descriptor() {
+    on_two_mounts("turns", Writes::Through, turns_in_one_page);
+}
+
+#[test]
+fn two_mounts_take_turns_in_one_page_with_write_back() {
+    on_two_mounts("turns-wb", Writes::Back, turns_in_one_page);
+}
+
+#[test]
+fn writes_and_stores_of_two_mounts_see_each_other() {
+    on_two_mounts("beside", Writes::Through, writes_beside_stores);
+}
+
+#[test]
+fn writes_and_stores_of_two_mounts_see_each_other_with_write_back() {
+    on_two_mounts("beside-wb", Writes::Back, writes_beside_stores);
+}
