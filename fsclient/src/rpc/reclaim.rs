@@ -14,10 +14,22 @@ use tokio::time::timeout;
 /// How long each step may take. A reclaim that isn't complete is begun anew on another
 /// connection: what is not known to be reclaimed is never used as if it were.
 const STEP: Duration = Duration::from_secs(5);
+/// How long everything cached may take to be dropped after a crash of the server's host. What takes
+/// longer waits for requests that the connection must stand for: the kernel's locked pages.
+const DROP: Duration = Duration::from_millis(500);
 /// Messages sent before the answer to the first; the server bounds them.
 const AT_A_TIME: usize = 16;
 /// Bytes of open tokens in one message.
 const TOKENS: usize = MAX_HEADER / 2;
+
+/// The server's host has crashed: nothing it says from now on may meet what was cached before.
+pub(super) async fn host_crashed(shared: &Shared) {
+    let (done, is_done) = oneshot::channel();
+    let _ = shared.config.events.send(Event::HostCrashed { done });
+    if timeout(DROP, is_done).await.is_err() {
+        tracing::info!("some cached pages can't be dropped before what is under way is answered");
+    }
+}
 
 /// Reclaims everything and says so.
 pub(super) async fn reclaim(

@@ -72,6 +72,12 @@ pub enum Event {
         /// What the server said.
         welcome: Box<Welcome>,
     },
+    /// The connection that stands is of another life of the server's host. Nothing goes on before the
+    /// answer, but for a short while at most.
+    HostCrashed {
+        /// To be answered when nothing is left of what was cached before.
+        done: oneshot::Sender<()>,
+    },
     /// The server has restarted: say which leases are alive by the own clock. Leases that are
     /// left out must not be used any more. Nothing goes on before the answer.
     Reclaim {
