@@ -233,6 +233,21 @@ fn a_mapping_shows_after_a_power_cut_what_the_server_has() {
 }
 
 #[test]
+fn a_file_that_a_power_cut_has_lost_is_stale_for_those_who_have_it_open() {
+    let mut world = world_with_something_durable("gone");
+    let path = world.mount(0).path("never synced");
+    let file = on_mount("a create", move || {
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true).open(path)
+    });
+    let file = file.expect("the create works");
+    cut_power(&mut world);
+    let read = on_mount("a read", move || file.read_at(&mut [0], 0));
+    let errno = read.expect_err("the file is gone").raw_os_error();
+    assert_eq!(errno, Some(libc::ESTALE));
+}
+
+#[test]
 fn a_sync_after_a_power_cut_acknowledges_no_name_that_is_lost() {
     let mut world = world_with_something_durable("truth-names");
     let (path, export) = (
