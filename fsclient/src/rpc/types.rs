@@ -90,8 +90,8 @@ pub enum Event {
         leases: Vec<Handle>,
         /// Opens that are gone.
         opens: Vec<OpenId>,
-        /// To be answered when the drop is done: only then the server is told that the reclaim is
-        /// complete, and may let others change these objects.
+        /// To be answered when the drop is done: then the server is told that the reclaim is
+        /// complete, and may let others change these objects. It isn't waited for long.
         done: oneshot::Sender<()>,
     },
     /// Give something up, then [`super::Rpc::approve`].
