@@ -89,7 +89,8 @@ pub enum WriteKind {
         /// answer if nothing stands against it.
         keep: bool,
     },
-    /// From a page of a shared mapping, which the client's kernel keeps locked until the answer.
+    /// From a page of a shared mapping, which the client's kernel keeps locked until the answer. Such
+    /// pages come with a Write lease: where that has ended, refused with [`Refusal::Changed`].
     Page,
     /// Buffered by the client under a Write lease. Where that has ended, refused with
     /// [`Refusal::Changed`] unless the file still is this version.

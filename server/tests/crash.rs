@@ -341,9 +341,34 @@ async fn send_again(client: &mut Client, frame: &mut RequestFrame, data: &[u8]) 
 
 type Answer = Result<Response, Refusal>;
 
-/// Sends a change of this kind to a server that crashes over it, and again to the next one.
-async fn run(estate: &Estate, survivor: &mut Survivor, kind: &str, point: &str) {
-    let server = estate.serve(Some(point));
+/// Sends a change again to a server that crashes if the change runs again, and is killed otherwise.
+/// Returns its answer, if there is one.
+async fn crash_again(
+    estate: &Estate,
+    point: &str,
+    case: &mut Case<'_>,
+    sent: Sent<'_>,
+) -> Option<Answer> {
+    let mut server = estate.serve(Some(point));
+    case.survivor.come_back(&server, &case.opens).await;
+    tokio::select! {
+        answer = send_again(&mut case.survivor.client, sent.0, sent.1) => Some(answer),
+        () = server.has_crashed() => None,
+    }
+}
+
+/// A change and its data.
+type Sent<'a> = (&'a mut RequestFrame, &'a [u8]);
+
+/// Sends a change of this kind to a server that crashes over it, to another that perhaps does so once
+/// more, and to the next one.
+async fn run(
+    estate: &Estate,
+    survivor: &mut Survivor,
+    kind: &str,
+    (point, second): (&str, Option<&str>),
+) {
+    let mut server = estate.serve(Some(point));
     survivor.come_back(&server, &[]).await;
     let root = survivor.client.root();
     let found = survivor.client.lookup(root, kind).await;
@@ -364,12 +389,20 @@ async fn run(estate: &Estate, survivor: &mut Survivor, kind: &str, point: &str) 
     case.survivor.client.low_water = frame.low_water;
     case.survivor.client.send(&frame, data).await;
     server.has_crashed().await;
+    let mut earlier = None;
+    if let Some(second) = second {
+        earlier = crash_again(estate, second, &mut case, (&mut frame, data)).await;
+    }
     let server = estate.serve(None);
     case.survivor.come_back(&server, &case.opens).await;
     let client = &mut case.survivor.client;
     let answer = send_again(client, &mut frame, data).await;
     check_answer(kind, &answer);
     check_effect(&case.dir, kind);
+    assert!(
+        earlier.is_none_or(|earlier| earlier == answer),
+        "{kind}: another answer"
+    );
     assert_eq!(send_again(client, &mut frame, data).await, answer);
     check_effect(&case.dir, kind);
     let opened = match answer {
@@ -396,7 +429,7 @@ async fn run(estate: &Estate, survivor: &mut Survivor, kind: &str, point: &str) 
     client.ask(Request::Close { opens }).await;
 }
 
-async fn all_kinds_at(point: &str) {
+async fn all_kinds_at(point: &str, second: Option<&str>) {
     let estate = Estate::new();
     std::os::unix::fs::chown(estate.export(), Some(NOBODY), Some(NOBODY)).expect("an owner");
     for kind in KINDS {
@@ -406,7 +439,7 @@ async fn all_kinds_at(point: &str) {
     let mut survivor = Survivor::enrol(&server).await;
     drop(server);
     for kind in KINDS {
-        run(&estate, &mut survivor, kind, point).await;
+        run(&estate, &mut survivor, kind, (point, second)).await;
     }
     let orphans = fs::read_dir(estate.export().join(".leasefs-orphans"));
     assert_eq!(orphans.map_or(0, Iterator::count), 0);
@@ -414,15 +447,29 @@ async fn all_kinds_at(point: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_a_crash_kept_from_happening_runs_once_when_it_is_sent_again() {
-    all_kinds_at(POINTS[0]).await;
+    all_kinds_at(POINTS[0], None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_happened_before_a_crash_gets_its_answer_and_does_not_run_again() {
-    all_kinds_at(POINTS[1]).await;
+    all_kinds_at(POINTS[1], None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_was_answered_before_a_crash_gets_that_answer_again() {
-    all_kinds_at(POINTS[2]).await;
+    all_kinds_at(POINTS[2], None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_whose_second_run_is_cut_off_by_a_crash_too_takes_effect_once() {
+    for second in POINTS {
+        all_kinds_at(POINTS[0], Some(second)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_happened_before_two_crashes_gets_one_answer_and_does_not_run_again() {
+    for first in &POINTS[1..] {
+        all_kinds_at(first, Some(POINTS[1])).await;
+    }
 }

@@ -3,8 +3,10 @@
 mod support;
 
 use leasefs_protocol::control::{Reclaim, ReclaimOpen, ToClient, ToServer};
-use leasefs_protocol::request::Fill;
-use leasefs_protocol::{Handle, OpenId, OpenToken, Parts, Refusal, Request, Response, Scope, Seq};
+use leasefs_protocol::request::{Durability, Fill, WriteAt, WriteKind};
+use leasefs_protocol::{
+    Handle, Mode, OpenId, OpenToken, Parts, Refusal, Request, Response, Scope, Seq,
+};
 use std::time::{Duration, Instant};
 use support::client::{Client, Who, mkdir, raw, write};
 use support::{House, Running};
@@ -227,5 +229,47 @@ async fn a_panic_inside_is_answered_and_costs_nothing_else() {
     house.records.panic(false);
     assert!(a.ask(mkdir(root, raw("d"))).await.result.is_ok());
     assert!(a.lookup(root, "d").await.is_some());
+    drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mapped_page_that_is_written_back_after_its_lease_has_ended_is_refused() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let (file, open) = a.create("f").await;
+    let fill = Request::Read {
+        open,
+        offset: 0,
+        len: 4096,
+        fill: Fill::PagesForStore,
+    };
+    let filled = a.ask(fill).await;
+    assert!(filled.grants.iter().any(|grant| grant.mode == Mode::Write));
+    let page = || Request::Write {
+        open,
+        at: WriteAt::Offset(0),
+        kill_priv: false,
+        durability: Durability::None,
+        kind: WriteKind::Page,
+    };
+    send(&mut a, page(), b"first", &[file]).await;
+    assert!(a.reply().await.0.result.is_ok());
+    let object = file;
+    let flags = libc::O_WRONLY as u32;
+    let opened = b.ask(Request::Open { object, flags }).await;
+    let Ok(Response::Opened { open: others, .. }) = opened.result else {
+        panic!("not opened: {opened:?}");
+    };
+    send(&mut b, write(others, 0), b"newer", &[file]).await;
+    let recall = a.recall().await;
+    a.approve(&recall).await;
+    assert!(b.reply().await.0.result.is_ok());
+    send(&mut a, page(), b"older", &[file]).await;
+    let recall = b.recall().await;
+    b.approve(&recall).await;
+    assert_eq!(a.reply().await.0.result, Err(Refusal::Changed));
+    assert_eq!(std::fs::read(house.path("f")).expect("a file"), b"newer");
     drop(server);
 }

@@ -36,12 +36,20 @@ const MAY_REMOVE: u32 = 3;
 pub(crate) struct Orphans {
     /// Unset until it is needed.
     folder: OnceLock<OwnedFd>,
-    held: RwLock<HashMap<Handle, HostId>>,
+    held: RwLock<HashMap<Handle, Held>>,
     /// Keep those who open an object and whoever takes its last name apart.
     gates: Vec<RwLock<()>>,
     /// Keyed at random: no client can aim at another's gate.
     hasher: RandomState,
     opens: Arc<Opens>,
+}
+
+/// A link in the folder.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    id: HostId,
+    /// From an earlier life of the server, and somebody may not have reclaimed it yet.
+    inherited: bool,
 }
 
 /// The last name of a file may go while this lives: nobody opens it meanwhile, and if it was open
@@ -95,7 +103,9 @@ impl Orphans {
                 if attr.nlink > 1 {
                     rustix::fs::unlinkat(&folder, name, AtFlags::empty())?;
                 } else {
-                    self.held_mut().insert(sealer.seal(&id), id);
+                    let inherited = true;
+                    let held = Held { id, inherited };
+                    self.held_mut().insert(sealer.seal(&id), held);
                 }
             }
         }
@@ -104,18 +114,18 @@ impl Orphans {
         Ok(())
     }
 
-    fn held_mut(&self) -> RwLockWriteGuard<'_, HashMap<Handle, HostId>> {
+    fn held_mut(&self) -> RwLockWriteGuard<'_, HashMap<Handle, Held>> {
         self.held.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn id(&self, handle: &Handle) -> Option<HostId> {
+    fn held(&self, handle: &Handle) -> Option<Held> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         held.get(handle).copied()
     }
 
     /// Whether the object has a link in the folder.
     pub fn holds(&self, handle: &Handle) -> bool {
-        self.id(handle).is_some()
+        self.held(handle).is_some()
     }
 
     fn gate(&self, handle: &Handle) -> Option<&RwLock<()>> {
@@ -143,10 +153,13 @@ impl Orphans {
     }
 
     fn settle_behind_gate(&self, handle: &Handle) {
-        let (Some(folder), Some(id)) = (self.folder.get(), self.id(handle)) else {
+        let (Some(folder), Some(held)) = (self.folder.get(), self.held(handle)) else {
             return;
         };
-        let name = link_name(&id);
+        if held.inherited {
+            return;
+        }
+        let name = link_name(&held.id);
         let is_last = || {
             rustix::fs::statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| stat.st_nlink == 1)
@@ -168,7 +181,10 @@ impl Orphans {
         let path = sys::proc_path(file);
         let linked = rustix::fs::linkat(CWD, path, folder, link_name(&id), AtFlags::SYMLINK_FOLLOW);
         match linked {
-            Ok(()) | Err(Errno::EXIST) => drop(self.held_mut().insert(*handle, id)),
+            Ok(()) | Err(Errno::EXIST) => {
+                let inherited = false;
+                self.held_mut().insert(*handle, Held { id, inherited });
+            }
             Err(error) => return Err(error.into()),
         }
         Ok(())
@@ -208,11 +224,11 @@ impl Store {
     }
 
     /// Removes orphans that nobody has open. To be called once those who may reclaim opens of an
-    /// earlier life of the server have done so.
+    /// earlier life of the server have done so: until then none of that life is removed.
     pub fn remove_unclaimed(&self) {
         let held: Vec<Handle> = {
-            let held = self.orphans.held.read();
-            let held = held.unwrap_or_else(PoisonError::into_inner);
+            let mut held = self.orphans.held_mut();
+            held.values_mut().for_each(|held| held.inherited = false);
             held.keys().copied().collect()
         };
         for handle in held {

@@ -3,16 +3,17 @@
 
 use leasefs_tests::durable::arena::{Arena, Crash, Report};
 use leasefs_tests::durable::program;
+use leasefs_tests::mapping::Mapping;
 use leasefs_tests::mounted::{StateOn, World, WorldOptions, eventually, within};
 use leasefs_tests::rng::fresh_seed;
 use std::env;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Rounds of each kind, as a rule: a dozen in all.
+/// Rounds of each kind, as a rule.
 const ROUNDS: usize = 3;
 
 fn number(name: &str) -> Option<u64> {
@@ -30,12 +31,6 @@ fn seed() -> u64 {
     let seed = number("LEASEFS_DURABLE_SEED").unwrap_or_else(fresh_seed);
     println!("LEASEFS_DURABLE_SEED={seed}");
     seed
-}
-
-/// Of power cuts fewer, as a rule: about one in a hundred still finds a page of a mapping that is
-/// stale after the cut (see docs/semantics.md).
-fn power_rounds() -> usize {
-    number("LEASEFS_DURABLE_ROUNDS").map_or(1, |rounds| rounds as usize)
 }
 
 /// Runs them all, so that one failure doesn't hide the next.
@@ -100,13 +95,13 @@ fn what_was_synced_survives_sigkill_of_client_and_server() {
 #[test]
 fn what_was_synced_survives_a_power_cut_of_the_storage() {
     let mut arena = Arena::new("power", seed(), Some(StateOn::AnotherDisk));
-    run(&mut arena, Crash::Power, power_rounds());
+    run(&mut arena, Crash::Power, rounds());
 }
 
 #[test]
 fn what_was_synced_survives_a_power_cut_that_the_servers_state_suffers_too() {
     let mut arena = Arena::new("power-state", seed(), Some(StateOn::TheStorage));
-    run(&mut arena, Crash::Power, power_rounds());
+    run(&mut arena, Crash::Power, rounds());
 }
 
 fn cut_power(world: &mut World) {
@@ -117,8 +112,11 @@ fn cut_power(world: &mut World) {
 
 /// One mount of a storage that can lose its power, with a durable file and a durable directory.
 fn world_with_something_durable(name: &str) -> World {
-    let options = WorldOptions::mounts(1).term("1s");
-    let world = World::start_on_storage(name, &options, StateOn::AnotherDisk);
+    durable_world(name, &WorldOptions::mounts(1).term("1s"))
+}
+
+fn durable_world(name: &str, options: &WorldOptions) -> World {
+    let world = World::start_on_storage(name, options, StateOn::AnotherDisk);
     fs::write(world.server.export.join("file"), b"old").expect("a file");
     fs::create_dir(world.server.export.join("dir")).expect("a directory");
     world.storage().sync();
@@ -196,6 +194,57 @@ fn what_was_written_and_not_synced_is_written_again_after_a_power_cut() {
     synced.expect("nothing is lost, so nothing is to be told");
     cut_power(&mut world);
     assert!(there(), "what was acknowledged is there");
+}
+
+#[test]
+fn a_mapping_shows_after_a_power_cut_what_the_server_has() {
+    // Long enough for no lease to end meanwhile.
+    let mut world = durable_world("truth-mapped", &WorldOptions::mounts(2).term("20s"));
+    let (path, export) = (
+        world.mount(0).path("file"),
+        world.server.export.join("file"),
+    );
+    fs::write(&export, b"old page").expect("a file");
+    world.storage().sync();
+    let new = u64::from_ne_bytes(*b"new page");
+    let mapped = on_mount("a store", move || {
+        let file = File::options().read(true).write(true).open(path)?;
+        let map = Mapping::new(&file, 0, 8, true)?;
+        map.store(0, new);
+        // Has the kernel write back; commits nothing.
+        rustix::fs::syncfs(&file)?;
+        Ok((file, map))
+    });
+    let (_file, map) = mapped.expect("the store works");
+    let await_it = |what| {
+        let there = || fs::read(&export).is_ok_and(|bytes| bytes == b"new page");
+        let limit = Duration::from_secs(20);
+        eventually(what, limit, || there().then_some(()), String::new);
+    };
+    await_it("the store to be written back");
+    // Takes the lease on the file's attributes away: that on its data is left alone.
+    let other = world.mount(1).path("file");
+    let chmod = move || fs::set_permissions(other, Permissions::from_mode(0o600));
+    on_mount("a chmod elsewhere", chmod).expect("a mode");
+    cut_power(&mut world);
+    await_it("the store to be written again");
+    let shown = on_mount("a load", move || Ok(map.load(0)));
+    assert_eq!(shown.expect("a page"), new);
+}
+
+#[test]
+fn a_file_that_a_power_cut_has_lost_is_stale_for_those_who_have_it_open() {
+    let mut world = world_with_something_durable("gone");
+    let path = world.mount(0).path("never synced");
+    let file = on_mount("a create", move || {
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true).open(path)
+    });
+    let file = file.expect("the create works");
+    cut_power(&mut world);
+    let read = on_mount("a read", move || file.read_at(&mut [0], 0));
+    let errno = read.expect_err("the file is gone").raw_os_error();
+    assert_eq!(errno, Some(libc::ESTALE));
 }
 
 #[test]

@@ -24,6 +24,7 @@ impl Engine {
         while let Some(event) = events.recv().await {
             match event {
                 Event::Connected { welcome } => self.0.connected(&welcome),
+                Event::HostCrashed { done } => self.0.host_crashed(done),
                 Event::Reclaim { reply } => {
                     // Nobody listens if the connection is lost again: the next asks anew.
                     let _ = reply.send(self.0.reclaim());
@@ -144,6 +145,20 @@ impl Inner {
             state.host_is(welcome.host);
         });
         self.cache.call_keeper();
+    }
+
+    /// Tells when what was cached before a crash of the server's host has left the kernel.
+    pub(super) fn host_crashed(self: &Arc<Self>, done: oneshot::Sender<()>) {
+        let work = {
+            let mut state = self.cache.lock();
+            let mut work = state.swept.take().unwrap_or_default();
+            let filled = state.pages.filled();
+            let (pages, then) = (&mut state.pages, Then::Wake(done));
+            pages.drop_pages(&filled, DropKind::Sweep, then, &mut work.outcome);
+            work
+        };
+        let inner = Arc::clone(self);
+        self.threads.run(move || inner.sweep(work));
     }
 
     /// The leases alive by the own clock. There is no use of the others any more. Without any the

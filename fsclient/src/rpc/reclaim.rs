@@ -14,10 +14,27 @@ use tokio::time::timeout;
 /// How long each step may take. A reclaim that isn't complete is begun anew on another
 /// connection: what is not known to be reclaimed is never used as if it were.
 const STEP: Duration = Duration::from_secs(5);
+/// How long what was cached may take to be dropped. What takes longer waits for the kernel's locked
+/// pages to be written back, and that waits for the connection.
+const DROP: Duration = Duration::from_millis(500);
 /// Messages sent before the answer to the first; the server bounds them.
 const AT_A_TIME: usize = 16;
 /// Bytes of open tokens in one message.
 const TOKENS: usize = MAX_HEADER / 2;
+
+/// The server's host has crashed: nothing it says from now on may meet what was cached before.
+pub(super) async fn host_crashed(shared: &Shared) {
+    dropped(shared, |done| Event::HostCrashed { done }).await;
+}
+
+/// Has something dropped, and waits for it.
+async fn dropped(shared: &Shared, event: impl FnOnce(oneshot::Sender<()>) -> Event) {
+    let (done, is_done) = oneshot::channel();
+    let _ = shared.config.events.send(event(done));
+    if timeout(DROP, is_done).await.is_err() {
+        tracing::info!("some cached pages can't be dropped before they are written back");
+    }
+}
 
 /// Reclaims everything and says so.
 pub(super) async fn reclaim(
@@ -49,12 +66,12 @@ pub(super) async fn reclaim(
             "not everything could be reclaimed"
         );
         lock(&shared.opens).lost(&opens);
-        ask(shared, |done| Event::Lost {
+        dropped(shared, |done| Event::Lost {
             leases,
             opens,
             done,
         })
-        .await?;
+        .await;
     }
     send(control, &ToServer::ReclaimDone)
 }

@@ -54,9 +54,13 @@ impl Serving {
         if welcome.renews {
             shared.renewed(sent);
         }
-        let first = lock(&shared.contact).welcome.is_none();
+        let last_host = lock(&shared.contact).welcome.as_ref().map(|last| last.host);
+        let first = last_host.is_none();
         let standing = welcome.standing;
         announce(shared, &welcome);
+        if last_host.is_some_and(|last| last != welcome.host) {
+            reclaim::host_crashed(shared).await;
+        }
         if standing == Standing::Reclaim {
             reclaim::reclaim(shared, &control, &mut reader).await?;
         }

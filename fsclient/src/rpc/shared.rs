@@ -106,10 +106,14 @@ impl Shared {
     }
 
     /// A reply has come. What it says of the session is noted before its caller can use it.
-    pub(super) fn deliver(&self, connection: u64, reply: Reply, payload: Bytes) {
+    pub(super) fn deliver(&self, connection: u64, mut reply: Reply, payload: Bytes) {
         let Some(sent) = lock(&self.table).sent(connection, reply.id) else {
             return;
         };
+        if reply.result == Err(Refusal::BadOpen) {
+            // All opens are of the server's making: it has lost this one with the object.
+            reply.result = Err(Refusal::Stale);
+        }
         if let Ok(Response::Opened { open, token, .. } | Response::Created { open, token, .. }) =
             &reply.result
         {

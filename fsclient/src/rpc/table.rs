@@ -270,7 +270,7 @@ impl Table {
 
     /// The caller of a request leaves with `refusal`. Returns the change the server is to be asked
     /// to cancel, if it has been sent.
-    pub(super) fn give_up(&mut self, id: RequestId, refusal: Refusal) -> Option<Seq> {
+    pub(super) fn give_up(&mut self, id: RequestId, mut refusal: Refusal) -> Option<Seq> {
         let entry = self.entries.get_mut(&id)?;
         let waiter = entry.waiter.take()?;
         let mut unsettled = None;
@@ -287,6 +287,11 @@ impl Table {
                 entry.cancel = Cancel::Asked;
                 unsettled = Some(Unsettled(receiver));
                 cancel = Some(seq);
+                if refusal == Refusal::Stale {
+                    // To the kernel that means that nothing has happened: it makes the whole call
+                    // again, and finds the name taken that this change has made.
+                    refusal = Refusal::Lost;
+                }
             }
         }
         // The caller's future may be gone.

@@ -72,6 +72,12 @@ pub enum Event {
         /// What the server said.
         welcome: Box<Welcome>,
     },
+    /// The connection that stands is of another life of the server's host. Nothing goes on before the
+    /// answer, but for a short while at most.
+    HostCrashed {
+        /// To be answered when nothing is left of what was cached before.
+        done: oneshot::Sender<()>,
+    },
     /// The server has restarted: say which leases are alive by the own clock. Leases that are
     /// left out must not be used any more. Nothing goes on before the answer.
     Reclaim {
@@ -84,8 +90,8 @@ pub enum Event {
         leases: Vec<Handle>,
         /// Opens that are gone.
         opens: Vec<OpenId>,
-        /// To be answered when the drop is done: only then the server is told that the reclaim is
-        /// complete, and may let others change these objects.
+        /// To be answered when the drop is done: then the server is told that the reclaim is
+        /// complete, and may let others change these objects. It isn't waited for long.
         done: oneshot::Sender<()>,
     },
     /// Give something up, then [`super::Rpc::approve`].

@@ -14,7 +14,7 @@ use crate::session::{Job, Session, refused};
 use leasefs_lease::server::{Touch, Wanted};
 use leasefs_protocol::request::{Durability, O_TRUNC, WriteKind};
 use leasefs_protocol::{
-    Attr, Handle, Name, Parts, Refusal, Reply, Request, RequestId, Response, Seq, Touched, Version,
+    Attr, Handle, Name, Parts, Refusal, Reply, Request, RequestId, Response, Seq, Touched,
 };
 use std::sync::Arc;
 
@@ -300,7 +300,7 @@ impl Change<'_> {
                 Err(refusal) => Err(refusal),
             },
         };
-        if self.flushes().is_some()
+        if self.flushes()
             && let Some(object) = &targets.opened
         {
             server.leases.flushed(session.id, object);
@@ -308,28 +308,30 @@ impl Change<'_> {
         Step::Done(Box::new(self.reply(turn, touches, done)))
     }
 
-    /// The version of the file that buffered bytes belong to.
-    fn flushes(&self) -> Option<Version> {
-        match &self.job.request {
-            Request::Write {
-                kind: WriteKind::Flush { base, .. },
-                ..
-            } => Some(*base),
-            _ => None,
-        }
+    fn flushes(&self) -> bool {
+        let Request::Write { kind, .. } = &self.job.request else {
+            return false;
+        };
+        matches!(kind, WriteKind::Flush { .. })
     }
 
-    /// Whether bytes were buffered under a lease that has ended, and the file has changed since.
+    /// Whether bytes were kept back under a lease that has ended, and may be older than what others
+    /// have written since. Of a mapped page it isn't known what it was made from.
     fn comes_too_late(&self, targets: &Targets) -> bool {
-        let (Some(base), Some(object)) = (self.flushes(), &targets.opened) else {
+        let (Request::Write { kind, .. }, Some(object)) = (&self.job.request, &targets.opened)
+        else {
             return false;
         };
         let server = &self.call.server;
-        if server.leases.holds_write(self.call.session.id, object) {
-            return false;
+        let holds = || server.leases.holds_write(self.call.session.id, object);
+        match kind {
+            WriteKind::Through { .. } => false,
+            WriteKind::Page => !holds(),
+            WriteKind::Flush { base, .. } => {
+                let found = || server.store.getattr(object).map(|attr| attr.version());
+                !holds() && found() != Ok(*base)
+            }
         }
-        let found = server.store.getattr(object).map(|attr| attr.version());
-        found != Ok(base)
     }
 
     /// What its sender would have exclusively from now on. It is on record before the sender hears

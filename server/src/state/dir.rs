@@ -12,6 +12,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -152,11 +153,7 @@ impl Location {
             path: self.own.clone(),
             source,
         };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.own)
-            .map_err(failed)?;
+        make_durably(&self.own).map_err(failed)?;
         fs::set_permissions(&self.own, fs::Permissions::from_mode(0o700)).map_err(failed)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let lock =
@@ -171,6 +168,15 @@ impl Location {
             lock,
         })
     }
+}
+
+/// Makes a folder and those above it that don't exist.
+fn make_durably(folder: &Path) -> io::Result<()> {
+    let new = folder.ancestors().take_while(|above| !above.exists());
+    let new: Vec<&Path> = new.collect();
+    let mut maker = DirBuilder::new();
+    maker.recursive(true).mode(0o700).create(folder)?;
+    new.into_iter().rev().try_for_each(files::sync_folder)
 }
 
 fn default_path() -> Result<PathBuf, StateError> {

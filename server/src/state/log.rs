@@ -26,9 +26,9 @@ pub struct Log {
 impl Log {
     /// Opens or makes the log and reads its records.
     pub fn open(path: &Path) -> io::Result<(Self, Vec<Vec<u8>>)> {
-        let content = match fs::read(path) {
-            Ok(content) => content,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+        let (content, is_new) = match fs::read(path) {
+            Ok(content) => (content, false),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => (Vec::new(), true),
             Err(e) => return Err(e),
         };
         let (records, len) = parse(&content);
@@ -37,6 +37,9 @@ impl Log {
             .create(true)
             .mode(0o600)
             .open(path)?;
+        if is_new {
+            files::sync_folder(path)?;
+        }
         if len < content.len() {
             let cut = content.len() - len;
             tracing::warn!(path = %path.display(), bytes = cut, "an unfinished record was cut off");

@@ -89,6 +89,9 @@ impl Control {
                 self.behind_reclaims(move || {
                     session.reclaims.store(false, Ordering::Relaxed);
                     server.leases.reclaim_done(id);
+                    if server.sessions.have_reclaimed() {
+                        server.store.remove_unclaimed();
+                    }
                 })
             }
             ToServer::Goodbye => self.goodbye().await,

@@ -67,7 +67,7 @@ pub struct Process {
 
 impl Process {
     /// Waits until it has crashed of itself.
-    pub async fn has_crashed(mut self) {
+    pub async fn has_crashed(&mut self) {
         let begun = Instant::now();
         while self.child.try_wait().expect("its status").is_none() {
             assert!(begun.elapsed() < Duration::from_secs(10), "it lives on");

@@ -78,6 +78,7 @@ fn an_open_file_that_a_rename_replaced_is_reclaimed_too() {
     drop(replaced);
     let w = w.restart();
     w.store.reopen(&token, SESSION).expect("reopen").close();
+    w.store.remove_unclaimed();
     assert_eq!(w.orphans(), 0);
 }
 
@@ -131,6 +132,22 @@ fn orphans_that_nobody_reclaims_are_removed() {
     w.store.remove_unclaimed();
     assert_eq!(w.orphans(), 1);
     drop(open);
+}
+
+#[test]
+fn an_orphan_that_one_has_reclaimed_and_closed_can_still_be_reclaimed_by_another() {
+    const OTHER: SessionId = SessionId([6; 16]);
+    let w = world();
+    let (open, _, token) = w.orphan("f");
+    let others = w.store.mint(&open, OTHER);
+    drop(open);
+    let w = w.restart();
+    w.store.reopen(&token, SESSION).expect("reopen").close();
+    let open = w.store.reopen(&others, OTHER).expect("reopen");
+    w.store.remove_unclaimed();
+    assert_eq!(w.orphans(), 1);
+    open.close();
+    assert_eq!(w.orphans(), 0);
 }
 
 #[test]

@@ -261,9 +261,8 @@ fn prepare(mount: &Path, root: &Path) -> io::Result<()> {
     durable(mount)
 }
 
-/// How calls may fail whose answer is lost, and those on files and names that are gone. (A
-/// file that is gone is EBADF for those who have it open.)
-const AFTER_POWER_CUT: [i32; 4] = [libc::EIO, libc::ESTALE, libc::EBADF, libc::ENOENT];
+/// How calls may fail whose answer is lost, and those on files and names that are gone.
+const AFTER_POWER_CUT: [i32; 3] = [libc::EIO, libc::ESTALE, libc::ENOENT];
 
 /// Failures that the crash doesn't account for.
 fn unexpected_failures(crash: Crash, witnesses: &[Witness]) -> Vec<String> {

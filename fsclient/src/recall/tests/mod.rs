@@ -416,6 +416,27 @@ async fn a_lease_that_could_not_be_reclaimed_takes_everything_with_it() {
 }
 
 #[tokio::test]
+async fn after_a_crash_of_the_servers_host_nothing_goes_on_before_everything_cached_is_gone() {
+    let world = World::new();
+    world.cache.lock().host_is(BootId([1; 16]));
+    world.getattr(1, 3);
+    world.lookup(2, b"a", 1, 4);
+    fill(&world, 1, 5).await;
+    world.other.block(handle(1));
+    world.cache.lock().host_is(BootId([2; 16]));
+    let (done, mut is_done) = tokio::sync::oneshot::channel();
+    world.engine.0.host_crashed(done);
+    world.other.wait_for(&Told::DropAttrs(handle(1)));
+    world.other.wait_for(&Told::ForgetNames);
+    assert!(is_done.try_recv().is_err(), "pages are still there");
+    world.other.free(&handle(1));
+    is_done.await.expect("done");
+    let told = world.other.told();
+    assert!(told.contains(&Told::DropPages(handle(1), 0, 4096)));
+    assert!(!world.cache.is_unclean(&handle(1)));
+}
+
+#[tokio::test]
 async fn shutting_down_takes_everything_and_then_is_approved() {
     let world = World::new();
     world.getattr(1, 3);

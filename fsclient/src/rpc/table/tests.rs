@@ -111,6 +111,22 @@ fn what_was_never_sent_is_given_up_without_a_trace() {
 }
 
 #[test]
+fn a_change_that_may_have_happened_is_never_stale() {
+    let mut table = Table::default();
+    let mut taken = table.take(change(&[1]), NOW).expect("taken");
+    let id = taken.send.frame.id;
+    table.entries.get_mut(&id).expect("it waits").sent = Some((NOW, 0));
+    assert!(
+        table.give_up(id, Refusal::Stale).is_some(),
+        "to be cancelled"
+    );
+    match taken.outcome.try_recv() {
+        Ok(Outcome::GaveUp { refusal, .. }) => assert_eq!(refusal, Refusal::Lost),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn nothing_is_taken_while_the_server_refuses_the_session() {
     let mut table = Table::default();
     let (waiting, _) = taken(&mut table, &[1]);
