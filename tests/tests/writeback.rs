@@ -1,6 +1,7 @@
 //! Writes that are buffered under a Write lease: fast, seen at once everywhere else, and never lost
 //! in silence.
 
+use leasefs_tests::mapping::Mapping;
 use leasefs_tests::mounted::{Storage, World, WorldOptions, eventually, in_background, within};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -258,6 +259,34 @@ fn bytes_that_come_too_late_never_overwrite_newer_ones_and_can_be_recovered() {
             .client(&["recover", "list"])
             .contains("nothing is kept")
     );
+}
+
+#[test]
+fn a_mapped_page_that_comes_too_late_never_overwrites_newer_bytes_and_can_be_recovered() {
+    let options = WorldOptions::mounts(2).term("3s").with_relays();
+    let world = World::start("late-page", &options);
+    fs::write(world.mount(0).path("f"), b"as it was").expect("a file");
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(world.mount(0).path("f"))
+        .expect("open");
+    file.sync_all().expect("on the disk");
+    let map = Mapping::new(&file, 0, 9, true).expect("a mapping");
+    map.copy_from(0, b"mine");
+    world.relays[0].cut();
+    let theirs = world.mount(1).path("f");
+    let wrote = within("their write", LIMIT, move || {
+        fs::write(theirs, b"theirs, the newer")
+    });
+    wrote.0.expect("their write");
+    world.relays[0].mend();
+    let mut sync = in_background("msync", move || map.sync());
+    let error = sync.done_within(LIMIT).0.expect_err("the page is late");
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert_eq!(read(world.mount(0).path("f")), b"theirs, the newer");
+    let kept = world.mount(0).client(&["recover", "list"]);
+    assert!(kept.contains("f\n"), "{kept}");
 }
 
 #[test]

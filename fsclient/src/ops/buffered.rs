@@ -94,6 +94,22 @@ impl Ops {
         }
     }
 
+    /// A mapped page has come too late: another mount has changed the file since.
+    pub(super) async fn keep_page(&self, ask: &Ask, open: &OpenFile, writing: &Writing) {
+        let request = Request::GetAttr {
+            object: open.object,
+        };
+        let told = self.call(ask, request).await;
+        let attr = told.and_then(|told| super::expect::attr_of(&told.response));
+        let run = Run {
+            offset: writing.offset,
+            data: writing.data.clone(),
+        };
+        let size = attr.map_or(0, |attr| attr.size).max(run.end());
+        let path = self.nodes.path(open.node);
+        self.writeback.keep_page(open.object, path, size, run).await;
+    }
+
     /// Waits until the server has what is buffered of a file.
     ///
     /// # Errors

@@ -231,7 +231,11 @@ impl Ops {
         let scope = ChangeScope::default().pages(open.object, writing.pages());
         let caller = open.caller.clone();
         let data = writing.data.clone();
-        let told = self.change_as(ask, caller, scope, request, data).await?;
+        let told = self.change_as(ask, caller, scope, request, data).await;
+        if writing.writeback && matches!(told, Err(Refusal::Changed)) {
+            self.keep_page(ask, &open, &writing).await;
+        }
+        let told = told?;
         let len = written(&told.response)?;
         self.wrote(&open, &writing, &told);
         u32::try_from(len).map_err(|_| Refusal::Internal)

@@ -121,7 +121,10 @@ impl Inner {
             (reason, file)
         };
         let (path, size) = file.map_or((None, 0), |file| (file.path, file.size));
-        let lost = self.lost(object, path, size, runs, reason);
+        self.keep(self.lost(object, path, size, runs, reason)).await;
+    }
+
+    pub(super) async fn keep(&self, lost: Lost) {
         let folder = self.refuge.folder.clone();
         // What becomes of it is logged there.
         let _ = tokio::task::spawn_blocking(move || folder.keep(&lost)).await;

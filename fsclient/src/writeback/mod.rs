@@ -11,6 +11,7 @@ use crate::recall::Server;
 use crate::recovery::{Folder, Reason};
 use crate::rpc::Rpc;
 use crate::uncommitted::Uncommitted;
+use leasefs_lease::client::Run;
 use leasefs_protocol::{Approval, BootId, Handle, OpenId, Release};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -114,6 +115,13 @@ impl Writeback {
         for told in waits {
             let _ = told.await;
         }
+    }
+
+    /// Keeps bytes of a mapped page in the recovery folder that came too late for a file of this size.
+    pub async fn keep_page(&self, object: Handle, path: Option<PathBuf>, size: u64, page: Run) {
+        let reason = Reason::ChangedElsewhere;
+        let lost = self.0.lost(object, path, size, vec![page], reason);
+        self.0.keep(lost).await;
     }
 
     /// Keeps what could not be brought to the server in the recovery folder. Blocks on the disk.

@@ -14,11 +14,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use worker::Wrong;
 
 /// Workers with a tree of their own, on each mount.
 const TREES: usize = 2;
+/// Within this time what was buffered is at the storage host.
+const SETTLES: Duration = Duration::from_secs(10);
 
 /// How far all have come, and whether to go on.
 #[derive(Debug, Default)]
@@ -137,7 +140,13 @@ impl Load {
             }
         }
         if wrong.is_empty() {
+            // Buffered bytes come within seconds.
+            let until = Instant::now() + SETTLES;
             wrong = check(export, &outcomes);
+            while !wrong.is_empty() && Instant::now() < until {
+                sleep(Duration::from_millis(100));
+                wrong = check(export, &outcomes);
+            }
         }
         wrong
     }
