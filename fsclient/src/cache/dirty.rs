@@ -157,8 +157,9 @@ pub struct Undone {
     pub runs: Vec<Run>,
     /// As the last of them left the file.
     pub base: Version,
-    /// Through which open to write them again.
-    pub writer: Writer,
+    /// Who wrote them, all of whom hear what becomes of them; the last is the one to write them again
+    /// through.
+    pub writers: Vec<Writer>,
     /// Where the file is, as far as it is known.
     pub path: Option<PathBuf>,
     /// Opens that were closed here, and are to be closed at the server when it has the bytes.
@@ -330,7 +331,7 @@ impl State {
             // The newest first: each goes below what is there.
             let runs = undone.runs.into_iter().rev();
             runs.for_each(|run| file.buffer.restore(run));
-            file.written_by(&undone.writer);
+            undone.writers.iter().for_each(|w| file.written_by(w));
             file.closing.extend(undone.closing);
             file.path = file.path.take().or(undone.path);
         });

@@ -23,6 +23,7 @@ pub struct Wrote {
 #[derive(Debug)]
 struct Piece {
     run: Run,
+    writer: Writer,
     /// The number of the change.
     change: u64,
     host: BootId,
@@ -60,6 +61,7 @@ impl Kept {
         self.bytes += wrote.run.data.len();
         self.pieces.push(Piece {
             run: wrote.run,
+            writer: wrote.writer.clone(),
             change,
             host,
         });
@@ -120,13 +122,26 @@ impl Kept {
         let last = self.last.as_ref()?;
         let mut undone = Undone {
             object,
+            writers: writers(&gone, &last.writer),
             runs: gone.into_iter().map(|piece| piece.run).collect(),
             base: last.base,
-            writer: last.writer.clone(),
             path: last.path.clone(),
             closing: Vec::new(),
         };
         undone.closing = self.recount();
         Some(undone)
     }
+}
+
+/// Who wrote these pieces, each once, `last` behind all others: its open still stands.
+fn writers(pieces: &[Piece], last: &Writer) -> Vec<Writer> {
+    let mut writers: Vec<Writer> = Vec::new();
+    for writer in pieces.iter().map(|piece| &piece.writer) {
+        let is_known = |known: &Writer| known.open == writer.open;
+        if writer.open != last.open && !writers.iter().any(is_known) {
+            writers.push(writer.clone());
+        }
+    }
+    writers.push(last.clone());
+    writers
 }

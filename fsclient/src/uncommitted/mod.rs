@@ -33,6 +33,8 @@ struct Changed {
     last: u64,
     /// Commits that have come too late so far.
     losses: u64,
+    /// Of these, those that somebody was told of.
+    known: u64,
     /// What can be done again.
     kept: Kept,
     /// Nobody has it open.
@@ -217,11 +219,11 @@ impl Uncommitted {
         later.unwrap_or(false)
     }
 
-    /// For a new open of the object, which earlier losses don't concern.
+    /// For a new open of the object, which earlier losses don't concern, unless nobody was told of them.
     pub fn told(&self, object: &Handle) -> Told {
         let inner = self.lock();
-        let losses = inner.objects.get(object).map_or(0, |c| c.losses);
-        Told(AtomicU64::new(losses))
+        let known = inner.objects.get(object).map_or(0, |c| c.known);
+        Told(AtomicU64::new(known))
     }
 
     /// To be asked before what is to be committed is flushed.
@@ -253,6 +255,7 @@ impl Uncommitted {
         let done = inner.with(object, |changed| {
             let closes = changed.committed(covered, host);
             let known = told.0.swap(changed.losses, Ordering::Relaxed);
+            changed.known = changed.losses;
             (closes, Committed::of(known != changed.losses))
         });
         done.unwrap_or((Vec::new(), Committed::Durable))

@@ -26,6 +26,16 @@ fn writer(open: u64) -> Writer {
 }
 
 fn wrote(uncommitted: &Uncommitted, offset: u64, data: &'static [u8], host: BootId) -> Noted {
+    wrote_by(7, uncommitted, offset, data, host)
+}
+
+fn wrote_by(
+    open: u64,
+    uncommitted: &Uncommitted,
+    offset: u64,
+    data: &'static [u8],
+    host: BootId,
+) -> Noted {
     let run = Run {
         offset,
         data: Bytes::from_static(data),
@@ -34,7 +44,7 @@ fn wrote(uncommitted: &Uncommitted, offset: u64, data: &'static [u8], host: Boot
         object: object(),
         run,
         version: Version::default(),
-        writer: writer(7),
+        writer: writer(open),
         path: None,
     };
     uncommitted.wrote(wrote, host)
@@ -158,4 +168,31 @@ fn an_open_through_which_bytes_may_have_to_be_written_again_is_closed_after_the_
     let (closes, verdict) = uncommitted.committed(&object(), covered, BEFORE, &open);
     assert_eq!((closes, verdict), (vec![OpenId(7)], Committed::Durable));
     assert!(uncommitted.lock().objects.is_empty());
+}
+
+#[test]
+fn everybody_who_wrote_hears_what_becomes_of_the_bytes_that_come_back() {
+    let uncommitted = Uncommitted::default();
+    uncommitted.host_is(BEFORE);
+    for (place, open) in [(0, 1), (1, 2), (2, 1), (3, 3), (4, 2)] {
+        let noted = wrote_by(open, &uncommitted, place, b"x", BEFORE);
+        assert_eq!(noted, Noted::default());
+    }
+    let undone = uncommitted.host_is(AFTER);
+    let writers: Vec<u64> = undone[0].writers.iter().map(|w| w.open.0).collect();
+    assert_eq!(writers, [1, 3, 2], "the last to write last");
+}
+
+#[test]
+fn a_loss_that_only_a_commit_of_everything_has_met_is_told_to_the_next_open() {
+    let uncommitted = Uncommitted::default();
+    changed(&uncommitted, BEFORE);
+    let covered = uncommitted.commits(uncommitted.life());
+    assert_eq!(uncommitted.all_committed(covered, AFTER).1, Committed::Lost);
+    let opens = [uncommitted.told(&object()), uncommitted.told(&object())];
+    for open in &opens {
+        assert_eq!(commit(&uncommitted, AFTER, open), Committed::Lost);
+    }
+    let later = uncommitted.told(&object());
+    assert_eq!(commit(&uncommitted, AFTER, &later), Committed::Durable);
 }
