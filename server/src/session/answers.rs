@@ -147,9 +147,16 @@ impl<J, S> Answers<J, S> {
 
     /// A session's changes after a crash of the server host: whatever is sent again is lost.
     pub fn after_host_crash() -> Self {
+        Self::default().and_host_crash()
+    }
+
+    /// As [`Answers::after_restart`], where the host has crashed in an earlier life: what is sent
+    /// again and is not among the changes of the lives since is lost.
+    #[must_use]
+    pub fn and_host_crash(self) -> Self {
         Self {
             lost_below: Some(None),
-            ..Self::default()
+            ..self
         }
     }
 

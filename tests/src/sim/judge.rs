@@ -4,6 +4,7 @@
 //! seen must have been current in the store at some moment of the operation that saw it. That is
 //! linearizability, item by item, with the moment of effect as each change's linearization point.
 
+use super::ledger::Ledger;
 use super::model::{DeedId, Item, Nanos};
 use std::collections::BTreeMap;
 
@@ -46,6 +47,8 @@ pub struct Judge {
     pub seen: u64,
     /// What has just changed.
     pub fresh: Vec<(Item, u64)>,
+    /// Writes that may not be in the store, or not on its disk.
+    pub(super) ledger: Ledger,
 }
 
 impl Judge {
@@ -77,6 +80,13 @@ impl Judge {
     /// All items that have ever changed.
     pub fn items(&self) -> Vec<Item> {
         self.history.keys().copied().collect()
+    }
+
+    /// A change that may have taken effect before a crash takes effect again.
+    pub fn happens_again(&mut self, deed: DeedId, item: Option<Item>) {
+        if self.deeds[deed.0 as usize].effects == 0 {
+            self.happens(deed, item);
+        }
     }
 
     /// A change takes effect.

@@ -36,6 +36,8 @@ pub enum Want {
     Pages(Obj, u8, u8),
     /// READ of a direct descriptor.
     Direct(Obj, u8),
+    /// FSYNC, of a process.
+    Sync(Obj, usize),
     /// Anything that changes something.
     Change(DeedId, Deed),
 }

@@ -89,6 +89,8 @@ pub fn run(plan: Plan) -> Result<Stats, Box<Failure>> {
 
 /// How often everything is looked over.
 const AUDIT: Nanos = 100 * MS;
+/// How long an unmount waits for what is to be flushed.
+const LONGEST_UNMOUNT: Nanos = 1_500 * MS;
 /// What an operation may take beyond what it waits for: reconnecting, pauses, other operations.
 const SLACK: Nanos = 4_000 * MS;
 
@@ -184,7 +186,9 @@ impl World {
 
     fn is_busy(&self) -> bool {
         let busy = |c: &Client| c.kernel.processes.iter().any(|p| p.busy_since().is_some());
-        self.clients.iter().any(|c| c.alive && busy(c))
+        self.clients
+            .iter()
+            .any(|c| c.alive && (busy(c) || c.is_dirty()))
     }
 
     fn describe(&self) -> String {
@@ -206,6 +210,7 @@ impl World {
 
     /// All mounts end: nothing is left then.
     fn leave(&mut self) {
+        self.cx.judge.check_nothing_is_held();
         for client in &mut self.clients {
             if client.alive {
                 client.goodbye(&mut self.cx);
@@ -334,12 +339,7 @@ impl World {
                     cx.after(time, Ev::Blow(Blow::Mount(index)));
                 }
             }
-            Blow::Unmount(index, time) => {
-                if self.clients[index].alive {
-                    self.clients[index].goodbye(cx);
-                    cx.after(time, Ev::Blow(Blow::Mount(index)));
-                }
-            }
+            Blow::Unmount(index, time) => self.unmount(index, time),
             Blow::Mount(index) => self.mount_again(index),
             Blow::Crash {
                 down_for,
@@ -352,6 +352,23 @@ impl World {
             }
             Blow::Start { host_crashed } => self.start(host_crashed),
         }
+    }
+
+    /// A mount flushes before it ends, if that can be done in time.
+    fn unmount(&mut self, index: usize, time: Nanos) {
+        let (cx, client) = (&mut self.cx, &mut self.clients[index]);
+        if !client.alive {
+            return;
+        }
+        let since = *client.leaving.get_or_insert(cx.now);
+        if client.is_dirty() && client.frozen.is_none() && cx.now - since < LONGEST_UNMOUNT {
+            client.kernel.winding_down = true;
+            client.hurry_all(cx);
+            cx.after(20 * MS, Ev::Blow(Blow::Unmount(index, time)));
+            return;
+        }
+        client.goodbye(cx);
+        cx.after(time, Ev::Blow(Blow::Mount(index)));
     }
 
     fn mount_again(&mut self, index: usize) {
