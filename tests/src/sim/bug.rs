@@ -35,6 +35,8 @@ pub enum Bug {
     ForgetFlushUnderWay,
     /// The client buffers under any lease.
     BufferShared,
+    /// The client buffers what is written while a change of its own is under way.
+    BufferUnderChange,
     /// The client says what a file is like without what is buffered of it.
     StatUnflushed,
     /// The client asks for a commit before its buffered bytes are at the server.
@@ -68,7 +70,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 29] = [
+    pub const ALL: [Bug; 30] = [
         Bug::ApproveBeforeDrop,
         Bug::ForgetRequester,
         Bug::StaleStamp,
@@ -84,6 +86,7 @@ impl Bug {
         Bug::ApproveBeforeFlush,
         Bug::ForgetFlushUnderWay,
         Bug::BufferShared,
+        Bug::BufferUnderChange,
         Bug::StatUnflushed,
         Bug::SyncUnflushed,
         Bug::ForgetHostCrash,

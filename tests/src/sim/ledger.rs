@@ -29,13 +29,17 @@ struct Held {
     item: Item,
     since: Nanos,
     session: SessionId,
+    /// The store had it, before its host crashed.
+    undone: bool,
 }
 
 /// All that is known of writes.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// By value, which is unique.
+    /// By value, which is unique: those that the store doesn't have.
     held: BTreeMap<u64, Held>,
+    /// Those that their client keeps, since it doesn't know that the store has them.
+    unanswered: BTreeMap<u64, Held>,
     /// What counts, in place of what the store has.
     over: BTreeMap<Item, (u64, SessionId)>,
     /// What the store had, and since when.
@@ -49,6 +53,16 @@ pub struct Ledger {
     acknowledged: BTreeSet<u64>,
     /// What a writer's client still had when it last had the file committed.
     uncommitted: BTreeMap<Writer, Vec<(u64, Nanos)>>,
+}
+
+impl Held {
+    fn writer(self, value: u64) -> Writer {
+        Writer {
+            session: self.session,
+            process: process_of(value),
+            file: self.item.object(),
+        }
+    }
 }
 
 impl Ledger {
@@ -89,7 +103,9 @@ impl Judge {
             item,
             since,
             session,
+            undone: false,
         };
+        self.ledger.unanswered.insert(value, held);
         self.ledger.held.insert(value, held);
         self.effect(now, item, value);
         self.effect(now, Item::Attrs(item.object()), NOT_YET);
@@ -181,6 +197,23 @@ impl Judge {
         items.into_iter().for_each(|item| self.settle(now, item));
     }
 
+    /// A client is told that a write is in the store, and keeps it no longer.
+    pub fn flushed(&mut self, value: u64) {
+        self.ledger.unanswered.remove(&value);
+        let Some(held) = self.ledger.held.remove(&value) else {
+            return;
+        };
+        let item = held.item;
+        if !held.undone {
+            self.accuse(Some(item), || format!("{value} is flushed, but not stored"));
+        }
+        let over = self.ledger.over.get(&item);
+        if over.is_some_and(|(over, _)| *over == value) {
+            self.ledger.over.remove(&item);
+        }
+        self.ledger.lost.insert(value, held.writer(value));
+    }
+
     /// What a crash of the host has left of an item.
     pub fn found(&mut self, now: Nanos, item: Item, value: u64) {
         let before = self.ledger.in_store(item);
@@ -196,7 +229,13 @@ impl Judge {
                 format!("the crash has left {value} of {item:?}, older than what was synced, or never written")
             });
         }
-        if let Some((_, session)) = self.ledger.last.get(&item).copied() {
+        if let Some(held) = self.ledger.unanswered.get(&before).copied() {
+            // Its client has it still, and flushes it again.
+            let undone = true;
+            self.ledger.held.insert(before, Held { undone, ..held });
+            let over = self.ledger.over.entry(item);
+            over.or_insert((before, held.session));
+        } else if let Some((_, session)) = self.ledger.last.get(&item).copied() {
             let process = process_of(before);
             let writer = Writer {
                 session,
@@ -215,6 +254,7 @@ impl Judge {
     /// A value can't be brought in and is kept beside.
     pub fn kept(&mut self, value: u64, writer: Writer) {
         self.ledger.held.remove(&value);
+        self.ledger.unanswered.remove(&value);
         self.ledger.lost.insert(value, writer);
     }
 
@@ -264,6 +304,8 @@ impl Judge {
     /// A client is gone with all that it held.
     pub fn gone(&mut self, session: SessionId) {
         self.ledger.held.retain(|_, held| held.session != session);
+        let unanswered = &mut self.ledger.unanswered;
+        unanswered.retain(|_, held| held.session != session);
         self.ledger.lost.retain(|_, of| of.session != session);
     }
 

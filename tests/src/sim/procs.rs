@@ -110,6 +110,7 @@ impl Kernel {
 
     fn choose(&mut self, cx: &mut Cx, process: usize, store: &Store) -> Kind {
         let file = match cx.rng.below(10) {
+            _ if cx.rng.chance(self.habit.own) => FILES[self.client % FILES.len()],
             0..5 => FILES[0],
             5..7 => FILES[1],
             7 => FILES[2],
@@ -359,6 +360,12 @@ impl Kernel {
                     _ => self.stage(process, Stage::Page),
                 }
             }
+            (Want::Name(dir, name), Told::Name(found, _))
+                if op.locks.is_empty() && self.is_other((dir, name), found) =>
+            {
+                self.forget_name((dir, name));
+                self.look_again(process, dir);
+            }
             (Want::Name(..), Told::Name(found, valid)) => {
                 self.told_name(cx, &asked, found, valid);
                 let at = Self::looks_at(kind)
@@ -385,6 +392,15 @@ impl Kernel {
             (_, _) => self.end(cx, process, false),
         }
         self.go_on(cx, process);
+    }
+
+    /// A name that was only revalidated denotes something else: it is looked up anew, which takes the
+    /// directory's lock.
+    fn look_again(&mut self, process: usize, dir: Obj) {
+        if let Some(op) = &mut self.processes[process].op {
+            op.locks = vec![dir];
+            op.stage = Stage::Lock(0);
+        }
     }
 
     /// Whoever asked has the page in his hand, even if it is dropped again at once.

@@ -215,9 +215,9 @@ impl Store {
             }
         }
         let item = Item::Attrs(deed.touches().first().copied().unwrap_or(DIRS[0]));
-        // What changes nothing may run as often as it likes.
         let idle = matches!(deed, Deed::Rename(..)) && denoted.named == denoted.replaced;
-        match by.again || idle {
+        match by.again {
+            _ if idle => cx.judge.happens_idly(by.id),
             true => cx.judge.happens_again(by.id, Some(item)),
             false => cx.judge.happens(by.id, Some(item)),
         }

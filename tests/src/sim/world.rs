@@ -5,6 +5,7 @@ use super::client::{Client, ClientEv, Make};
 use super::clock::HostClock;
 use super::cx::{Cx, Ev, Line, Stats};
 use super::judge::Violation;
+use super::kernel::Habit;
 use super::model::{Item, MS, Nanos};
 use super::nemesis::{Blow, Weather};
 use super::server::{Server, Settings};
@@ -135,6 +136,7 @@ impl World {
         let count = self.cx.rng.between(2, 4);
         let farthest = [1, 1, 1, 4, 4, 4, 40, 120][self.cx.rng.below(8)] * MS as usize;
         let pace = [100, 400, 1_500][self.cx.rng.below(3)] * MS;
+        let habit = Habit::any(&mut self.cx);
         self.cx
             .net
             .set_slowest([20, 150, 600][self.cx.rng.below(3)] * MS);
@@ -147,6 +149,7 @@ impl World {
                 way: self.cx.rng.between(50_000, farthest) as Nanos,
                 processes: self.cx.rng.between(1, 4),
                 pace,
+                habit,
             };
             let client = self.mount(make);
             self.clients.push(client);
@@ -344,7 +347,11 @@ impl World {
             Blow::Crash {
                 down_for,
                 host_crashed,
-            } => self.crash(down_for, host_crashed),
+                amid,
+            } => match amid {
+                true => self.server.crash_amid(down_for, host_crashed),
+                false => self.crash(down_for, host_crashed),
+            },
             Blow::ShutDown(down_for) => {
                 if self.server.up && !self.server.is_ending() {
                     self.server.shut_down(cx, down_for);
@@ -380,6 +387,7 @@ impl World {
             way: old.way,
             processes: old.kernel.processes.len(),
             pace: old.kernel.pace,
+            habit: old.kernel.habit,
         };
         let apart = old.apart;
         let mut client = self.mount(make);
@@ -415,11 +423,12 @@ impl World {
         }
     }
 
-    /// The longest that leases can stand in the way: a grace and a term, by the slowest clock.
+    /// The longest that leases can stand in the way: a grace, a term and one for who flushes, by the
+    /// slowest clock.
     fn longest(&self) -> Nanos {
         let longest = Duration::from_secs(2);
         let term = lengthened(longest, self.drift_ppm) + Duration::from_millis(200);
-        let slow = lengthened(term * 2, self.drift_ppm);
+        let slow = lengthened(term * 3, self.drift_ppm);
         slow.as_nanos() as Nanos
     }
 

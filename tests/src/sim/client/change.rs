@@ -2,6 +2,7 @@
 
 use super::Client;
 use super::cache::Dropped;
+use super::dirty::Waiter;
 use super::pages::{Then, Wake};
 use super::rpc::{Settled, names_after};
 use super::tasks::Task;
@@ -35,6 +36,7 @@ impl Client {
     pub(super) fn own_change(&mut self, cx: &mut Cx, unique: Unique, id: DeedId, deed: Deed) {
         let changes = covers(deed);
         self.leases.begin_change(&changes);
+        self.dirty.change_begins(&objects(&changes));
         let mut dropped = Dropped::default();
         for change in &changes {
             let object = Obj::of(&change.object);
@@ -96,6 +98,15 @@ impl Client {
         let Some(change) = self.change(unique) else {
             return;
         };
+        if let Some((file, _)) = pages_of(change.deed)
+            && !cx.has(Bug::BufferUnderChange)
+            && self.wait_flushed(cx, file, Waiter::Task(unique))
+        {
+            return;
+        }
+        let Some(change) = self.change(unique) else {
+            return;
+        };
         change.sent = true;
         let what = What::Deed(change.id, change.deed);
         let dropped = change.changes.iter().map(|c| c.object).collect();
@@ -128,6 +139,7 @@ impl Client {
         };
         let (asked, grants) = (change.asked, &reply.grants);
         self.leases.end_change(&change.changes, stamp);
+        self.dirty.change_ends(&objects(&change.changes));
         self.granted(cx, asked, grants);
         for touched in &reply.touched {
             let object = Obj::of(&touched.object);
@@ -190,6 +202,7 @@ impl Client {
             return None;
         };
         self.leases.end_change(&change.changes, stamp);
+        self.dirty.change_ends(&objects(&change.changes));
         self.close_gate(cx, change.gate);
         Some(change.id)
     }
@@ -216,6 +229,10 @@ impl Client {
             Settled::SessionLost => drop(self.end_change(cx, unique, None)),
         }
     }
+}
+
+fn objects(changes: &[ChangeOf]) -> Vec<Obj> {
+    changes.iter().map(|c| Obj::of(&c.object)).collect()
 }
 
 /// What a change covers, as the shipped client says it.

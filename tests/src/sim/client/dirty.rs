@@ -8,14 +8,11 @@ use super::{Client, ClientEv};
 use crate::sim::bug::Bug;
 use crate::sim::cx::Cx;
 use crate::sim::kernel::{Told, Unique};
-use crate::sim::model::{CELL, Deed, DeedId, Item, MS, Nanos, Obj, PAGES, process_of};
+use crate::sim::model::{CELL, Deed, DeedId, Item, MS, Obj, PAGES, process_of};
 use crate::sim::model::{span, version};
 use leasefs_lease::client::{Asked, Buffer, ChangeOf, DropId, DropKind, Run, Span};
 use leasefs_protocol::{BootId, Parts, RecallId, Refusal, Reply};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// How old buffered bytes get before they are sent.
-pub(super) const AGE: Nanos = 300 * MS;
 
 /// Who waits until bytes are at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +60,8 @@ pub(super) struct Dirty {
     /// Whom a loss has to be told: process and file.
     pub failed: BTreeSet<(usize, Obj)>,
     pub alarms: u64,
+    /// Own changes under way.
+    changing: Vec<Obj>,
 }
 
 /// A write of a page.
@@ -128,6 +127,19 @@ pub(super) fn attrs(file: Obj) -> [ChangeOf; 1] {
 }
 
 impl Dirty {
+    /// Own changes of these begin: until they end nothing of them is kept here.
+    pub fn change_begins(&mut self, files: &[Obj]) {
+        self.changing.extend(files);
+    }
+
+    /// They have ended.
+    pub fn change_ends(&mut self, files: &[Obj]) {
+        for file in files {
+            let at = self.changing.iter().position(|known| known == file);
+            at.map(|at| self.changing.swap_remove(at));
+        }
+    }
+
     pub fn contains(&self, file: Obj) -> bool {
         self.files.contains_key(&file)
     }
@@ -167,6 +179,9 @@ impl Client {
     }
 
     fn may_buffer(&self, cx: &Cx, file: Obj) -> bool {
+        if self.dirty.changing.contains(&file) && !cx.has(Bug::BufferUnderChange) {
+            return false;
+        }
         let content = Parts::ATTRS | Parts::DATA;
         let handle = file.handle();
         match cx.has(Bug::BufferShared) {
@@ -265,7 +280,7 @@ impl Client {
         self.dirty.alarms += 1;
         let alarm = self.dirty.alarms;
         self.dirty.files.insert(file, File::new(base, alarm));
-        self.later(cx, AGE, ClientEv::Flusher(file, alarm));
+        self.later(cx, self.kernel.habit.age, ClientEv::Flusher(file, alarm));
     }
 
     /// Waits for all bytes of the file that are here now; `false` if there are none.

@@ -1,6 +1,6 @@
 //! Brings buffered bytes to the server, round by round. As in the shipped client.
 
-use super::dirty::{AGE, Came, File, Flusher, Waiter, attrs};
+use super::dirty::{Came, File, Flusher, Waiter, attrs};
 use super::pages::Wake;
 use super::tasks::Task;
 use super::{Client, ClientEv};
@@ -32,7 +32,7 @@ impl Client {
         let base = known.buffer.base();
         let runs = known.buffer.begin_round(MOST);
         if runs.is_empty() {
-            return self.flusher_waits(cx, file, AGE);
+            return self.flusher_waits(cx, file, self.kernel.habit.age);
         }
         (known.flusher, known.left) = (Flusher::Sends, runs.len());
         for run in runs {
@@ -99,7 +99,7 @@ impl Client {
         for (asked, run, came) in ends {
             self.flushed(cx, file, asked, (run, came));
         }
-        let wait = if again { RETRY } else { AGE };
+        let wait = if again { RETRY } else { self.kernel.habit.age };
         self.flusher_waits(cx, file, wait);
     }
 
@@ -143,6 +143,8 @@ impl Client {
         let (mut grants, mut after) = (Vec::<Grant>::new(), None);
         match came {
             Came::Answered(reply, _) => {
+                let pages = model::Run::of(&run).pages();
+                pages.for_each(|(_, value)| cx.judge.flushed(value));
                 after = attr_after(&reply, file);
                 known.buffer.answered(after.map(|attr| attr.version()));
                 grants = reply.grants;

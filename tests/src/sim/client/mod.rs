@@ -15,7 +15,7 @@ mod uncommitted;
 
 use super::clock::HostClock;
 use super::cx::{Cx, Ev};
-use super::kernel::{Kernel, KernelEv, Told, Unique, Want};
+use super::kernel::{Habit, Kernel, KernelEv, Told, Unique, Want};
 use super::model::{Down, Item, MS, Nanos, Obj, US, session};
 use super::net::{LinkId, Stream};
 use cache::{Cache, Dropped};
@@ -142,6 +142,8 @@ pub struct Make {
     pub processes: usize,
     /// How long they pause at most.
     pub pace: Nanos,
+    /// What they do.
+    pub habit: Habit,
 }
 
 impl Client {
@@ -154,12 +156,13 @@ impl Client {
             way,
             processes,
             pace,
+            habit,
         } = make;
         let client = Self {
             index,
             life,
             clock,
-            kernel: Kernel::new((index, life), clock, processes, pace),
+            kernel: Kernel::new((index, life), clock, processes, (pace, habit)),
             alive: true,
             frozen: None,
             apart: None,

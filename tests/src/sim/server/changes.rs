@@ -238,6 +238,9 @@ impl Server {
         if let Some(Work::Change(change)) = self.works.get_mut(&op) {
             change.stage = stage;
         }
+        if matches!(stage, Stage::Begun | Stage::Ran(_)) {
+            self.may_crash(cx);
+        }
         let wait = cx.short(2 * MS);
         self.later(cx, wait, ServerEv::Work(op));
     }

@@ -4,6 +4,7 @@ use super::journal::Record;
 use super::{Bug, Server, ServerEv, Session};
 use crate::sim::cx::Cx;
 use crate::sim::model::{Down, MS, Nanos, Obj, Welcome};
+use crate::sim::nemesis::Blow;
 use crate::sim::net::{LinkId, Stream};
 use fsserver::session::answers::Answers;
 use leasefs_lease::server::{
@@ -12,7 +13,7 @@ use leasefs_lease::server::{
 use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::control::{ReclaimLease, Standing};
 use fsserver::interrupted::ChangeId;
-use leasefs_protocol::{BootId, Refusal, Response, Seq, SessionId};
+use leasefs_protocol::{BootId, Mode, Refusal, Response, Seq, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -224,11 +225,30 @@ impl Server {
         })
     }
 
+    /// The process ends in the middle of some change.
+    pub fn crash_amid(&mut self, down_for: Nanos, host_crashed: bool) {
+        self.fuse = Some((down_for, host_crashed));
+    }
+
+    pub(super) fn may_crash(&mut self, cx: &mut Cx) {
+        if cx.rng.chance(50)
+            && let Some((down_for, host_crashed)) = self.fuse.take()
+        {
+            let crash = Blow::Crash {
+                down_for,
+                host_crashed,
+                amid: false,
+            };
+            cx.after(0, super::Ev::Blow(crash));
+        }
+    }
+
     /// The process ends here and now.
     pub fn crash(&mut self, cx: &mut Cx) {
         cx.trace(None, || "server: ends".into());
         self.up = false;
         self.ending = None;
+        self.fuse = None;
         self.works.clear();
         self.parked.clear();
         self.armed = None;
@@ -266,7 +286,7 @@ impl Server {
         self.crash(cx);
         cx.after(
             ending.down_for,
-            super::Ev::Blow(crate::sim::nemesis::Blow::Start {
+            super::Ev::Blow(Blow::Start {
                 host_crashed: false,
             }),
         );
@@ -365,7 +385,10 @@ impl Server {
                 format!("server: {session} reclaims {:?}: {result:?}", lease.parts)
             });
             match result {
-                Ok(()) => cx.stats.reclaimed += 1,
+                Ok(()) => {
+                    cx.stats.reclaimed += 1;
+                    cx.stats.write_reclaims += u64::from(lease.mode == Mode::Write);
+                }
                 Err(_) => lost.push(lease.object),
             }
             self.settle(cx);

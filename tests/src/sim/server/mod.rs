@@ -130,6 +130,8 @@ pub struct Server {
     repeats: BTreeSet<ChangeId>,
     /// Changes that wait for interrupted ones.
     parked: Vec<OpId>,
+    /// It crashes in the middle of a change: for how long, and whether with its host.
+    fuse: Option<(Nanos, bool)>,
 }
 
 impl Server {
@@ -159,6 +161,7 @@ impl Server {
             interrupted: Interrupted::new(Vec::new(), Duration::ZERO),
             repeats: BTreeSet::new(),
             parked: Vec::new(),
+            fuse: None,
         }
     }
 
@@ -421,11 +424,12 @@ impl Server {
         let slack = Duration::from_millis(50);
         for open in self.core.recalls() {
             let patience = RECALL_OVERDUE.max(Duration::from_nanos(4 * 3 * farthest));
-            let ends = open.sent + patience + term;
+            // Who flushes is renewed for a further term.
+            let ends = open.sent + patience + self.settings.term + term;
             let ends = ends.max(self.durable.grace_ends()) + slack;
             if ends.has_come(now) {
                 cx.judge.accuse(None, || {
-                    format!("a recall has been open for longer than a term: {open:?}")
+                    format!("a recall has been open for too long: {open:?}")
                 });
             }
         }
