@@ -347,7 +347,7 @@ impl Kernel {
             return;
         };
         op.cached &= cached;
-        let kind = op.kind;
+        let (kind, unlocked) = (op.kind, op.locks.is_empty());
         self.trace(cx, kind, || format!("process {process} is told {told:?}"));
         match (asked.want, told) {
             (Want::Attr(object), Told::Attr(attrs, valid)) => {
@@ -361,7 +361,7 @@ impl Kernel {
                 }
             }
             (Want::Name(dir, name), Told::Name(found, _))
-                if op.locks.is_empty() && self.is_other((dir, name), found) =>
+                if unlocked && self.is_other((dir, name), found) =>
             {
                 self.forget_name((dir, name));
                 self.look_again(process, dir);
