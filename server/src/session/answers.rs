@@ -223,7 +223,9 @@ impl<J, S> Answers<J, S> {
     /// Whether an unknown change may have run before the host crashed.
     fn may_have_run(&self, seq: Seq) -> bool {
         let before = |first: &Option<Seq>| first.is_none_or(|first| seq < first);
-        !self.knows(seq) && self.lost_below.as_ref().is_some_and(before)
+        let state = self.entries.get(&seq).map(|entry| &entry.state);
+        let since = matches!(state, Some(State::Interrupted));
+        !since && !self.knows(seq) && self.lost_below.as_ref().is_some_and(before)
     }
 
     fn take(&mut self, change: &Change, job: J, sink: S) -> Result<Arrival<J, S>, Violation> {
