@@ -6,8 +6,11 @@
 
 use leasefs_tests::sim::{Bug, Plan, Stats, run};
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 500;
 const STEPS: u64 = 10_000;
+/// What all seeds together amount to at least: messages, timers and faults; operations of processes.
+const LEAST_STEPS: u64 = 500_000;
+const LEAST_OPS: u64 = 50_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -42,6 +45,12 @@ fn every_history_of_the_shipped_cores_is_linearizable_and_every_operation_ends()
         }
     }
     println!("{total:#?}");
+    if number("LEASEFS_SIM_SEED")
+        .or(number("LEASEFS_SIM_SEEDS"))
+        .is_none()
+    {
+        assert!(total.steps >= LEAST_STEPS && total.ops >= LEAST_OPS);
+    }
 }
 
 /// Seeds in which a fault has to be found.

@@ -343,7 +343,10 @@ impl Leases {
             }
             Scope::Object { object, parts, .. } => {
                 let known = self.objects.get_key_value(object);
-                known.and_then(|known| of(known, *parts)).into_iter().collect()
+                known
+                    .and_then(|known| of(known, *parts))
+                    .into_iter()
+                    .collect()
             }
         }
     }

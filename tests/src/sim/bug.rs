@@ -54,6 +54,8 @@ pub enum Bug {
     FlushUnchecked,
     /// The server grants Write leases that it has not on record.
     WriteUnlogged,
+    /// The server doesn't note Write leases that are reclaimed.
+    ReclaimUnlogged,
     /// The server lets reads through in grace whatever they may miss.
     ReadInGrace,
     /// The server trusts the record of Write leases, and what was cached, after a crash of its host.
@@ -70,7 +72,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 30] = [
+    pub const ALL: [Bug; 31] = [
         Bug::ApproveBeforeDrop,
         Bug::ForgetRequester,
         Bug::StaleStamp,
@@ -95,6 +97,7 @@ impl Bug {
         Bug::ForgetRefused,
         Bug::FlushUnchecked,
         Bug::WriteUnlogged,
+        Bug::ReclaimUnlogged,
         Bug::ReadInGrace,
         Bug::TrustAfterHostCrash,
         Bug::TrustSecondCrash,

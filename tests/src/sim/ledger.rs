@@ -95,7 +95,9 @@ impl Judge {
         if let Some((before, other)) = over {
             self.ledger.held.remove(&before);
             if other != session {
-                self.accuse(Some(item), || format!("{session} buffers what {other} does"));
+                self.accuse(Some(item), || {
+                    format!("{session} buffers what {other} does")
+                });
             }
         }
         let since = now;
@@ -230,11 +232,12 @@ impl Judge {
             });
         }
         if let Some(held) = self.ledger.unanswered.get(&before).copied() {
-            // Its client has it still, and flushes it again.
-            let undone = true;
-            self.ledger.held.insert(before, Held { undone, ..held });
-            let over = self.ledger.over.entry(item);
-            over.or_insert((before, held.session));
+            // Its client has it still and flushes it again, unless something newer is over it.
+            if !self.ledger.over.contains_key(&item) {
+                let undone = true;
+                self.ledger.held.insert(before, Held { undone, ..held });
+                self.ledger.over.insert(item, (before, held.session));
+            }
         } else if let Some((_, session)) = self.ledger.last.get(&item).copied() {
             let process = process_of(before);
             let writer = Writer {

@@ -36,7 +36,7 @@ impl Client {
     pub(super) fn own_change(&mut self, cx: &mut Cx, unique: Unique, id: DeedId, deed: Deed) {
         let changes = covers(deed);
         self.leases.begin_change(&changes);
-        self.dirty.change_begins(&objects(&changes));
+        self.dirty.change_begins(&settled(deed));
         let mut dropped = Dropped::default();
         for change in &changes {
             let object = Obj::of(&change.object);
@@ -139,7 +139,7 @@ impl Client {
         };
         let (asked, grants) = (change.asked, &reply.grants);
         self.leases.end_change(&change.changes, stamp);
-        self.dirty.change_ends(&objects(&change.changes));
+        self.dirty.change_ends(&settled(change.deed));
         self.granted(cx, asked, grants);
         for touched in &reply.touched {
             let object = Obj::of(&touched.object);
@@ -202,7 +202,7 @@ impl Client {
             return None;
         };
         self.leases.end_change(&change.changes, stamp);
-        self.dirty.change_ends(&objects(&change.changes));
+        self.dirty.change_ends(&settled(change.deed));
         self.close_gate(cx, change.gate);
         Some(change.id)
     }
@@ -231,8 +231,9 @@ impl Client {
     }
 }
 
-fn objects(changes: &[ChangeOf]) -> Vec<Obj> {
-    changes.iter().map(|c| Obj::of(&c.object)).collect()
+/// Files of which nothing may be buffered while it is under way.
+fn settled(deed: Deed) -> Vec<Obj> {
+    pages_of(deed).into_iter().map(|(file, _)| file).collect()
 }
 
 /// What a change covers, as the shipped client says it.
@@ -266,9 +267,7 @@ fn covers(deed: Deed) -> Vec<ChangeOf> {
 
 fn pages_of(deed: Deed) -> Option<(Obj, Span)> {
     match deed {
-        Deed::Write(file, page, _) | Deed::WriteSync(file, page, _) => {
-            Some((file, span(page, 1)))
-        }
+        Deed::Write(file, page, _) | Deed::WriteSync(file, page, _) => Some((file, span(page, 1))),
         Deed::Append(file, _) | Deed::Truncate(file, _) => Some((file, Span::ALL)),
         Deed::Chmod(_)
         | Deed::Flush(..)

@@ -260,9 +260,7 @@ impl Client {
         let process = process_of(value);
         if let Some(known) = self.dirty.files.get_mut(&file) {
             let cell = value.to_le_bytes().to_vec();
-            known
-                .buffer
-                .put(u64::from(page) * CELL, cell.into(), false);
+            known.buffer.put(u64::from(page) * CELL, cell.into(), false);
             known.writers.insert(process);
         }
         let item = Item::Page(file, page);
@@ -274,8 +272,7 @@ impl Client {
     fn becomes_dirty(&mut self, cx: &mut Cx, file: Obj, base: u64) {
         self.leases.begin_change(&attrs(file));
         let mut dropped = Dropped::default();
-        self.cache
-            .drop_parts(file, Parts::ATTRS, &[], &mut dropped);
+        self.cache.drop_parts(file, Parts::ATTRS, &[], &mut dropped);
         self.drop_at_once(cx, &dropped);
         self.dirty.alarms += 1;
         let alarm = self.dirty.alarms;

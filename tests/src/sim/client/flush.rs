@@ -182,8 +182,7 @@ impl Client {
         if known.buffer.is_clean() {
             wake.append(&mut known.this_round);
             self.dirty.files.remove(&file);
-            self.leases
-                .end_change(&attrs(file), Some(Stamp::default()));
+            self.leases.end_change(&attrs(file), Some(Stamp::default()));
         }
         for waiter in wake {
             let wait = cx.short(100 * US);
@@ -223,7 +222,11 @@ impl Client {
             Scope::Everything => self.dirty.objects(),
             Scope::Object { object, parts, .. } if parts.intersects(content) => {
                 let file = Obj::of(object);
-                self.dirty.contains(file).then_some(file).into_iter().collect()
+                self.dirty
+                    .contains(file)
+                    .then_some(file)
+                    .into_iter()
+                    .collect()
             }
             Scope::Object { .. } => Vec::new(),
         }

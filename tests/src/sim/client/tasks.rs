@@ -268,9 +268,7 @@ impl Client {
     pub(super) fn answered(&mut self, cx: &mut Cx, unique: Unique, reply: Reply, payload: Payload) {
         match self.tasks.get(&unique) {
             None
-            | Some(
-                Task::Change(_) | Task::Settles(_) | Task::Store(..) | Task::Flush { .. },
-            ) => {}
+            | Some(Task::Change(_) | Task::Settles(_) | Task::Store(..) | Task::Flush { .. }) => {}
             Some(Task::Sync {
                 process,
                 file,

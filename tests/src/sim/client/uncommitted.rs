@@ -36,12 +36,7 @@ impl Uncommitted {
 
     /// A commit has succeeded in this life of the host. `false`, once for each descriptor, if
     /// something may be gone.
-    pub fn committed(
-        &mut self,
-        (process, file): (usize, Obj),
-        covered: u64,
-        host: BootId,
-    ) -> bool {
+    pub fn committed(&mut self, (process, file): (usize, Obj), covered: u64, host: BootId) -> bool {
         let Some(changed) = self.files.get_mut(&file) else {
             return true;
         };

@@ -11,11 +11,7 @@ use std::time::Duration;
 
 impl Server {
     /// These are to be repeated; others wait for two terms at most.
-    pub(super) fn begin_interrupted(
-        &mut self,
-        cx: &mut Cx,
-        changes: Vec<(ChangeId, Vec<Handle>)>,
-    ) {
+    pub(super) fn begin_interrupted(&mut self, cx: &mut Cx, changes: Vec<(ChangeId, Vec<Handle>)>) {
         self.repeats = changes.iter().map(|(change, _)| *change).collect();
         // The time runs here.
         self.interrupted = Interrupted::new(changes, Duration::from_secs(1 << 30));

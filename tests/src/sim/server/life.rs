@@ -6,14 +6,14 @@ use crate::sim::cx::Cx;
 use crate::sim::model::{Down, MS, Nanos, Obj, Welcome};
 use crate::sim::nemesis::Blow;
 use crate::sim::net::{LinkId, Stream};
+use fsserver::interrupted::ChangeId;
 use fsserver::session::answers::Answers;
 use leasefs_lease::server::{
     Config, Core, Event, Grace, LoggedWrites, Reclaimed, Standing as CoreStanding,
 };
 use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::control::{ReclaimLease, Standing};
-use fsserver::interrupted::ChangeId;
-use leasefs_protocol::{BootId, Mode, Refusal, Response, Seq, SessionId};
+use leasefs_protocol::{BootId, Handle, Mode, Refusal, Response, Seq, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -69,7 +69,9 @@ impl Durable {
     pub(super) fn journalled(&self, session: SessionId) -> Vec<(Seq, Record)> {
         let recorded = self.sessions.get(&session);
         let changes = recorded.into_iter().flat_map(|r| &r.changes);
-        changes.map(|(seq, record)| (*seq, record.clone())).collect()
+        changes
+            .map(|(seq, record)| (*seq, record.clone()))
+            .collect()
     }
 
     pub(super) fn low_water(&mut self, session: SessionId, low: Seq) {
@@ -387,13 +389,23 @@ impl Server {
             match result {
                 Ok(()) => {
                     cx.stats.reclaimed += 1;
-                    cx.stats.write_reclaims += u64::from(lease.mode == Mode::Write);
+                    if lease.mode == Mode::Write {
+                        cx.stats.write_reclaims += 1;
+                        self.log_reclaimed(cx, session, &lease.object);
+                    }
                 }
                 Err(_) => lost.push(lease.object),
             }
             self.settle(cx);
         }
         cx.down(link, Stream::ControlDown, Down::Reclaimed(lost));
+    }
+
+    /// After a crash of the host the record says nothing of it.
+    fn log_reclaimed(&mut self, cx: &Cx, session: SessionId, object: &Handle) {
+        if !cx.has(Bug::ReclaimUnlogged) {
+            self.durable.write_lease(session, Obj::of(object));
+        }
     }
 
     /// A mount ends and says so.
