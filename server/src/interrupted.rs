@@ -65,7 +65,8 @@ impl Interrupted {
         Vec::new()
     }
 
-    fn is_before(&self, own: ChangeId, touches: &[Touch]) -> bool {
+    /// Whether an interrupted change of these objects is left but `own` that nobody has gone past.
+    pub fn is_before(&self, own: ChangeId, touches: &[Touch]) -> bool {
         let changes = lock(&self.changes);
         let mut others = changes.iter().filter(|(change, _)| **change != own);
         others.any(|(_, pending)| !pending.overtaken && pending.meets(touches))

@@ -28,6 +28,9 @@ pub struct RecordedSession {
     pub client: KeyHash,
     /// Whether it may hold leases: then the new life's grace waits for it.
     pub leased: bool,
+    /// Whether the host has crashed in an earlier life of the server, and the session may send
+    /// changes again that ran before that.
+    pub host_crashed: bool,
     /// Changes that had begun, above the session's low-water mark as far as it was noted.
     /// Empty after a host crash.
     pub changes: Vec<(Seq, Recorded)>,
@@ -49,7 +52,8 @@ pub enum Recorded {
 pub enum Writes {
     /// The host has not crashed: exactly these were granted (or some fewer).
     Trusted(Vec<(SessionId, Handle)>),
-    /// The host crashed: any object may have one.
+    /// The host crashed, in this start or in a life whose grace had not ended: any object may have
+    /// one.
     Unknown,
 }
 
@@ -138,6 +142,10 @@ pub trait Records: Send + Sync + 'static {
 
     /// A Write lease isn't held any more, unless it was asked for again since it was found idle.
     fn write_ended(&self, session: SessionId, object: &Handle);
+
+    /// Notes that no lease of an earlier life is alive: the next life need not distrust what is
+    /// journalled of Write leases because the host had crashed before this one.
+    fn grace_ended(&self);
 
     /// Leaves the clean-shutdown mark: no lease is alive any more.
     ///

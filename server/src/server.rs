@@ -91,7 +91,11 @@ impl Server {
             ..Config::default()
         };
         let clock: Clock = boot_time;
-        let (leases, notices) = Leases::new(config, grace(&found), clock);
+        let grace = grace(&found);
+        if grace.is_none() {
+            records.grace_ended();
+        }
+        let (leases, notices) = Leases::new(config, grace, clock);
         let [a, b, c, d, ..] = found.process.0;
         let sessions = Sessions::new(u32::from_le_bytes([a, b, c, d]) >> 2);
         // The grace, and a term for those who have come back in its last moment.
@@ -100,6 +104,7 @@ impl Server {
         for RecordedSession {
             session,
             client,
+            host_crashed,
             changes,
             ..
         } in found.sessions
@@ -110,6 +115,9 @@ impl Server {
             }
             let session = sessions.restore(session, client, Answers::default(), clock());
             repeats.extend(recover(&store, &*records, &session, changes));
+            if host_crashed {
+                session.host_has_crashed();
+            }
         }
         let server = Self {
             latches: Latches::default(),

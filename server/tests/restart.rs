@@ -244,6 +244,36 @@ async fn after_a_host_crash_every_change_sent_again_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_write_lease_reclaimed_after_a_host_crash_is_on_record_for_the_next_life() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"x").expect("a file");
+    let who = Who::enrolled(&house, 1);
+    let server = house.serve().await;
+    let mut a = who.connect(&server).await;
+    let root = a.root();
+    let (object, _) = a.lookup(root, "f").await.expect("there");
+    server.crash();
+    let host_crash = |found: &mut fsserver::records::Found| {
+        found.host_crashed = true;
+        found.writes = fsserver::records::Writes::Unknown;
+    };
+    let server = house.serve_with(TERM, host_crash).await;
+    let mut a = who.connect(&server).await;
+    let claim = Reclaim {
+        leases: vec![ReclaimLease {
+            object,
+            parts: Parts::ATTRS | Parts::DATA,
+            mode: Mode::Write,
+        }],
+        opens: Vec::new(),
+    };
+    assert_eq!(reclaim(&mut a, claim).await, (0, 0));
+    let logged = fsserver::records::Writes::Trusted(vec![(who.session, object)]);
+    assert_eq!(house.records.found().writes, logged);
+    drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_orderly_end_recalls_everything_and_leaves_opens_but_no_grace() {
     let house = House::new();
     std::fs::write(house.path("f"), b"x").expect("a file");

@@ -1,12 +1,16 @@
 //! The simulation of the shipped lease cores, over many seeds; and that it finds what is wrong.
 //!
 //! `LEASEFS_SIM_SEED` runs one seed, `LEASEFS_SIM_STEPS` so many events of it; `LEASEFS_SIM_SEEDS` that
-//! many seeds; `LEASEFS_SIM_TRACE=1` tells all of what went before a failure.
+//! many seeds; `LEASEFS_SIM_TRACE=1` tells all of what went before a failure; `LEASEFS_SIM_BUG` puts a
+//! fault in, by its name.
 
 use leasefs_tests::sim::{Bug, Plan, Stats, run};
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 500;
 const STEPS: u64 = 10_000;
+/// What all seeds together amount to at least: messages, timers and faults; operations of processes.
+const LEAST_STEPS: u64 = 500_000;
+const LEAST_OPS: u64 = 50_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -20,6 +24,12 @@ fn plan(seed: u64, bug: Option<Bug>) -> Plan {
     }
 }
 
+fn bug() -> Option<Bug> {
+    let name = std::env::var("LEASEFS_SIM_BUG").ok()?;
+    let named = |bug: &Bug| format!("{bug:?}") == name;
+    Some(Bug::ALL.into_iter().find(named).expect("a fault's name"))
+}
+
 #[test]
 fn every_history_of_the_shipped_cores_is_linearizable_and_every_operation_ends() {
     let seeds = match number("LEASEFS_SIM_SEED") {
@@ -28,13 +38,19 @@ fn every_history_of_the_shipped_cores_is_linearizable_and_every_operation_ends()
     };
     let mut total = Stats::default();
     for seed in seeds {
-        match run(plan(seed, None)) {
+        match run(plan(seed, bug())) {
             Ok(stats) => total.add(&stats),
             Err(failure) if number("LEASEFS_SIM_TRACE").is_some() => panic!("{failure:#}"),
             Err(failure) => panic!("{failure}"),
         }
     }
     println!("{total:#?}");
+    if number("LEASEFS_SIM_SEED")
+        .or(number("LEASEFS_SIM_SEEDS"))
+        .is_none()
+    {
+        assert!(total.steps >= LEAST_STEPS && total.ops >= LEAST_OPS);
+    }
 }
 
 /// Seeds in which a fault has to be found.

@@ -182,6 +182,9 @@ pub(crate) struct Dirty {
     bound: Option<usize>,
     /// What the server had room for, and when it said so.
     room: Option<(BootTime, u64)>,
+    /// How many own changes of a file's bytes are under way: a write that is buffered meanwhile
+    /// could be read after one of them that came behind it.
+    changing: HashMap<Handle, u32>,
 }
 
 /// What a buffered write changes besides the bytes.
@@ -200,6 +203,21 @@ const MEASURED: usize = 1 << 20;
 const MAX_END: u64 = 1 << 40;
 
 impl Dirty {
+    /// Until it ends nothing is buffered of the file.
+    pub fn change_begins(&mut self, object: Handle) {
+        *self.changing.entry(object).or_default() += 1;
+    }
+
+    /// It has ended.
+    pub fn change_ends(&mut self, object: &Handle) {
+        if let Some(count) = self.changing.get_mut(object) {
+            *count -= 1;
+            if *count == 0 {
+                self.changing.remove(object);
+            }
+        }
+    }
+
     /// How many bytes are held.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -289,7 +307,8 @@ impl State {
         };
         let offset = store.offset.unwrap_or(size);
         let end = offset.saturating_add(store.data.len() as u64);
-        if !self.leases.may_buffer(&object) || end > MAX_END {
+        let changing = self.dirty.changing.contains_key(&object);
+        if changing || !self.leases.may_buffer(&object) || end > MAX_END {
             return Stored::Through;
         }
         let len = store.data.len();

@@ -253,6 +253,10 @@ impl State {
     /// Gives back leases whose objects nobody caches anything of.
     pub fn release_idle(&mut self) -> Vec<Release> {
         let idle = std::mem::take(&mut self.idle);
+        // The lease of a dirty file keeps others from what they would not see.
+        let dirty = |object: &Handle| self.dirty.contains(object);
+        let (dirty, idle): (Vec<Handle>, Vec<Handle>) = idle.into_iter().partition(dirty);
+        self.idle = dirty;
         let unused = idle
             .into_iter()
             .filter(|object| !self.pages.may_hold(object) && !self.content.holds(object));

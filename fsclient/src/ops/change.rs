@@ -40,6 +40,13 @@ impl Ops {
         payload: Bytes,
     ) -> Result<Told, Refusal> {
         let own = ask.unless_left(self.engine.own_change(scope)).await?;
+        // What was buffered while it waited for the flush before it.
+        if let Some(file) = own.rewrites()
+            && let Err(refusal) = self.settle(ask, &file).await
+        {
+            own.never_sent();
+            return Err(refusal);
+        }
         let (dropped, asked) = (own.dropped(), own.asked());
         let touches: Vec<Handle> = dropped.iter().chain(behind).copied().collect();
         let (objects, content) = (dropped.clone(), own.content());

@@ -67,6 +67,14 @@ impl ChangeScope {
         self.pages.map(|(file, _)| file)
     }
 
+    /// The file whose bytes it changes at the server, but for mapped pages: what is buffered of it
+    /// must be there before, and nothing be buffered until the answer.
+    fn rewrites(&self) -> Option<Handle> {
+        let (file, pages) = self.pages?;
+        let at_server = !self.changes.is_empty() && !matches!(pages, PageChange::WriteBack(_));
+        at_server.then_some(file)
+    }
+
     /// The objects covered.
     pub fn objects(&self) -> Vec<Handle> {
         self.changes.iter().map(|change| change.object).collect()
@@ -149,6 +157,9 @@ impl Inner {
             if let Some(file) = scope.content() {
                 state.begin_content(file);
             }
+            if let Some(file) = scope.rewrites() {
+                state.dirty.change_begins(file);
+            }
             (state.begin_change(&scope.changes), state.leases.ask())
         };
         let change = OwnChange {
@@ -181,6 +192,11 @@ impl OwnChange {
     /// The file whose bytes it changes.
     pub fn content(&self) -> Option<Handle> {
         self.scope.content()
+    }
+
+    /// The file of which nothing may be buffered when the change is sent.
+    pub fn rewrites(&self) -> Option<Handle> {
+        self.scope.rewrites()
     }
 
     /// To be shown to [`crate::cache::Cache::learn`] with the change's reply, after
@@ -237,6 +253,9 @@ impl OwnChange {
             if let Some(file) = self.scope.content() {
                 state.end_content(&file);
             }
+            if let Some(file) = self.scope.rewrites() {
+                state.dirty.change_ends(&file);
+            }
             self.ended = true;
             self.gate.close(&mut state.pages, &mut outcome);
             if let (Err(_), AtGate::WriteBack(file, _)) = (&reply.result, self.gate) {
@@ -262,6 +281,9 @@ impl OwnChange {
         self.inner.with(|state, out| {
             if let Some((file, _)) = &self.scope.pages {
                 state.end_content(file);
+            }
+            if let Some(file) = self.scope.rewrites() {
+                state.dirty.change_ends(&file);
             }
             state.leases.end_change(changes, stamp);
             if let (true, AtGate::After(_), Some((file, _))) = (unknown, gate, self.scope.pages) {

@@ -26,6 +26,15 @@ pub struct ChangeOf {
     pub names: Vec<RawName>,
 }
 
+/// A recall that is not approved.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Open {
+    recall: Recall,
+    /// What it takes back of Write leases: until the approval nobody else sees it, and there may be
+    /// bytes on their way to the server.
+    yields: Vec<(Handle, Parts)>,
+}
+
 /// All leases of a session.
 ///
 /// A lease is *held* from the grant on, if no newer recall of the part has been acted on. What a
@@ -47,7 +56,7 @@ pub struct Leases {
     /// What older stamps say of any object is outdated.
     floor: Stamp,
     /// Recalls that are not approved.
-    open: BTreeMap<RecallId, Recall>,
+    open: BTreeMap<RecallId, Open>,
     /// Open recalls of everything.
     everything: u32,
     asked: u64,
@@ -154,7 +163,11 @@ impl Leases {
         if self.open.contains_key(&recall.id) {
             return false;
         }
-        self.open.insert(recall.id, recall.clone());
+        let open = Open {
+            recall: recall.clone(),
+            yields: self.yields(&recall.scope),
+        };
+        self.open.insert(recall.id, open);
         match &recall.scope {
             Scope::Everything => self.recall_everything(recall.stamp),
             Scope::Object {
@@ -176,10 +189,10 @@ impl Leases {
 
     /// The recall is approved (or void): what comes stamped behind it is cacheable again.
     pub fn approved(&mut self, id: RecallId) {
-        let Some(recall) = self.open.remove(&id) else {
+        let Some(open) = self.open.remove(&id) else {
             return;
         };
-        match &recall.scope {
+        match &open.recall.scope {
             Scope::Everything => {
                 self.everything = self.everything.saturating_sub(1);
                 self.keep(|object| object.yielding = false);
@@ -200,7 +213,7 @@ impl Leases {
 
     /// Recalls that are not approved, oldest number first.
     pub fn open_recalls(&self) -> impl Iterator<Item = &Recall> {
-        self.open.values()
+        self.open.values().map(|open| &open.recall)
     }
 
     /// An own change is about to be sent: nothing of what it changes is cacheable before
@@ -275,12 +288,18 @@ impl Leases {
     }
 
     /// The server is another process: stamps begin anew. What is held stays until it expires or
-    /// can't be reclaimed; its recalls are void.
+    /// can't be reclaimed; its recalls are void. A Write lease whose recall was not approved is held
+    /// still: the server must keep everybody else waiting until the bytes under it have come.
     pub fn restarted(&mut self) {
         self.asked += 1;
         self.floor = Stamp::default();
+        let open = self.open.values().flat_map(|open| open.yields.clone());
+        let yields: Vec<(Handle, Parts)> = open.collect();
         self.void_recalls();
         self.keep(Object::reset_stamps);
+        for (object, parts) in yields {
+            self.hold_on(object, parts);
+        }
     }
 
     /// All leases are gone; replies under way are not cached.
@@ -309,6 +328,34 @@ impl Leases {
         };
         let all = self.objects.iter().flat_map(of_object);
         all.filter(|lease| !lease.parts.is_empty())
+    }
+
+    /// What a recall of this takes back of Write leases.
+    fn yields(&self, scope: &Scope) -> Vec<(Handle, Parts)> {
+        let of = |(handle, object): (&Handle, &Object), parts: Parts| {
+            let yields = object.write & parts;
+            (!yields.is_empty()).then_some((*handle, yields))
+        };
+        match scope {
+            Scope::Everything => {
+                let all = self.objects.iter();
+                all.filter_map(|known| of(known, Parts::ALL)).collect()
+            }
+            Scope::Object { object, parts, .. } => {
+                let known = self.objects.get_key_value(object);
+                known
+                    .and_then(|known| of(known, *parts))
+                    .into_iter()
+                    .collect()
+            }
+        }
+    }
+
+    fn hold_on(&mut self, object: Handle, parts: Parts) {
+        let object = self.objects.entry(object).or_default();
+        self.held += usize::from(object.held.is_empty());
+        object.held |= parts;
+        object.write |= parts;
     }
 
     fn recall_everything(&mut self, stamp: Stamp) {

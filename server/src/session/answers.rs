@@ -147,9 +147,16 @@ impl<J, S> Answers<J, S> {
 
     /// A session's changes after a crash of the server host: whatever is sent again is lost.
     pub fn after_host_crash() -> Self {
+        Self::default().and_host_crash()
+    }
+
+    /// As [`Answers::after_restart`], where the host has crashed in an earlier life: what is sent
+    /// again and is not among the changes of the lives since is lost.
+    #[must_use]
+    pub fn and_host_crash(self) -> Self {
         Self {
             lost_below: Some(None),
-            ..Self::default()
+            ..self
         }
     }
 
@@ -216,7 +223,9 @@ impl<J, S> Answers<J, S> {
     /// Whether an unknown change may have run before the host crashed.
     fn may_have_run(&self, seq: Seq) -> bool {
         let before = |first: &Option<Seq>| first.is_none_or(|first| seq < first);
-        !self.knows(seq) && self.lost_below.as_ref().is_some_and(before)
+        let state = self.entries.get(&seq).map(|entry| &entry.state);
+        let since = matches!(state, Some(State::Interrupted));
+        !since && !self.knows(seq) && self.lost_below.as_ref().is_some_and(before)
     }
 
     fn take(&mut self, change: &Change, job: J, sink: S) -> Result<Arrival<J, S>, Violation> {

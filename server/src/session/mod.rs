@@ -113,6 +113,12 @@ impl Session {
         sync::lock(&self.state).changes = Answers::after_restart(changes);
     }
 
+    /// The host has crashed in an earlier life: what is sent again and not known is lost.
+    pub fn host_has_crashed(&self) {
+        let mut state = sync::lock(&self.state);
+        state.changes = std::mem::take(&mut state.changes).and_host_crash();
+    }
+
     /// Makes `link` the session's connection; returns the one it replaces.
     #[must_use = "a replaced connection must be closed"]
     pub fn connect(&self, link: Arc<Link>, mount: String) -> Option<Arc<Link>> {

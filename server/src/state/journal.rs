@@ -45,6 +45,12 @@ enum Record<'a> {
     LeasesEnded { session: SessionId },
     /// The session has ended.
     Forgotten { session: SessionId },
+    /// The host has crashed: leases that nothing is journalled of may be alive.
+    HostCrashed,
+    /// None is any more.
+    GraceEnded,
+    /// The session may send changes again that ran before the host crashed.
+    Crashed { session: SessionId },
 }
 
 /// What is journalled of one session.
@@ -61,6 +67,10 @@ pub struct Journalled {
     pub writes: BTreeSet<Handle>,
     /// Those asked for since [`Journal::idle_writes`] was called last: they may be about to be granted.
     asked: BTreeSet<Handle>,
+    /// It may send changes again that ran before a crash of the host, and are not journalled.
+    pub crashed: bool,
+    /// The first change that has begun since.
+    first: Option<Seq>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +87,8 @@ pub struct Journal {
     log: Log,
     host: BootId,
     sessions: Sessions,
+    /// Leases of before a crash of the host may be alive.
+    host_crashed: bool,
 }
 
 impl Journal {
@@ -87,9 +99,12 @@ impl Journal {
         let (log, records) = Log::open(path)?;
         let mut sessions = Sessions::new();
         let mut found_host = None;
+        let mut host_crashed = false;
         for record in &records {
             match codec::decode::<Record<'_>>(record) {
                 Ok(Record::Host(id)) => found_host = Some(id),
+                Ok(Record::HostCrashed) => host_crashed = true,
+                Ok(Record::GraceEnded) => host_crashed = false,
                 Ok(record) => replay(&mut sessions, record),
                 Err(error) => tracing::warn!(%error, "a journalled record can't be read"),
             }
@@ -107,9 +122,30 @@ impl Journal {
             log,
             host,
             sessions,
+            host_crashed: !trusted || (host_crashed && !believed),
         };
         journal.rewrite()?;
         Ok((journal, found))
+    }
+
+    /// Whether leases may be alive that were granted before a crash of the host: in this life of
+    /// the server, or in one that had not seen the end of its grace.
+    pub fn host_crashed(&self) -> bool {
+        self.host_crashed
+    }
+
+    /// No lease of an earlier life is alive.
+    pub fn grace_ended(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.host_crashed) {
+            return Ok(());
+        }
+        self.note(&Record::GraceEnded)
+    }
+
+    /// Notes that a session may send changes again that ran before the host crashed.
+    pub fn crashed(&mut self, session: SessionId) -> io::Result<()> {
+        self.sessions.entry(session).or_default().crashed = true;
+        self.note(&Record::Crashed { session })
     }
 
     /// Notes what a change is about to do.
@@ -236,7 +272,9 @@ impl Journal {
         let header = Record::Host(self.host);
         let of_sessions = self.sessions.iter();
         let records = of_sessions.flat_map(|(session, journalled)| journalled.records(*session));
+        let crashed = self.host_crashed.then_some(Record::HostCrashed);
         let records: Vec<Vec<u8>> = std::iter::once(header)
+            .chain(crashed)
             .chain(records)
             .map(|record| encode(&record))
             .collect::<io::Result<_>>()?;
@@ -259,6 +297,7 @@ impl Journalled {
     }
 
     fn begins(&mut self, seq: Seq, intent: Intent) {
+        self.first = Some(self.first.map_or(seq, |first| first.min(seq)));
         self.changes.insert(seq, State::Begun(intent));
     }
 
@@ -289,6 +328,8 @@ impl Journalled {
     fn raise(&mut self, low: Seq) {
         if low > self.low {
             self.low = low;
+            // What came before the first that began since the crash is asked for no more.
+            self.crashed &= self.first.is_none_or(|first| first > low);
             self.changes = self.changes.split_off(&low);
             self.answered = self.answered.split_off(&low);
             self.lost = self.lost.split_off(&low);
@@ -316,7 +357,8 @@ impl Journalled {
             session,
             object: *object,
         });
-        changes.chain(lost).chain(writes)
+        let crashed = self.crashed.then_some(Record::Crashed { session });
+        crashed.into_iter().chain(changes).chain(lost).chain(writes)
     }
 }
 
@@ -327,7 +369,8 @@ fn encode(record: &Record<'_>) -> io::Result<Vec<u8>> {
 
 fn replay(sessions: &mut Sessions, record: Record<'_>) {
     match record {
-        Record::Host(_) => {}
+        Record::Host(_) | Record::HostCrashed | Record::GraceEnded => {}
+        Record::Crashed { session } => sessions.entry(session).or_default().crashed = true,
         Record::Begins {
             session,
             seq,

@@ -77,16 +77,25 @@ impl State {
         let path = dir.file("sessions");
         let sessions = SessionRecord::open(&path).map_err(StateError::file(&path))?;
         let path = dir.file("journal");
-        let (journal, journalled) =
+        let (mut journal, journalled) =
             Journal::open(&path, host, clean).map_err(StateError::file(&path))?;
+        let host_crashed = journalled.is_none();
+        if host_crashed {
+            for (session, _) in sessions.all() {
+                journal.crashed(session).map_err(StateError::file(&path))?;
+            }
+        }
         let found = Found {
             process: BootId(files::random()?),
             host,
             max_term: life.max_term(),
             max_drift_ppm: life.max_drift_ppm(),
             clean,
-            host_crashed: journalled.is_none(),
-            writes: writes(journalled.as_ref()),
+            host_crashed,
+            writes: match journal.host_crashed() {
+                true => Writes::Unknown,
+                false => writes(journalled.as_ref()),
+            },
             sessions: recorded(&sessions, journalled.unwrap_or_default(), clean),
         };
         let state = Self {
@@ -162,6 +171,7 @@ fn recorded(
                 session,
                 client: on_record.client,
                 leased: on_record.leased && !clean,
+                host_crashed: journalled.crashed,
                 changes: journalled.into_changes(),
             }
         })
@@ -248,6 +258,10 @@ impl Records for State {
 
     fn write_ended(&self, session: SessionId, object: &Handle) {
         lock(&self.journal).write_ended(session, object);
+    }
+
+    fn grace_ended(&self) {
+        noted("the end of the grace", lock(&self.journal).grace_ended());
     }
 
     fn end_life(&self) -> io::Result<()> {

@@ -72,6 +72,7 @@ fn after_a_crash_of_the_process_the_next_life_finds_everything() {
         session: A,
         client: KEY,
         leased: true,
+        host_crashed: false,
         changes: vec![(Seq(1), Recorded::Intent(intent()))],
     };
     assert_eq!(found.sessions, [expected]);

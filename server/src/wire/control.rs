@@ -6,9 +6,9 @@ use crate::server::Server;
 use crate::service::changes;
 use crate::session::{Cancelled, Link, Session, close, refused};
 use leasefs_lease::server::Reclaimed;
-use leasefs_protocol::control::{Reclaim, ToClient, ToServer};
+use leasefs_protocol::control::{Reclaim, ReclaimLease, ToClient, ToServer};
 use leasefs_protocol::limits::MAX_BATCH;
-use leasefs_protocol::{Approval, Handle, OpenId, Refusal, Seq};
+use leasefs_protocol::{Approval, Handle, Mode, OpenId, Refusal, Seq};
 use leasefs_transport::{CloseCode, FrameReader, OutFrame, Outbox};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -195,6 +195,19 @@ impl Control {
     }
 }
 
+/// Whether a lease that was claimed back is on record as it must be: a crash of the host has left
+/// nothing there of Write leases.
+fn is_logged(server: &Server, session: &Session, claim: &ReclaimLease) -> bool {
+    if claim.mode == Mode::Read {
+        return true;
+    }
+    let logged = server.records.write_lease(session.id, claim.object);
+    if let Err(error) = &logged {
+        tracing::error!(%error, "a write lease can't be journalled");
+    }
+    logged.is_ok()
+}
+
 /// Takes over what a client had from the server's earlier life, or still has.
 fn take_back(server: &Server, session: &Session, reclaim: Reclaim) -> ToClient {
     let mut lost_opens = Vec::new();
@@ -216,7 +229,8 @@ fn take_back(server: &Server, session: &Session, reclaim: Reclaim) -> ToClient {
             mode: asked.mode,
         };
         let known = server.store.check(&asked.object).is_ok();
-        if !known || server.leases.reclaim(session.id, lease).is_err() {
+        let stands = || server.leases.reclaim(session.id, lease).is_ok();
+        if !known || !stands() || !is_logged(server, session, &asked) {
             lost_leases.push(asked.object);
         }
     }

@@ -25,6 +25,8 @@ pub async fn notices(server: Arc<Server>, mut notices: mpsc::UnboundedReceiver<N
             Notice::GraceEnded => {
                 tracing::info!("the grace after the restart has ended");
                 give_up_absent(&server);
+                let task_server = Arc::clone(&server);
+                server.spawn_io(async move { task_server.records.grace_ended() });
             }
         }
     }

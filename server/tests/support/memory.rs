@@ -73,6 +73,7 @@ impl Memory {
                 session: *session,
                 client: *client,
                 leased: *leased,
+                host_crashed: false,
                 changes: changes.into_iter().collect(),
             }
         };
@@ -175,6 +176,8 @@ impl Records for Memory {
     }
 
     fn write_ended(&self, _: SessionId, _: &Handle) {}
+
+    fn grace_ended(&self) {}
 
     fn end_life(&self) -> io::Result<()> {
         self.state().clean = true;

@@ -29,11 +29,50 @@ pub enum Bug {
     KeepNames,
     /// The client doesn't approve recalls at all.
     NeverApprove,
+    /// The client approves a recall of a file whose buffered bytes it has.
+    ApproveBeforeFlush,
+    /// The client approves a recall although what it has sent of a file is unanswered.
+    ForgetFlushUnderWay,
+    /// The client buffers under any lease.
+    BufferShared,
+    /// The client buffers what is written while a change of its own is under way.
+    BufferUnderChange,
+    /// The client says what a file is like without what is buffered of it.
+    StatUnflushed,
+    /// The client asks for a commit before its buffered bytes are at the server.
+    SyncUnflushed,
+    /// The client doesn't look whether the server's host has crashed since it wrote.
+    ForgetHostCrash,
+    /// The client goes on believing what it has cached under a Write lease when the server's host has
+    /// crashed.
+    KeepAfterHostCrash,
+    /// The client gives back leases of files whose buffered bytes it has.
+    ReleaseDirty,
+    /// The client forgets bytes that the server refuses.
+    ForgetRefused,
+    /// The server takes buffered bytes whatever has happened to their file.
+    FlushUnchecked,
+    /// The server grants Write leases that it has not on record.
+    WriteUnlogged,
+    /// The server doesn't note Write leases that are reclaimed.
+    ReclaimUnlogged,
+    /// The server lets reads through in grace whatever they may miss.
+    ReadInGrace,
+    /// The server trusts the record of Write leases, and what was cached, after a crash of its host.
+    TrustAfterHostCrash,
+    /// The server forgets with its next crash that its host has crashed.
+    TrustSecondCrash,
+    /// The server runs what is sent again after a crash of its host.
+    RunAfterHostCrash,
+    /// The server doesn't journal what a change is about to do.
+    ForgetIntents,
+    /// The server lets others change what an interrupted change is about to change again.
+    PassInterrupted,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 12] = [
+    pub const ALL: [Bug; 31] = [
         Bug::ApproveBeforeDrop,
         Bug::ForgetRequester,
         Bug::StaleStamp,
@@ -46,5 +85,24 @@ impl Bug {
         Bug::WholeTermTimeout,
         Bug::KeepNames,
         Bug::NeverApprove,
+        Bug::ApproveBeforeFlush,
+        Bug::ForgetFlushUnderWay,
+        Bug::BufferShared,
+        Bug::BufferUnderChange,
+        Bug::StatUnflushed,
+        Bug::SyncUnflushed,
+        Bug::ForgetHostCrash,
+        Bug::KeepAfterHostCrash,
+        Bug::ReleaseDirty,
+        Bug::ForgetRefused,
+        Bug::FlushUnchecked,
+        Bug::WriteUnlogged,
+        Bug::ReclaimUnlogged,
+        Bug::ReadInGrace,
+        Bug::TrustAfterHostCrash,
+        Bug::TrustSecondCrash,
+        Bug::RunAfterHostCrash,
+        Bug::ForgetIntents,
+        Bug::PassInterrupted,
     ];
 }

@@ -97,6 +97,20 @@ pub struct Stats {
     pub blocked_drops: u64,
     /// Changes whose names denoted something else when their turn came.
     pub requeued: u64,
+    /// Writes that were answered from a buffer.
+    pub buffered: u64,
+    /// Requests that flush.
+    pub flushes: u64,
+    /// Of those: refused because the file has changed elsewhere.
+    pub late: u64,
+    /// Write leases reclaimed.
+    pub write_reclaims: u64,
+    /// Syncs that succeeded.
+    pub syncs: u64,
+    /// Syncs that told of a loss.
+    pub sync_failures: u64,
+    /// Changes that ran although they may have happened before a crash.
+    pub repeated: u64,
 }
 
 impl Stats {
@@ -115,6 +129,13 @@ impl Stats {
         self.blows += other.blows;
         self.blocked_drops += other.blocked_drops;
         self.requeued += other.requeued;
+        self.buffered += other.buffered;
+        self.flushes += other.flushes;
+        self.late += other.late;
+        self.write_reclaims += other.write_reclaims;
+        self.syncs += other.syncs;
+        self.sync_failures += other.sync_failures;
+        self.repeated += other.repeated;
     }
 }
 

@@ -4,6 +4,7 @@
 //! seen must have been current in the store at some moment of the operation that saw it. That is
 //! linearizability, item by item, with the moment of effect as each change's linearization point.
 
+use super::ledger::Ledger;
 use super::model::{DeedId, Item, Nanos};
 use std::collections::BTreeMap;
 
@@ -20,6 +21,8 @@ pub struct Violation {
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     effects: u32,
+    /// It was found that there was nothing to do.
+    idle: bool,
     /// Somebody was told that it never happens.
     never: bool,
 }
@@ -46,6 +49,8 @@ pub struct Judge {
     pub seen: u64,
     /// What has just changed.
     pub fresh: Vec<(Item, u64)>,
+    /// Writes that may not be in the store, or not on its disk.
+    pub(super) ledger: Ledger,
 }
 
 impl Judge {
@@ -79,6 +84,18 @@ impl Judge {
         self.history.keys().copied().collect()
     }
 
+    /// A change runs and finds nothing to do.
+    pub fn happens_idly(&mut self, deed: DeedId) {
+        self.deeds[deed.0 as usize].idle = true;
+    }
+
+    /// A change that may have taken effect before a crash takes effect again.
+    pub fn happens_again(&mut self, deed: DeedId, item: Option<Item>) {
+        if self.deeds[deed.0 as usize].effects == 0 {
+            self.happens(deed, item);
+        }
+    }
+
     /// A change takes effect.
     pub fn happens(&mut self, deed: DeedId, item: Option<Item>) {
         let known = &mut self.deeds[deed.0 as usize];
@@ -97,9 +114,9 @@ impl Judge {
     pub fn ended(&mut self, deed: DeedId, end: End, item: Option<Item>) {
         let known = &mut self.deeds[deed.0 as usize];
         known.never |= end == End::Not;
-        let effects = known.effects;
+        let (effects, idle) = (known.effects, known.idle);
         let wrong = match end {
-            End::Done => effects != 1,
+            End::Done => effects != 1 && !(idle && effects == 0),
             End::Not => effects != 0,
             End::Unknown => false,
         };

@@ -36,6 +36,8 @@ pub enum Want {
     Pages(Obj, u8, u8),
     /// READ of a direct descriptor.
     Direct(Obj, u8),
+    /// FSYNC, of a process.
+    Sync(Obj, usize),
     /// Anything that changes something.
     Change(DeedId, Deed),
 }
@@ -128,6 +130,28 @@ pub(super) struct Asked {
     pub since: Nanos,
 }
 
+/// What the processes of a run do.
+#[derive(Clone, Copy, Debug)]
+pub struct Habit {
+    /// Chance that a file is the host's own, percent.
+    pub own: usize,
+    /// How old buffered bytes get before they are sent.
+    pub age: Nanos,
+    /// How long the kernel keeps everything at most.
+    pub memory: Nanos,
+}
+
+impl Habit {
+    /// The habit of a run.
+    pub fn any(cx: &mut Cx) -> Self {
+        Self {
+            own: [0, 50, 90][cx.rng.below(3)],
+            age: [50, 300, 1_000][cx.rng.below(3)] * MS,
+            memory: [100, 1_000][cx.rng.below(2)] * MS,
+        }
+    }
+}
+
 /// The kernel and its processes.
 pub struct Kernel {
     pub(super) client: usize,
@@ -147,6 +171,8 @@ pub struct Kernel {
     pub winding_down: bool,
     /// How long processes pause at most.
     pub pace: Nanos,
+    /// What they do.
+    pub habit: Habit,
 }
 
 impl Kernel {
@@ -155,7 +181,7 @@ impl Kernel {
         (client, life): (usize, u64),
         clock: HostClock,
         processes: usize,
-        pace: Nanos,
+        (pace, habit): (Nanos, Habit),
     ) -> Self {
         Self {
             client,
@@ -172,6 +198,7 @@ impl Kernel {
             mapped_may_be_stale: false,
             winding_down: false,
             pace,
+            habit,
         }
     }
 
@@ -217,6 +244,17 @@ impl Kernel {
         };
         let valid = dentry.epoch == self.epoch && self.clock.at(cx.now) < dentry.until;
         (valid.then_some(dentry.target), true)
+    }
+
+    /// Whether a name denotes something else than the kernel's dentry says.
+    pub(super) fn is_other(&self, at: (Obj, u8), found: Option<Obj>) -> bool {
+        let dentry = self.dentries.get(&at);
+        dentry.is_some_and(|dentry| Some(dentry.target) != found)
+    }
+
+    /// Drops a dentry.
+    pub(super) fn forget_name(&mut self, at: (Obj, u8)) {
+        self.dentries.remove(&at);
     }
 
     /// Until when something is believed that is told for `valid` now.
@@ -386,7 +424,7 @@ impl Kernel {
     }
 
     fn shrink(&mut self, cx: &mut Cx) {
-        let wait = (100 + cx.rng.below(1_000) as u64) * MS;
+        let wait = self.habit.memory / 10 + cx.rng.below(self.habit.memory as usize) as u64;
         self.later(cx, wait, KernelEv::Shrink);
         let count = self.inodes.len();
         let victim = self.inodes.keys().copied().nth(cx.rng.below(count.max(1)));

@@ -28,6 +28,7 @@ mod clock;
 mod cx;
 pub mod judge;
 mod kernel;
+mod ledger;
 pub mod model;
 mod nemesis;
 mod net;

@@ -2,10 +2,10 @@
 
 use leasefs_lease::client::Span;
 use leasefs_protocol::control::{ReclaimLease, Standing};
-use leasefs_protocol::request::{Fill, WriteAt, WriteKind};
+use leasefs_protocol::request::{Durability, Fill, WriteAt, WriteKind};
 use leasefs_protocol::{
-    BootId, Change, Handle, Name, OpenId, RawName, Recall, RecallId, Release, Reply, Request,
-    RequestId, Seq, SessionId, SetAttr,
+    Attr, BootId, Change, Handle, Name, OpenId, RawName, Recall, RecallId, Release, Reply, Request,
+    RequestId, Seq, SessionId, SetAttr, Timestamp, Version,
 };
 use std::fmt;
 use std::time::Duration;
@@ -24,6 +24,10 @@ pub const PAGES: u8 = 4;
 pub const NAMES: u8 = 4;
 /// A page of the model stands for so many bytes: two of them are dropped in one go.
 const PAGE_BYTES: u64 = 2 << 20;
+/// Bytes that a page takes in a client's write buffer: its value.
+pub const CELL: u64 = 8;
+/// Bytes of every file in a client's write buffer.
+const FILE_BYTES: u64 = PAGES as u64 * CELL;
 
 /// A file or directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +98,66 @@ pub fn name_of(raw: &[u8]) -> u8 {
     raw.first().map_or(0, |byte| byte - b'a')
 }
 
+/// The attributes' value as it goes on the wire: the time of the last change.
+pub fn changed_at(value: u64) -> Timestamp {
+    Timestamp {
+        seconds: value as i64,
+        nanos: 0,
+    }
+}
+
+/// The value of attributes from the wire.
+pub fn value_of(attr: &Attr) -> u64 {
+    attr.ctime.seconds as u64
+}
+
+/// The version of a file with attributes of this value.
+pub fn version(attrs: u64) -> Version {
+    Version {
+        ctime: changed_at(attrs),
+        size: FILE_BYTES,
+    }
+}
+
+/// The process that wrote a value.
+pub fn process_of(value: u64) -> usize {
+    (value >> 32 & 0xff) as usize
+}
+
+/// Pages of a file that are written together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first.
+    pub first: u8,
+    /// How many.
+    pub count: u8,
+    values: [u64; PAGES as usize],
+}
+
+impl Run {
+    /// What a client's write buffer calls a run.
+    pub fn of(run: &leasefs_lease::client::Run) -> Self {
+        let mut values = [0; PAGES as usize];
+        let cells = run.data.chunks_exact(CELL as usize);
+        let count = cells.len() as u8;
+        for (value, cell) in values.iter_mut().zip(cells) {
+            *value = u64::from_le_bytes(cell.try_into().unwrap_or_default());
+        }
+        let first = (run.offset / CELL) as u8;
+        Self {
+            first,
+            count,
+            values,
+        }
+    }
+
+    /// Each page and its value.
+    pub fn pages(self) -> impl Iterator<Item = (u8, u64)> {
+        let values = self.values.into_iter().take(self.count.into());
+        (self.first..).zip(values)
+    }
+}
+
 /// The session numbered `number`.
 pub fn session(number: u32) -> SessionId {
     let mut id = [0; 16];
@@ -112,6 +176,8 @@ pub enum Ask {
     List(Obj, u8),
     /// Pages, as many as given from the first.
     Read(Obj, u8, u8, Fill),
+    /// That a file's pages be durable, for a process.
+    Commit(Obj, usize),
 }
 
 /// A change.
@@ -119,6 +185,10 @@ pub enum Ask {
 pub enum Deed {
     /// Writes a page.
     Write(Obj, u8, u64),
+    /// Writes a page, durable when it is answered.
+    WriteSync(Obj, u8, u64),
+    /// Writes pages that were buffered, of a file that was of this version.
+    Flush(Obj, Run, Version),
     /// Writes the last page, wherever the server finds it.
     Append(Obj, u64),
     /// Changes all pages.
@@ -145,7 +215,8 @@ impl Ask {
             Self::GetAttr(object)
             | Self::Lookup(object, _)
             | Self::List(object, _)
-            | Self::Read(object, ..) => object,
+            | Self::Read(object, ..)
+            | Self::Commit(object, _) => object,
         }
     }
 
@@ -170,6 +241,10 @@ impl Ask {
                 len: u32::from(count) * PAGE_BYTES as u32,
                 fill,
             },
+            Self::Commit(..) => Request::Commit {
+                open: OpenId(0),
+                durability: Durability::All,
+            },
         }
     }
 
@@ -191,9 +266,12 @@ impl Deed {
     /// Objects whose order of changes its sender keeps.
     pub fn touches(self) -> Vec<Obj> {
         match self {
-            Self::Write(o, ..) | Self::Append(o, _) | Self::Truncate(o, _) | Self::Chmod(o) => {
-                vec![o]
-            }
+            Self::Write(o, ..)
+            | Self::WriteSync(o, ..)
+            | Self::Flush(o, ..)
+            | Self::Append(o, _)
+            | Self::Truncate(o, _)
+            | Self::Chmod(o) => vec![o],
             Self::Create(dir, _) | Self::Unlink(dir, _) => vec![dir],
             Self::Rename((from, _), (to, _)) if from == to => vec![from],
             Self::Rename((from, _), (to, _)) => vec![from, to],
@@ -201,24 +279,40 @@ impl Deed {
         }
     }
 
+    /// Whether an approval its sender owes may wait for it.
+    pub fn is_writeback(self) -> bool {
+        match self.request() {
+            Request::Write { kind, .. } => kind.is_writeback(),
+            Request::SetAttr { set, .. } => set.size.is_some(),
+            _ => false,
+        }
+    }
+
     /// As it goes on the wire.
     pub fn request(self) -> Request {
-        let open = OpenId(0);
-        let write = |at| Request::Write {
-            open,
+        let write = |at, durability, kind| Request::Write {
+            open: OpenId(0),
             at,
             kill_priv: false,
-            durability: leasefs_protocol::request::Durability::None,
-            kind: WriteKind::Through { keep: false },
+            durability,
+            kind,
         };
+        let through = |keep| WriteKind::Through { keep };
+        let at = |page: u8| WriteAt::Offset(u64::from(page) * PAGE_BYTES);
         let set = |object: Obj, set| Request::SetAttr {
             object: object.handle(),
             open: None,
             set,
         };
         match self {
-            Self::Write(_, page, _) => write(WriteAt::Offset(u64::from(page) * PAGE_BYTES)),
-            Self::Append(..) => write(WriteAt::Append),
+            Self::Write(_, page, _) => write(at(page), Durability::None, through(true)),
+            Self::WriteSync(_, page, _) => write(at(page), Durability::All, through(false)),
+            Self::Flush(_, run, base) => {
+                let written = None;
+                let kind = WriteKind::Flush { base, written };
+                write(at(run.first), Durability::None, kind)
+            }
+            Self::Append(..) => write(WriteAt::Append, Durability::None, through(true)),
             Self::Truncate(file, _) => set(
                 file,
                 SetAttr {
@@ -239,7 +333,7 @@ impl Deed {
                 mode: 0o600,
                 umask: 0,
                 flags: EXCLUSIVE,
-                keep: false,
+                keep: true,
             },
             Self::Unlink(dir, name) => Request::Unlink {
                 dir: dir.handle(),
@@ -362,6 +456,8 @@ pub struct Welcome {
     pub renews: bool,
     /// This life of the server.
     pub process: BootId,
+    /// This life of its host.
+    pub host: BootId,
     /// The term.
     pub term: Duration,
     /// The drift bound that counts.

@@ -35,6 +35,8 @@ pub enum Blow {
         down_for: Nanos,
         /// With its host.
         host_crashed: bool,
+        /// Not before a change is in the middle.
+        amid: bool,
     },
     /// The server ends in order, for a while.
     ShutDown(Nanos),
@@ -98,7 +100,8 @@ impl Weather {
             5 => Blow::Unmount(client, brief),
             6 => Blow::Crash {
                 down_for: any,
-                host_crashed: cx.rng.chance(15),
+                host_crashed: cx.rng.chance(25),
+                amid: cx.rng.chance(50),
             },
             _ => Blow::ShutDown(brief),
         })

@@ -4,7 +4,8 @@ use super::client::ClientEv;
 use super::cx::{Cx, Ev};
 use super::judge::End;
 use super::kernel::{Asked, Kernel, KernelEv, Page, Told, Trouble, Unique, Want};
-use super::model::{Deed, DeedId, Item, MS, Nanos, Obj, PAGES};
+use super::ledger::Writer;
+use super::model::{Deed, DeedId, Item, MS, Nanos, Obj, PAGES, session};
 use super::store::{DIRS, EEXIST, ENOENT, FILES, Store};
 
 /// An operation.
@@ -16,6 +17,7 @@ enum Kind {
     Stat(Obj),
     Find(Obj, u8),
     List(Obj),
+    Sync(Obj),
     Change(Deed),
 }
 
@@ -80,7 +82,7 @@ impl Kernel {
             Kind::Mapped(..) => Stage::Page,
             _ if !locks.is_empty() => Stage::Lock(0),
             Kind::Find(..) => Stage::Look(0),
-            Kind::Direct(..) | Kind::List(_) | Kind::Change(_) => Stage::Send,
+            Kind::Direct(..) | Kind::List(_) | Kind::Sync(_) | Kind::Change(_) => Stage::Send,
         };
         self.trace(cx, kind, || format!("process {process} begins {kind:?}"));
         self.processes[process].op = Some(Op {
@@ -99,7 +101,7 @@ impl Kernel {
     fn trace(&self, cx: &mut Cx, kind: Kind, text: impl FnOnce() -> String) {
         let object = match kind {
             Kind::Read(o, _) | Kind::Mapped(o, _) | Kind::Direct(o, _) | Kind::Stat(o) => o,
-            Kind::Find(o, _) | Kind::List(o) => o,
+            Kind::Find(o, _) | Kind::List(o) | Kind::Sync(o) => o,
             Kind::Change(deed) => deed.touches()[0],
         };
         let client = self.client;
@@ -108,6 +110,7 @@ impl Kernel {
 
     fn choose(&mut self, cx: &mut Cx, process: usize, store: &Store) -> Kind {
         let file = match cx.rng.below(10) {
+            _ if cx.rng.chance(self.habit.own) => FILES[self.client % FILES.len()],
             0..5 => FILES[0],
             5..7 => FILES[1],
             7 => FILES[2],
@@ -129,10 +132,12 @@ impl Kernel {
             30..37 if !self.mapped_may_be_stale => Kind::Mapped(file, page),
             30..42 => Kind::Direct(file, page),
             42..54 => Kind::Stat(if cx.rng.chance(20) { dir } else { file }),
-            54..66 => Kind::Find(at.0, at.1),
-            66..70 => Kind::List(dir),
-            70..80 => Kind::Change(Deed::Write(file, page, value)),
-            80..83 => Kind::Change(Deed::Append(file, value)),
+            54..63 => Kind::Find(at.0, at.1),
+            63..66 => Kind::List(dir),
+            66..68 => Kind::Sync(file),
+            68..80 => Kind::Change(Deed::Write(file, page, value)),
+            80 => Kind::Change(Deed::WriteSync(file, page, value)),
+            81..83 => Kind::Change(Deed::Append(file, value)),
             83..85 => Kind::Change(Deed::Truncate(file, value)),
             85..87 => Kind::Change(Deed::Chmod(file)),
             87..91 => Kind::Change(Deed::Create(at.0, at.1)),
@@ -310,6 +315,7 @@ impl Kernel {
         let want = match kind {
             Kind::Direct(file, page) => Want::Direct(file, page),
             Kind::List(dir) => Want::List(dir),
+            Kind::Sync(file) => Want::Sync(file, process),
             Kind::Change(deed) => {
                 let id = cx.judge.deed();
                 if let Some(op) = &mut self.processes[process].op {
@@ -341,7 +347,7 @@ impl Kernel {
             return;
         };
         op.cached &= cached;
-        let kind = op.kind;
+        let (kind, unlocked) = (op.kind, op.locks.is_empty());
         self.trace(cx, kind, || format!("process {process} is told {told:?}"));
         match (asked.want, told) {
             (Want::Attr(object), Told::Attr(attrs, valid)) => {
@@ -353,6 +359,12 @@ impl Kernel {
                     }
                     _ => self.stage(process, Stage::Page),
                 }
+            }
+            (Want::Name(dir, name), Told::Name(found, _))
+                if unlocked && self.is_other((dir, name), found) =>
+            {
+                self.forget_name((dir, name));
+                self.look_again(process, dir);
             }
             (Want::Name(..), Told::Name(found, valid)) => {
                 self.told_name(cx, &asked, found, valid);
@@ -375,10 +387,20 @@ impl Kernel {
                 }
                 self.end(cx, process, true);
             }
+            (Want::Sync(file, _), told) => self.told_synced(cx, process, file, &told),
             (Want::Change(id, deed), told) => self.told_change(cx, process, &asked, id, deed, told),
             (_, _) => self.end(cx, process, false),
         }
         self.go_on(cx, process);
+    }
+
+    /// A name that was only revalidated denotes something else: it is looked up anew, which takes the
+    /// directory's lock.
+    fn look_again(&mut self, process: usize, dir: Obj) {
+        if let Some(op) = &mut self.processes[process].op {
+            op.locks = vec![dir];
+            op.stage = Stage::Lock(0);
+        }
     }
 
     /// Whoever asked has the page in his hand, even if it is dropped again at once.
@@ -390,6 +412,42 @@ impl Kernel {
                 self.end(cx, process, true);
             }
             _ => self.end(cx, process, false),
+        }
+    }
+
+    fn told_synced(&mut self, cx: &mut Cx, process: usize, file: Obj, told: &Told) {
+        let Some(op) = &self.processes[process].op else {
+            return;
+        };
+        let writer = Writer {
+            session: session(self.life as u32),
+            process,
+            file,
+        };
+        match told {
+            Told::Done(_) => {
+                cx.stats.syncs += 1;
+                cx.judge.synced(writer, op.start);
+            }
+            _ => {
+                cx.stats.sync_failures += 1;
+                cx.judge.sync_failed(writer);
+            }
+        }
+        self.end(cx, process, true);
+    }
+
+    /// What the caller of a change may rely on from now on.
+    fn acknowledged(&self, cx: &mut Cx, deed: Deed, start: Nanos) {
+        match deed {
+            Deed::WriteSync(file, page, value) => {
+                cx.judge.acknowledged(value);
+                cx.judge.synced_page(Item::Page(file, page), start);
+            }
+            Deed::Write(_, _, value) | Deed::Append(_, value) | Deed::Truncate(_, value) => {
+                cx.judge.acknowledged(value);
+            }
+            _ => {}
         }
     }
 
@@ -407,6 +465,7 @@ impl Kernel {
         match told {
             Told::Done(made) => {
                 cx.judge.ended(id, End::Done, item);
+                self.acknowledged(cx, deed, start);
                 self.told_done(deed, made);
                 self.end(cx, process, true);
             }

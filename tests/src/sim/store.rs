@@ -1,8 +1,8 @@
 //! The storage host in memory: files of a few pages, directories of a few names.
 
 use super::cx::Cx;
-use super::model::{Deed, DeedId, Item, NAMES, Obj, PAGES};
-use leasefs_protocol::{Attr, FileKind, Handle, Timestamp};
+use super::model::{Deed, DeedId, Item, NAMES, Obj, PAGES, changed_at, version};
+use leasefs_protocol::{Attr, FileKind, Handle, SessionId, Timestamp, Version};
 
 /// Directories that are there from the start.
 pub const DIRS: [Obj; 2] = [Obj(1), Obj(2)];
@@ -25,12 +25,34 @@ struct Object {
     links: u32,
     names: [Option<Obj>; NAMES as usize],
     listing: u64,
+    appends: u64,
+    /// What is on the disk.
+    durable: Durable,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Durable {
+    pages: [u64; PAGES as usize],
+    attrs: u64,
+}
+
+/// Whose change it is.
+#[derive(Clone, Copy, Debug)]
+pub struct By {
+    /// The change.
+    pub id: DeedId,
+    /// The session.
+    pub session: SessionId,
+    /// It may have happened before a crash.
+    pub again: bool,
 }
 
 /// The storage host.
 #[derive(Clone, Debug)]
 pub struct Store {
     objects: Vec<Object>,
+    /// The time that attributes show of the last change.
+    ticks: u64,
 }
 
 /// What the names of a change denote.
@@ -50,7 +72,7 @@ impl Store {
             // Beside those that they get.
             objects[file.0 as usize].links = 1;
         }
-        Self { objects }
+        Self { objects, ticks: 0 }
     }
 
     fn object(&self, object: Obj) -> &Object {
@@ -62,7 +84,7 @@ impl Store {
         self.object(file).pages[page as usize]
     }
 
-    /// How often the attributes have changed.
+    /// The attributes' value: when they last changed.
     pub fn attrs(&self, object: Obj) -> u64 {
         self.object(object).attrs
     }
@@ -75,6 +97,16 @@ impl Store {
     /// What a name denotes.
     pub fn name(&self, dir: Obj, name: u8) -> Option<Obj> {
         self.object(dir).names[name as usize]
+    }
+
+    /// What tells a file's content from any later one.
+    pub fn version(&self, file: Obj) -> Version {
+        version(self.attrs(file))
+    }
+
+    /// How many bytes have been appended.
+    pub fn appends(&self, file: Obj) -> u64 {
+        self.object(file).appends
     }
 
     /// Whether an object has any name.
@@ -104,7 +136,7 @@ impl Store {
         }
     }
 
-    /// Attributes as the protocol has them; the size tells how often they have changed.
+    /// Attributes as the protocol has them.
     pub fn attr(&self, handle: &Handle) -> Attr {
         let object = Obj::of(handle);
         Attr {
@@ -115,12 +147,12 @@ impl Store {
             uid: 0,
             gid: 0,
             rdev: (0, 0),
-            size: self.attrs(object),
+            size: self.version(object).size,
             blocks: 0,
             blksize: 0,
             atime: Timestamp::default(),
             mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
+            ctime: changed_at(self.attrs(object)),
         }
     }
 
@@ -128,13 +160,25 @@ impl Store {
     ///
     /// # Errors
     /// As the host's kernel would refuse it; nothing has changed then.
-    pub fn apply(&mut self, cx: &mut Cx, id: DeedId, deed: Deed) -> Result<Option<Obj>, Errno> {
+    pub fn apply(&mut self, cx: &mut Cx, by: By, deed: Deed) -> Result<Option<Obj>, Errno> {
         let denoted = self.denoted(deed);
         let mut made = None;
         match deed {
-            Deed::Write(file, page, value) => self.write(cx, file, page, value),
-            Deed::Append(file, value) => self.write(cx, file, PAGES - 1, value),
-            Deed::Truncate(file, value) => (0..PAGES).for_each(|p| self.write(cx, file, p, value)),
+            Deed::Write(file, page, value) => self.write(cx, by, file, (page, value)),
+            Deed::WriteSync(file, page, value) => {
+                self.write(cx, by, file, (page, value));
+                self.commit(file);
+            }
+            Deed::Flush(file, run, _) => {
+                run.pages().for_each(|at| self.write(cx, by, file, at));
+            }
+            Deed::Append(file, value) => {
+                self.objects[file.0 as usize].appends += 1;
+                self.write(cx, by, file, (PAGES - 1, value));
+            }
+            Deed::Truncate(file, value) => {
+                (0..PAGES).for_each(|page| self.write(cx, by, file, (page, value)));
+            }
             Deed::Chmod(object) => self.changed(cx, object),
             Deed::Create(dir, name) => {
                 if denoted.named.is_some() {
@@ -171,19 +215,54 @@ impl Store {
             }
         }
         let item = Item::Attrs(deed.touches().first().copied().unwrap_or(DIRS[0]));
-        cx.judge.happens(id, Some(item));
+        let idle = matches!(deed, Deed::Rename(..)) && denoted.named == denoted.replaced;
+        match by.again {
+            _ if idle => cx.judge.happens_idly(by.id),
+            true => cx.judge.happens_again(by.id, Some(item)),
+            false => cx.judge.happens(by.id, Some(item)),
+        }
         Ok(made)
     }
 
     fn changed(&mut self, cx: &mut Cx, object: Obj) {
-        let attrs = &mut self.objects[object.0 as usize].attrs;
-        *attrs += 1;
-        cx.judge.effect(cx.now, Item::Attrs(object), *attrs);
+        self.ticks += 1;
+        let known = &mut self.objects[object.0 as usize];
+        known.attrs = self.ticks;
+        if known.pages == known.durable.pages {
+            known.durable.attrs = self.ticks;
+        }
+        cx.judge.attrs_stored(cx.now, object, self.ticks);
     }
 
-    fn write(&mut self, cx: &mut Cx, file: Obj, page: u8, value: u64) {
+    /// Makes a file durable.
+    pub fn commit(&mut self, file: Obj) {
+        let known = &mut self.objects[file.0 as usize];
+        known.durable = Durable {
+            pages: known.pages,
+            attrs: known.attrs,
+        };
+    }
+
+    /// The host crashes: pages that no commit covers are as they were.
+    pub fn crash(&mut self, cx: &mut Cx) {
+        for (number, known) in self.objects.iter_mut().enumerate() {
+            let file = Obj(number as u16);
+            let durable = known.durable;
+            if known.pages != durable.pages {
+                known.attrs = durable.attrs;
+            }
+            known.pages = durable.pages;
+            for (page, value) in (0..).zip(durable.pages) {
+                cx.judge.found(cx.now, Item::Page(file, page), value);
+            }
+            cx.judge.found(cx.now, Item::Attrs(file), known.attrs);
+        }
+    }
+
+    fn write(&mut self, cx: &mut Cx, by: By, file: Obj, (page, value): (u8, u64)) {
         self.objects[file.0 as usize].pages[page as usize] = value;
-        cx.judge.effect(cx.now, Item::Page(file, page), value);
+        let item = Item::Page(file, page);
+        cx.judge.stored(cx.now, item, value, by.session);
         cx.trace(Some(file), || format!("store: page {page} is {value}"));
         self.changed(cx, file);
     }

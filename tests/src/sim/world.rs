@@ -5,6 +5,7 @@ use super::client::{Client, ClientEv, Make};
 use super::clock::HostClock;
 use super::cx::{Cx, Ev, Line, Stats};
 use super::judge::Violation;
+use super::kernel::Habit;
 use super::model::{Item, MS, Nanos};
 use super::nemesis::{Blow, Weather};
 use super::server::{Server, Settings};
@@ -89,6 +90,8 @@ pub fn run(plan: Plan) -> Result<Stats, Box<Failure>> {
 
 /// How often everything is looked over.
 const AUDIT: Nanos = 100 * MS;
+/// How long an unmount waits for what is to be flushed.
+const LONGEST_UNMOUNT: Nanos = 1_500 * MS;
 /// What an operation may take beyond what it waits for: reconnecting, pauses, other operations.
 const SLACK: Nanos = 4_000 * MS;
 
@@ -133,6 +136,7 @@ impl World {
         let count = self.cx.rng.between(2, 4);
         let farthest = [1, 1, 1, 4, 4, 4, 40, 120][self.cx.rng.below(8)] * MS as usize;
         let pace = [100, 400, 1_500][self.cx.rng.below(3)] * MS;
+        let habit = Habit::any(&mut self.cx);
         self.cx
             .net
             .set_slowest([20, 150, 600][self.cx.rng.below(3)] * MS);
@@ -145,6 +149,7 @@ impl World {
                 way: self.cx.rng.between(50_000, farthest) as Nanos,
                 processes: self.cx.rng.between(1, 4),
                 pace,
+                habit,
             };
             let client = self.mount(make);
             self.clients.push(client);
@@ -184,7 +189,9 @@ impl World {
 
     fn is_busy(&self) -> bool {
         let busy = |c: &Client| c.kernel.processes.iter().any(|p| p.busy_since().is_some());
-        self.clients.iter().any(|c| c.alive && busy(c))
+        self.clients
+            .iter()
+            .any(|c| c.alive && (busy(c) || c.is_dirty()))
     }
 
     fn describe(&self) -> String {
@@ -206,6 +213,7 @@ impl World {
 
     /// All mounts end: nothing is left then.
     fn leave(&mut self) {
+        self.cx.judge.check_nothing_is_held();
         for client in &mut self.clients {
             if client.alive {
                 client.goodbye(&mut self.cx);
@@ -334,17 +342,16 @@ impl World {
                     cx.after(time, Ev::Blow(Blow::Mount(index)));
                 }
             }
-            Blow::Unmount(index, time) => {
-                if self.clients[index].alive {
-                    self.clients[index].goodbye(cx);
-                    cx.after(time, Ev::Blow(Blow::Mount(index)));
-                }
-            }
+            Blow::Unmount(index, time) => self.unmount(index, time),
             Blow::Mount(index) => self.mount_again(index),
             Blow::Crash {
                 down_for,
                 host_crashed,
-            } => self.crash(down_for, host_crashed),
+                amid,
+            } => match amid {
+                true => self.server.crash_amid(down_for, host_crashed),
+                false => self.crash(down_for, host_crashed),
+            },
             Blow::ShutDown(down_for) => {
                 if self.server.up && !self.server.is_ending() {
                     self.server.shut_down(cx, down_for);
@@ -352,6 +359,23 @@ impl World {
             }
             Blow::Start { host_crashed } => self.start(host_crashed),
         }
+    }
+
+    /// A mount flushes before it ends, if that can be done in time.
+    fn unmount(&mut self, index: usize, time: Nanos) {
+        let (cx, client) = (&mut self.cx, &mut self.clients[index]);
+        if !client.alive {
+            return;
+        }
+        let since = *client.leaving.get_or_insert(cx.now);
+        if client.is_dirty() && client.frozen.is_none() && cx.now - since < LONGEST_UNMOUNT {
+            client.kernel.winding_down = true;
+            client.hurry_all(cx);
+            cx.after(20 * MS, Ev::Blow(Blow::Unmount(index, time)));
+            return;
+        }
+        client.goodbye(cx);
+        cx.after(time, Ev::Blow(Blow::Mount(index)));
     }
 
     fn mount_again(&mut self, index: usize) {
@@ -363,6 +387,7 @@ impl World {
             way: old.way,
             processes: old.kernel.processes.len(),
             pace: old.kernel.pace,
+            habit: old.kernel.habit,
         };
         let apart = old.apart;
         let mut client = self.mount(make);
@@ -398,11 +423,12 @@ impl World {
         }
     }
 
-    /// The longest that leases can stand in the way: a grace and a term, by the slowest clock.
+    /// The longest that leases can stand in the way: a grace, a term and one for who flushes, by the
+    /// slowest clock.
     fn longest(&self) -> Nanos {
         let longest = Duration::from_secs(2);
         let term = lengthened(longest, self.drift_ppm) + Duration::from_millis(200);
-        let slow = lengthened(term * 2, self.drift_ppm);
+        let slow = lengthened(term * 3, self.drift_ppm);
         slow.as_nanos() as Nanos
     }
 

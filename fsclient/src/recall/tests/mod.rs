@@ -1,8 +1,10 @@
 use super::*;
-use crate::cache::Known;
+use crate::cache::{Known, Store, Stored, Writer};
 use crate::rpc::{Answer, Changed};
 use bytes::Bytes;
-use leasefs_protocol::{BootId, Caller, Mode, OpenId, RawName, Recall, RecallId, Scope, Stamp};
+use leasefs_protocol::{
+    BootId, Caller, Grant, Mode, OpenId, RawName, Recall, RecallId, Scope, Stamp,
+};
 use world::{Told, World, attr, eventually, grant, handle, reply};
 
 mod world;
@@ -521,4 +523,62 @@ fn a_repeated_recall_is_approved_once_more_but_not_twice_at_once() {
     world.engine.recalled(again.clone());
     world.engine.recalled(again);
     assert_eq!(world.other.told(), vec![approve(1), approve(1)]);
+}
+
+/// A file held exclusively, with attributes cached.
+fn hold_exclusively(world: &World, object: u8) {
+    let grants = [Grant {
+        mode: Mode::Write,
+        ..grant(object, ATTRS | DATA, 1)
+    }];
+    let asked = world.cache.ask();
+    let mut learned = world.cache.learn(asked, &grants);
+    learned.attr(&handle(object), &attr(object));
+    drop(learned);
+    let now = world.cache.now();
+    let mut state = world.cache.lock();
+    state.dirty.told_room(now, Some(1 << 20));
+}
+
+async fn write(world: &World, object: u8) -> Stored {
+    let store = Store {
+        object: handle(object),
+        offset: Some(0),
+        data: Bytes::from_static(b"x"),
+        kill_priv: false,
+        date: None,
+        writer: Writer {
+            open: OpenId(1),
+            caller: Caller::default(),
+            written: Arc::default(),
+        },
+    };
+    let stored = world.engine.store(&store, 1 << 20);
+    stored.await.expect("in time")
+}
+
+#[tokio::test]
+async fn nothing_is_buffered_of_a_file_while_a_change_of_its_bytes_is_under_way() {
+    let world = World::new();
+    hold_exclusively(&world, 1);
+    assert_eq!(write(&world, 1).await, Stored::Done { first: true });
+    let truncation = PageChange::Truncate { stores: false };
+    let scope = ChangeScope::default().pages(handle(1), truncation);
+    let change = world.engine.own_change(scope).await.expect("begun");
+    assert_eq!(change.rewrites(), Some(handle(1)));
+    assert_eq!(write(&world, 1).await, Stored::Through);
+    change.never_sent();
+    assert_eq!(write(&world, 1).await, Stored::Done { first: false });
+}
+
+#[tokio::test]
+async fn the_lease_of_a_file_with_buffered_bytes_is_not_given_back_when_the_kernel_forgets_it() {
+    let world = World::new();
+    hold_exclusively(&world, 1);
+    assert_eq!(write(&world, 1).await, Stored::Done { first: true });
+    world.engine.forgotten(&handle(1), || true);
+    let mut state = world.cache.lock();
+    assert_eq!(state.release_idle(), []);
+    state.abandon(&handle(1), Refusal::Changed);
+    assert!(state.leases.may_buffer(&handle(1)));
 }

@@ -182,6 +182,56 @@ fn a_restarted_server_counts_anew() {
 }
 
 #[test]
+fn a_write_lease_whose_recall_was_not_approved_is_claimed_from_a_restarted_server() {
+    let content = FILE | Parts::DATA;
+    let write = |object, stamp| Grant {
+        mode: Mode::Write,
+        ..grant(object, content, stamp)
+    };
+    let mut leases = Leases::new();
+    let asked = leases.ask();
+    for object in [1, 2] {
+        leases.granted(asked, &write(object, object.into()));
+    }
+    leases.granted(asked, &grant(3, FILE, 3));
+    leases.recall(&recall(1, 4, 1, FILE, &[]));
+    leases.recall(&recall(2, 5, 1, Parts::DATA, &[]));
+    leases.recall(&recall(3, 6, 2, content, &[]));
+    leases.approved(RecallId(3));
+    leases.recall(&recall(4, 7, 3, FILE, &[]));
+    assert!(leases.is_empty(), "all is given up");
+    leases.restarted();
+    let claims: Vec<_> = leases.reclaim_list().collect();
+    let claimed = ReclaimLease {
+        object: handle(1),
+        parts: content,
+        mode: Mode::Write,
+    };
+    assert_eq!((claims, leases.len()), (vec![claimed], 1));
+}
+
+#[test]
+fn what_a_recall_of_everything_takes_of_write_leases_is_claimed_too() {
+    let mut leases = Leases::new();
+    let asked = leases.ask();
+    let write = Grant {
+        mode: Mode::Write,
+        ..grant(1, Parts::DATA, 1)
+    };
+    leases.granted(asked, &write);
+    leases.granted(asked, &grant(2, FILE, 2));
+    leases.recall(&Recall {
+        id: RecallId(1),
+        stamp: Stamp(3),
+        scope: Scope::Everything,
+    });
+    assert!(leases.is_empty());
+    leases.restarted();
+    assert_eq!(leases.held(&handle(1)), Parts::DATA);
+    assert_eq!(leases.held(&handle(2)), Parts::NONE);
+}
+
+#[test]
 fn what_is_released_is_not_cached_from_replies_the_server_takes_it_from() {
     let mut leases = Leases::new();
     let asked = leases.ask();

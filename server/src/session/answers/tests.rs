@@ -196,6 +196,19 @@ fn after_a_host_crash_whatever_is_sent_again_is_lost_and_followers_go_on() {
 }
 
 #[test]
+fn what_has_begun_since_a_host_crash_is_not_lost_with_the_next_crash_of_the_process() {
+    let began = [
+        (Seq(8), Recovered::Answered(answer(7))),
+        (Seq(9), Recovered::Interrupted),
+    ];
+    let mut changes = Changes::after_restart(began).and_host_crash();
+    assert_eq!(changes.arrive(&resent(4), 4, 'a'), Ok(Arrival::Lost));
+    let repeat = Ok(Arrival::Repeat(answer(7), 'b'));
+    assert_eq!(changes.arrive(&resent(8), 8, 'b'), repeat);
+    assert_eq!(changes.arrive(&resent(9), 9, 'c'), Ok(Arrival::Run(9)));
+}
+
+#[test]
 fn after_a_host_crash_a_cancel_does_not_claim_that_a_change_never_happens() {
     let mut changes = Changes::after_host_crash();
     assert!(changes.cancel(Seq(3)).begun);

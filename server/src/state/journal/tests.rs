@@ -182,3 +182,39 @@ fn a_write_lease_that_has_ended_is_forgotten_unless_it_was_asked_for_again() {
     let writes: Vec<Handle> = found[&A].writes.iter().copied().collect();
     assert_eq!(writes, [handle(2), handle(3)]);
 }
+
+#[test]
+fn a_crash_of_the_host_is_remembered_until_its_grace_has_ended_however_often_the_process_crashes() {
+    let scratch = Scratch::new();
+    let path = scratch.path("journal");
+    drop(Journal::open(&path, HOST_A, true).expect("open"));
+    let open = || Journal::open(&path, HOST_B, false).expect("open");
+    let (journal, found) = open();
+    assert!(journal.host_crashed() && found.is_none());
+    drop(journal);
+    let (mut journal, found) = open();
+    assert!(journal.host_crashed() && found.is_some());
+    journal.grace_ended().expect("journal");
+    drop(journal);
+    let (journal, _) = open();
+    assert!(!journal.host_crashed());
+}
+
+#[test]
+fn a_session_may_send_what_ran_before_a_crash_of_the_host_until_it_has_had_later_answers() {
+    let scratch = Scratch::new();
+    let path = scratch.path("journal");
+    let (mut journal, _) = Journal::open(&path, HOST_A, true).expect("open");
+    journal.crashed(A).expect("journal");
+    begins(&mut journal, 5);
+    drop(journal);
+    let open = || Journal::open(&path, HOST_A, false).expect("open");
+    let is_crashed = |found: Option<Sessions>| found.expect("believed")[&A].crashed;
+    let (mut journal, found) = open();
+    assert!(is_crashed(found));
+    ends(&mut journal, 5);
+    journal.low_water(A, Seq(6));
+    begins(&mut journal, 6);
+    drop(journal);
+    assert!(!is_crashed(open().1));
+}

@@ -2,6 +2,7 @@
 
 use super::Client;
 use super::cache::Dropped;
+use super::dirty::Waiter;
 use super::pages::{Then, Wake};
 use super::rpc::{Settled, names_after};
 use super::tasks::Task;
@@ -9,9 +10,9 @@ use crate::sim::bug::Bug;
 use crate::sim::cx::Cx;
 use crate::sim::judge::End;
 use crate::sim::kernel::{Told, Trouble, Unique};
-use crate::sim::model::{Deed, DeedId, Item, Obj, What, name_of, raw_name, span};
+use crate::sim::model::{Deed, DeedId, Item, Obj, What, name_of, raw_name, span, value_of};
 use leasefs_lease::client::{Asked, ChangeOf, DropId, DropKind, Span};
-use leasefs_protocol::{Parts, Refusal, Reply, Response, Stamp};
+use leasefs_protocol::{BootId, Parts, Refusal, Reply, Response, Stamp};
 
 /// A change that has begun.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub(super) struct OwnChange {
     sent: bool,
     /// Its answer, while pages that are older are still to be dropped.
     reply: Option<Box<Reply>>,
+    /// The host's life in which it was answered.
+    host: BootId,
     /// The kernel was told that nobody knows.
     left: bool,
 }
@@ -33,6 +36,7 @@ impl Client {
     pub(super) fn own_change(&mut self, cx: &mut Cx, unique: Unique, id: DeedId, deed: Deed) {
         let changes = covers(deed);
         self.leases.begin_change(&changes);
+        self.dirty.change_begins(&settled(deed));
         let mut dropped = Dropped::default();
         for change in &changes {
             let object = Obj::of(&change.object);
@@ -48,6 +52,7 @@ impl Client {
             gate: None,
             sent: false,
             reply: None,
+            host: self.host,
             left: false,
         };
         self.tasks.insert(unique, Task::Change(change));
@@ -93,6 +98,15 @@ impl Client {
         let Some(change) = self.change(unique) else {
             return;
         };
+        if let Some((file, _)) = pages_of(change.deed)
+            && !cx.has(Bug::BufferUnderChange)
+            && self.wait_flushed(cx, file, Waiter::Task(unique))
+        {
+            return;
+        }
+        let Some(change) = self.change(unique) else {
+            return;
+        };
         change.sent = true;
         let what = What::Deed(change.id, change.deed);
         let dropped = change.changes.iter().map(|c| c.object).collect();
@@ -100,9 +114,15 @@ impl Client {
     }
 
     pub(super) fn change_answered(&mut self, cx: &mut Cx, unique: Unique, reply: Reply) {
-        let Some(gate) = self.change(unique).map(|change| change.gate) else {
+        if let Some(Task::Flush { .. }) = self.tasks.get(&unique) {
+            return self.flush_ended(cx, unique, Ok(reply));
+        }
+        let host = self.host;
+        let Some(change) = self.change(unique) else {
             return;
         };
+        change.host = host;
+        let gate = change.gate;
         let waits = gate.is_some_and(|gate| self.pages.rearm(gate, unique));
         match self.change(unique) {
             Some(change) if waits => change.reply = Some(Box::new(reply)),
@@ -119,15 +139,16 @@ impl Client {
         };
         let (asked, grants) = (change.asked, &reply.grants);
         self.leases.end_change(&change.changes, stamp);
+        self.dirty.change_ends(&settled(change.deed));
         self.granted(cx, asked, grants);
         for touched in &reply.touched {
             let object = Obj::of(&touched.object);
-            self.learn_attr(cx, asked, grants, object, touched.attr.size);
+            self.learn_attr(cx, asked, grants, object, value_of(&touched.attr));
         }
         let made = match &reply.result {
             Ok(Response::Created { handle, attr, .. } | Response::Object { handle, attr }) => {
                 let object = Obj::of(handle);
-                self.learn_attr(cx, asked, grants, object, attr.size);
+                self.learn_attr(cx, asked, grants, object, value_of(attr));
                 Some(object)
             }
             _ => None,
@@ -140,6 +161,10 @@ impl Client {
         self.close_gate(cx, change.gate);
         if change.left {
             return;
+        }
+        if reply.result.is_ok() && !matches!(change.deed, Deed::WriteSync(..)) {
+            let touches = change.deed.touches().into_iter();
+            touches.for_each(|file| self.uncommitted.changed(file, change.host));
         }
         let told = match &reply.result {
             Ok(_) => Told::Done(made),
@@ -161,6 +186,9 @@ impl Client {
 
     /// The change has no answer: it never happens, or nobody knows.
     pub(super) fn change_refused(&mut self, cx: &mut Cx, unique: Unique, refusal: Refusal) {
+        if let Some(Task::Flush { .. }) = self.tasks.get(&unique) {
+            return self.flush_ended(cx, unique, Err(refusal));
+        }
         let (stamp, trouble) = match refusal {
             Refusal::Cancelled => (Some(Stamp::default()), Trouble::Never),
             _ => (None, Trouble::Unknown),
@@ -174,6 +202,7 @@ impl Client {
             return None;
         };
         self.leases.end_change(&change.changes, stamp);
+        self.dirty.change_ends(&settled(change.deed));
         self.close_gate(cx, change.gate);
         Some(change.id)
     }
@@ -202,6 +231,11 @@ impl Client {
     }
 }
 
+/// Files of which nothing may be buffered while it is under way.
+fn settled(deed: Deed) -> Vec<Obj> {
+    pages_of(deed).into_iter().map(|(file, _)| file).collect()
+}
+
 /// What a change covers, as the shipped client says it.
 fn covers(deed: Deed) -> Vec<ChangeOf> {
     let of = |object: Obj, parts: Parts, names: Vec<u8>| ChangeOf {
@@ -212,9 +246,12 @@ fn covers(deed: Deed) -> Vec<ChangeOf> {
     let dir = Parts::ATTRS | Parts::LISTING;
     match deed {
         // Pages are the gate's.
-        Deed::Write(o, ..) | Deed::Append(o, _) | Deed::Truncate(o, _) | Deed::Chmod(o) => {
-            vec![of(o, Parts::ATTRS, Vec::new())]
-        }
+        Deed::Write(o, ..)
+        | Deed::WriteSync(o, ..)
+        | Deed::Flush(o, ..)
+        | Deed::Append(o, _)
+        | Deed::Truncate(o, _)
+        | Deed::Chmod(o) => vec![of(o, Parts::ATTRS, Vec::new())],
         Deed::Create(d, name) | Deed::Unlink(d, name) => vec![of(d, dir, vec![name])],
         Deed::Rename((from, name), (to, new)) if from == to => {
             vec![of(from, dir, vec![name, new])]
@@ -230,9 +267,10 @@ fn covers(deed: Deed) -> Vec<ChangeOf> {
 
 fn pages_of(deed: Deed) -> Option<(Obj, Span)> {
     match deed {
-        Deed::Write(file, page, _) => Some((file, span(page, 1))),
+        Deed::Write(file, page, _) | Deed::WriteSync(file, page, _) => Some((file, span(page, 1))),
         Deed::Append(file, _) | Deed::Truncate(file, _) => Some((file, Span::ALL)),
         Deed::Chmod(_)
+        | Deed::Flush(..)
         | Deed::Create(..)
         | Deed::Unlink(..)
         | Deed::Rename(..)

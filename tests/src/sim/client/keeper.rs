@@ -4,6 +4,7 @@ use super::cache::Dropped;
 use super::link::Conn;
 use super::pages::{Outcome, Then};
 use super::{Client, ClientEv};
+use crate::sim::bug::Bug;
 use crate::sim::cx::Cx;
 use crate::sim::model::{MS, Nanos, Obj, Up};
 use crate::sim::net::Stream;
@@ -116,6 +117,10 @@ impl Client {
 
     fn release_idle(&mut self, cx: &mut Cx) {
         let idle = std::mem::take(&mut self.idle);
+        // Dirty ones when they are clean.
+        let dirty = |o: &Obj| self.dirty.contains(*o) && !cx.has(Bug::ReleaseDirty);
+        let (dirty, idle): (Vec<Obj>, Vec<Obj>) = idle.into_iter().partition(dirty);
+        self.idle = dirty;
         let unused = idle.into_iter().filter(|o| !self.pages.may_hold(*o));
         let unused: Vec<Obj> = unused.collect();
         let leases = &mut self.leases;

@@ -1,6 +1,7 @@
 //! Connections: found, lost, found again; what the server says of the session.
 
 use super::{Client, ClientEv};
+use crate::sim::bug::Bug;
 use crate::sim::cx::Cx;
 use crate::sim::model::{Down, MS, Nanos, Obj, US, Up, Welcome};
 use crate::sim::net::{LinkId, Stream};
@@ -123,6 +124,7 @@ impl Client {
         };
         self.term = welcome.term;
         self.agreed_drift = welcome.drift_ppm;
+        self.host = welcome.host;
         self.trace(cx, None, || format!("is welcome on {link:?}: {welcome:?}"));
         if welcome.renews {
             self.renewed(cx, sent);
@@ -162,6 +164,9 @@ impl Client {
             let now = self.now(cx);
             self.expire(cx, now);
         }
+        if welcome.standing != Standing::Reclaim {
+            self.cached_of = Some(welcome.host);
+        }
         if self.process.replace(welcome.process) != Some(welcome.process) {
             self.leases.restarted();
             self.with(cx, |pages, out| pages.void_recalls(out));
@@ -174,6 +179,32 @@ impl Client {
         if self.leases.is_empty() || self.lease_clock.witness(now).is_none() {
             self.expire(cx, now);
         }
+        let same = self.cached_of == Some(self.host) || cx.has(Bug::KeepAfterHostCrash);
+        match same {
+            true => self.claim(cx, link),
+            false => self.drop_clean(cx, link),
+        }
+    }
+
+    /// What is cached may never have reached the disk of the server's host.
+    fn drop_clean(&mut self, cx: &mut Cx, link: LinkId) {
+        let mut dropped = Dropped::default();
+        let held = self.leases.reclaim_list().map(|lease| lease.object);
+        let clean = held.filter(|handle| !self.dirty.contains(Obj::of(handle)));
+        let clean: Vec<Handle> = clean.collect();
+        clean.iter().for_each(|handle| self.leases.lost(handle));
+        self.cache.drop_all(&mut dropped);
+        self.drop_at_once(cx, &dropped);
+        let filled = self.pages.filled();
+        let then = Then::Wake(Wake::Claim(link));
+        self.with(cx, |pages, out| {
+            pages.drop_pages(&filled, DropKind::Sweep, then, out)
+        });
+    }
+
+    /// Claims the leases back.
+    pub(super) fn claim(&mut self, cx: &mut Cx, link: LinkId) {
+        self.cached_of = Some(self.host);
         let leases: Vec<_> = self.leases.reclaim_list().collect();
         if self.conn != Conn::Reclaiming(link) {
             return;
@@ -227,6 +258,8 @@ impl Client {
         }
         self.trace(cx, None, || "says goodbye".into());
         self.alive = false;
+        // What it can't flush goes into its recovery folder.
+        cx.judge.gone(self.session);
     }
 
     /// Its connection.

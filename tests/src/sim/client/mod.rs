@@ -3,28 +3,33 @@
 
 mod cache;
 mod change;
+mod dirty;
+mod flush;
 mod keeper;
 mod link;
 mod pages;
 mod recall;
 mod rpc;
 mod tasks;
+mod uncommitted;
 
 use super::clock::HostClock;
 use super::cx::{Cx, Ev};
-use super::kernel::{Kernel, KernelEv, Told, Unique, Want};
+use super::kernel::{Habit, Kernel, KernelEv, Told, Unique, Want};
 use super::model::{Down, Item, MS, Nanos, Obj, US, session};
 use super::net::{LinkId, Stream};
 use cache::{Cache, Dropped};
+use dirty::Dirty;
 use leasefs_lease::client::{Leases, Renewal, SessionClock};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{BootId, SessionId};
+use leasefs_protocol::{BootId, Recall, RecallId, SessionId};
 use link::{Conn, EngineEv};
 use pages::{Outcome, Pages, Wake};
 use rpc::Rpc;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tasks::Task;
+use uncommitted::Uncommitted;
 
 /// What happens in a daemon's life.
 #[derive(Clone, Debug)]
@@ -55,6 +60,10 @@ pub enum ClientEv {
     Stuck(Obj, Nanos),
     /// What a loss of leases has left in the kernel is dropped.
     Sweep,
+    /// A flusher of a file wakes; the number tells which alarm it is.
+    Flusher(Obj, u64),
+    /// A file is flushed that a recall waits for.
+    Flushed(RecallId),
     /// Memory is short.
     Evict,
     /// The kernel has forgotten a file.
@@ -62,7 +71,7 @@ pub enum ClientEv {
     /// A caller leaves.
     Abandon(Unique),
     /// A recall that was approved early is acted on (a fault put in on purpose).
-    Late(leasefs_protocol::Recall),
+    Late(Recall),
 }
 
 /// A client: daemon, kernel, processes, and the way to the server.
@@ -104,7 +113,18 @@ pub struct Client {
     /// Files whose pages the kernel has forgotten.
     idle: Vec<Obj>,
     /// Recalls that came before the connection serves.
-    early: Vec<leasefs_protocol::Recall>,
+    early: Vec<Recall>,
+    dirty: Dirty,
+    uncommitted: Uncommitted,
+    /// Recalls that wait for files to be flushed: what is still to come.
+    flushing: BTreeMap<RecallId, (Recall, Vec<Obj>)>,
+    /// The life of the server's host on the present connection.
+    host: BootId,
+    /// The one under which what is cached was told.
+    cached_of: Option<BootId>,
+    own_requests: u64,
+    /// Since when it is about to unmount.
+    pub leaving: Option<Nanos>,
 }
 
 /// How a client is made.
@@ -122,6 +142,8 @@ pub struct Make {
     pub processes: usize,
     /// How long they pause at most.
     pub pace: Nanos,
+    /// What they do.
+    pub habit: Habit,
 }
 
 impl Client {
@@ -134,12 +156,13 @@ impl Client {
             way,
             processes,
             pace,
+            habit,
         } = make;
         let client = Self {
             index,
             life,
             clock,
-            kernel: Kernel::new((index, life), clock, processes, pace),
+            kernel: Kernel::new((index, life), clock, processes, (pace, habit)),
             alive: true,
             frozen: None,
             apart: None,
@@ -163,6 +186,13 @@ impl Client {
             swept: None,
             idle: Vec::new(),
             early: Vec::new(),
+            dirty: Dirty::default(),
+            uncommitted: Uncommitted::default(),
+            flushing: BTreeMap::new(),
+            host: BootId([0; 16]),
+            cached_of: None,
+            own_requests: 0,
+            leaving: None,
         };
         client.later(cx, US, ClientEv::Dial);
         client.later(cx, 80 * MS, ClientEv::Tick);
@@ -222,6 +252,12 @@ impl Client {
             ClientEv::Dropped(file) => self.pages_dropped(cx, file),
             ClientEv::Stuck(file, since) => self.look_whether_stuck(cx, file, since),
             ClientEv::Sweep => self.sweep(cx),
+            ClientEv::Flusher(file, alarm) => self.flusher_wakes(cx, file, alarm),
+            ClientEv::Flushed(recall) => {
+                if let Some((recall, files)) = self.flushing.remove(&recall) {
+                    self.flush_for(cx, recall, files);
+                }
+            }
             ClientEv::Evict => self.evict(cx),
             ClientEv::Forget(object) => self.forget(cx, object),
             ClientEv::Abandon(unique) => self.abandon(cx, unique),
@@ -261,6 +297,7 @@ impl Client {
     pub fn crash(&mut self, cx: &mut Cx) {
         self.trace(cx, None, || "ends".into());
         self.alive = false;
+        cx.judge.gone(self.session);
         if let Some(link) = self.conn.link() {
             cx.net.cut(link, cx.now, cx.now);
         }
@@ -334,7 +371,7 @@ impl Client {
                 Some(known.map_or(0, |object| object.0.into()))
             }
             Item::Listing(dir) => self.cache.listing(dir).map(|halves| halves[0]),
-            Item::Page(..) => None,
+            Item::Page(file, page) => self.read_stored(cx, file, page),
         };
         let daemon = live.then(daemon).flatten();
         [("kernel", kernel), ("daemon", daemon)]
@@ -355,8 +392,8 @@ impl Client {
             .map(|(i, p)| format!("{i}: {}", p.describe()))
             .collect();
         format!(
-            "client {}: {:?}, session {}, processes {busy:#?}, tasks {:#?}, requests {:#?}, pages {:?}",
-            self.index, self.conn, self.session, self.tasks, self.rpc, self.pages
+            "client {}: {:?}, session {}, processes {busy:#?}, tasks {:#?}, requests {:#?}, pages {:?}, dirty {:?}",
+            self.index, self.conn, self.session, self.tasks, self.rpc, self.pages, self.dirty
         )
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::sim::kernel::Unique;
 use crate::sim::model::{Nanos, Obj};
+use crate::sim::net::LinkId;
 use leasefs_lease::client::{Arrival, DropId, DropKind, PageGate, ReadId, Span, Step};
 use leasefs_protocol::RecallId;
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ pub enum Wake {
     Task(Unique),
     /// The reclaim: what was lost is dropped.
     Reclaim,
+    /// The reclaim: what a crash of the server's host may have undone is dropped.
+    Claim(LinkId),
 }
 
 /// What a change of state has brought about.

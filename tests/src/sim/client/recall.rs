@@ -50,6 +50,16 @@ impl Client {
             }
         }
         self.drop_at_once(cx, &dropped);
+        let dirty = self.recalled_dirty(recall);
+        self.flush_for(cx, recall.clone(), dirty);
+    }
+
+    /// The part of a recall that may block.
+    pub(super) fn drop_recalled_pages(&mut self, cx: &mut Cx, recall: &Recall) {
+        // Void meanwhile: everything expired, or the server is another one.
+        if !self.leases.open_recalls().any(|open| open == recall) {
+            return;
+        }
         let files = match &recall.scope {
             Scope::Everything => self.pages.filled(),
             Scope::Object { object, parts, .. } if parts.contains(Parts::DATA) => {

@@ -110,7 +110,10 @@ impl Client {
             What::Deed(_, deed) => deed.touches(),
         };
         let change = matches!(what, What::Deed(..)).then(|| {
-            let after = self.rpc.after(&touches);
+            let after = match what {
+                What::Deed(_, Deed::Flush(..)) => Vec::new(),
+                _ => self.rpc.after(&touches),
+            };
             self.rpc.last_seq += 1;
             let seq = Seq(self.rpc.last_seq);
             self.rpc.unsettled.insert(seq, id);
@@ -300,6 +303,8 @@ pub(super) fn names_after(deed: Deed, made: Option<Obj>) -> Vec<((Obj, u8), Opti
         Deed::Create(dir, name) | Deed::Link(_, (dir, name)) => vec![((dir, name), made)],
         Deed::Unlink(dir, name) => vec![((dir, name), None)],
         Deed::Write(..)
+        | Deed::WriteSync(..)
+        | Deed::Flush(..)
         | Deed::Append(..)
         | Deed::Truncate(..)
         | Deed::Chmod(_)

@@ -1,13 +1,14 @@
 //! What the kernel asks: answered from what is cached, else by the server.
 
 use super::change::OwnChange;
+use super::dirty::{Store, Waiter};
 use super::pages::{Outcome, Wake};
 use super::{Client, ClientEv};
 use crate::sim::bug::Bug;
 use crate::sim::cx::Cx;
-use crate::sim::kernel::{Told, Unique, Want};
-use crate::sim::model::{Ask, MS, Nanos, Obj, Payload, What, span};
-use leasefs_lease::client::{Asked, ReadId, ReadReply, Verdict};
+use crate::sim::kernel::{Told, Trouble, Unique, Want};
+use crate::sim::model::{Ask, Deed, MS, Nanos, Obj, Payload, What, span, value_of};
+use leasefs_lease::client::{Asked, DropId, ReadId, ReadReply, Run, Verdict};
 use leasefs_protocol::request::Fill;
 use leasefs_protocol::{Grant, Parts, Reply, Response, Stamp};
 use std::time::Duration;
@@ -35,6 +36,21 @@ pub(super) enum Task {
     Read(PageRead),
     Direct,
     Change(OwnChange),
+    /// Goes on when what is buffered of its file is flushed.
+    Settles(Want),
+    /// A write that may stay here once pages are dropped.
+    Store(Store, DropId),
+    Sync {
+        process: usize,
+        file: Obj,
+        covered: u64,
+    },
+    /// Of a round that flushes a file.
+    Flush {
+        file: Obj,
+        run: Run,
+        asked: Asked,
+    },
 }
 
 /// A READ that fills pages.
@@ -45,6 +61,8 @@ pub(super) struct PageRead {
     count: u8,
     asked: Asked,
     tries: usize,
+    /// What is buffered has been waited for.
+    settled: bool,
 }
 
 /// How long to wait before the server is asked a further time.
@@ -52,6 +70,35 @@ const PAUSES: [Nanos; 5] = [0, 0, 2 * MS, 20 * MS, 100 * MS];
 
 impl Client {
     pub(super) fn asked(&mut self, cx: &mut Cx, unique: Unique, want: Want) {
+        if let Some(told) = self.ask_cache(cx, want) {
+            self.tell(cx, unique, told, true);
+            return;
+        }
+        if let Want::Change(id, deed) = want
+            && let Some(store) = Store::of(id, deed)
+            && self.buffer(cx, unique, store)
+        {
+            return;
+        }
+        self.settle(cx, unique, want);
+    }
+
+    /// A write doesn't stay here.
+    pub(super) fn write_through(&mut self, cx: &mut Cx, unique: Unique, store: Store) {
+        self.settle(cx, unique, Want::Change(store.id, store.deed()));
+    }
+
+    fn settle(&mut self, cx: &mut Cx, unique: Unique, want: Want) {
+        let file = settles(cx, want);
+        if file.is_some_and(|file| self.wait_flushed(cx, file, Waiter::Task(unique))) {
+            self.tasks.insert(unique, Task::Settles(want));
+            return;
+        }
+        self.ask_server(cx, unique, want);
+    }
+
+    fn ask_server(&mut self, cx: &mut Cx, unique: Unique, want: Want) {
+        // What has been waited for may be cached by now.
         if let Some(told) = self.ask_cache(cx, want) {
             self.tell(cx, unique, told, true);
             return;
@@ -74,6 +121,7 @@ impl Client {
                 return;
             }
             Want::Direct(..) => Task::Direct,
+            Want::Sync(file, process) => return self.sync(cx, unique, process, file),
             Want::Change(id, deed) => {
                 self.own_change(cx, unique, id, deed);
                 return;
@@ -85,7 +133,7 @@ impl Client {
             Want::Name(dir, name) => Ask::Lookup(dir, name),
             Want::List(dir) => Ask::List(dir, 0),
             Want::Direct(file, page) => Ask::Read(file, page, 1, Fill::Nothing),
-            Want::Pages(..) | Want::Change(..) => return,
+            Want::Pages(..) | Want::Change(..) | Want::Sync(..) => return,
         };
         self.request(cx, unique, What::Ask(ask), Vec::new());
     }
@@ -107,7 +155,11 @@ impl Client {
                 Some(Told::Name(known, valid))
             }
             Want::List(dir) => self.cache.listing(dir).map(Told::List),
-            Want::Pages(..) | Want::Direct(..) | Want::Change(..) => None,
+            Want::Direct(file, page) => {
+                let value = self.read_stored(cx, file, page)?;
+                Some(Told::Pages(vec![value]))
+            }
+            Want::Pages(..) | Want::Change(..) | Want::Sync(..) => None,
         }
     }
 
@@ -215,7 +267,18 @@ impl Client {
     /// The server has answered a request that changes nothing.
     pub(super) fn answered(&mut self, cx: &mut Cx, unique: Unique, reply: Reply, payload: Payload) {
         match self.tasks.get(&unique) {
-            None | Some(Task::Change(_)) => {}
+            None
+            | Some(Task::Change(_) | Task::Settles(_) | Task::Store(..) | Task::Flush { .. }) => {}
+            Some(Task::Sync {
+                process,
+                file,
+                covered,
+            }) => {
+                let (of, covered, host) = ((*process, *file), *covered, self.host);
+                let kept = self.uncommitted.committed(of, covered, host);
+                let kept = kept || cx.has(Bug::ForgetHostCrash);
+                self.tell(cx, unique, synced(kept), false);
+            }
             Some(Task::Attr { object, .. }) => {
                 let object = *object;
                 if self.is_unclean(cx, object) && self.pages.wait_clean(object, unique) {
@@ -248,13 +311,13 @@ impl Client {
         };
         let (object, asked) = (*object, *asked);
         self.granted(cx, asked, &reply.grants);
-        let learned = self.learn_attr(cx, asked, &reply.grants, object, attr.size);
+        let learned = self.learn_attr(cx, asked, &reply.grants, object, value_of(attr));
         let clean = !self.is_unclean(cx, object);
         let valid = match learned && clean {
             true => self.tell_attr(cx, object),
             false => Duration::ZERO,
         };
-        self.tell(cx, unique, Told::Attr(attr.size, valid), false);
+        self.tell(cx, unique, Told::Attr(value_of(attr), valid), false);
     }
 
     fn name_answered(
@@ -269,7 +332,7 @@ impl Client {
         let known = match &reply.result {
             Ok(Response::Object { handle, attr }) => {
                 let object = Obj::of(handle);
-                self.learn_attr(cx, asked, &reply.grants, object, attr.size);
+                self.learn_attr(cx, asked, &reply.grants, object, value_of(attr));
                 Some(object)
             }
             _ => None,
@@ -321,6 +384,7 @@ impl Client {
             count,
             asked: self.leases.ask(),
             tries: 0,
+            settled: false,
         };
         self.tasks.insert(unique, Task::Read(read));
         self.perform(cx, outcome);
@@ -332,10 +396,16 @@ impl Client {
     /// A READ is sent, for the first time or again. (It doesn't wait for pages without a lease to be
     /// dropped: that drop may wait for this very READ.)
     pub(super) fn begin_page_read(&mut self, cx: &mut Cx, unique: Unique) {
-        let Some(Task::Read(read)) = self.tasks.get(&unique) else {
+        let Some(Task::Read(read)) = self.tasks.get_mut(&unique) else {
             return;
         };
         let (file, first, count) = (read.file, read.first, read.count);
+        // Behind the gate: a write that comes later waits for this READ to be gone.
+        if !std::mem::replace(&mut read.settled, true)
+            && self.wait_flushed(cx, file, Waiter::Task(unique))
+        {
+            return;
+        }
         self.with(cx, |pages, out| {
             pages.with(file, out, |gate| gate.read_sent_again(ReadId(unique.0)))
         });
@@ -393,6 +463,7 @@ impl Client {
     pub(super) fn woken(&mut self, cx: &mut Cx, wake: Wake) {
         let unique = match wake {
             Wake::Reclaim => return self.lost_are_dropped(cx),
+            Wake::Claim(link) => return self.claim(cx, link),
             Wake::Task(unique) => unique,
         };
         match self.tasks.get_mut(&unique) {
@@ -403,7 +474,66 @@ impl Client {
             }
             Some(Task::Read(_)) => self.begin_page_read(cx, unique),
             Some(Task::Change(_)) => self.gate_is_clear(cx, unique),
-            Some(Task::Name { .. } | Task::List { .. } | Task::Direct) | None => {}
+            Some(Task::Settles(want)) => {
+                let want = *want;
+                self.tasks.remove(&unique);
+                self.ask_server(cx, unique, want);
+            }
+            Some(Task::Store(store, gate)) => {
+                let waits = (*store, *gate);
+                self.pages_are_gone(cx, unique, waits);
+            }
+            Some(
+                Task::Name { .. }
+                | Task::List { .. }
+                | Task::Direct
+                | Task::Sync { .. }
+                | Task::Flush { .. },
+            )
+            | None => {}
         }
+    }
+}
+
+impl Client {
+    /// Makes durable what a process has written; what is buffered is at the server.
+    fn sync(&mut self, cx: &mut Cx, unique: Unique, process: usize, file: Obj) {
+        if self.dirty.failed.remove(&(process, file)) {
+            self.tell(cx, unique, synced(false), false);
+            return;
+        }
+        let covered = self.uncommitted.commits(file);
+        let sync = Task::Sync {
+            process,
+            file,
+            covered,
+        };
+        self.tasks.insert(unique, sync);
+        let what = What::Ask(Ask::Commit(file, process));
+        self.request(cx, unique, what, Vec::new());
+    }
+}
+
+const EIO: u16 = 5;
+
+fn synced(kept: bool) -> Told {
+    match kept {
+        true => Told::Done(None),
+        false => Told::Not(Trouble::Errno(EIO)),
+    }
+}
+
+/// The file whose buffered bytes must be at the server before.
+fn settles(cx: &Cx, want: Want) -> Option<Obj> {
+    match want {
+        Want::Attr(_) if cx.has(Bug::StatUnflushed) => None,
+        Want::Sync(..) if cx.has(Bug::SyncUnflushed) => None,
+        Want::Attr(file) | Want::Direct(file, _) | Want::Sync(file, _) => Some(file),
+        // A READ of pages takes its place before.
+        Want::Pages(..) | Want::Name(..) | Want::List(_) => None,
+        Want::Change(_, deed) => match deed {
+            Deed::Create(..) | Deed::Unlink(..) | Deed::Rename(..) => None,
+            deed => deed.touches().last().copied(),
+        },
     }
 }

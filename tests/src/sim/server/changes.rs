@@ -1,10 +1,11 @@
 //! Changes: each has its turn, runs once, and keeps its answer.
 
+use super::journal::Record;
 use super::{Bug, Job, Mark, Server, ServerEv, Sink, Work, refused};
 use crate::sim::cx::Cx;
 use crate::sim::model::{Deed, Down, MS, Obj, Payload, checked};
 use crate::sim::net::{LinkId, Stream};
-use crate::sim::store::{Denoted, EEXIST, Errno};
+use crate::sim::store::{By, Denoted, EEXIST};
 use fsserver::service::access::{Accesses, Names, Targets, accesses};
 use fsserver::session::answers::{Answers, Arrival};
 use leasefs_lease::server::{Event, OpId, Touch, Wanted};
@@ -36,7 +37,7 @@ enum Stage {
     /// It may run: what it has begun is never cancelled.
     Begun,
     /// It has run.
-    Ran(Result<Option<Obj>, Errno>),
+    Ran(Result<Option<Obj>, Refusal>),
 }
 
 impl Change {
@@ -100,7 +101,7 @@ impl Server {
     }
 
     /// Looks what the change's names denote and queues it for that.
-    fn look(&mut self, cx: &mut Cx, op: OpId, mut change: Change, queued: bool) {
+    pub(super) fn look(&mut self, cx: &mut Cx, op: OpId, mut change: Change, queued: bool) {
         let (deed, session) = (change.job.deed, change.session);
         change.mark = self.mark();
         change.denoted = self.store.denoted(deed);
@@ -131,8 +132,12 @@ impl Server {
             return;
         }
         change.stage = Stage::Waits;
+        let writeback = deed.is_writeback();
         self.works.insert(op, Work::Change(change));
         let touches = all.touches;
+        if self.waits_for_interrupted(cx, op, (session, seq), (&touches, queued || writeback)) {
+            return;
+        }
         let event = match queued {
             true => Event::Requeue {
                 op,
@@ -144,7 +149,7 @@ impl Server {
                 session,
                 touches,
                 dropped,
-                writeback: false,
+                writeback,
             },
         };
         self.step(cx, event);
@@ -187,11 +192,7 @@ impl Server {
             self.look(cx, op, change, turn > 0);
             return;
         }
-        let begun = match self.sessions.get_mut(&session) {
-            Some(s) => s.changes.begin(seq),
-            None => false,
-        };
-        if !begun {
+        if !self.begin_answer(session, seq) {
             self.withdraw(cx, op);
             return;
         }
@@ -200,13 +201,45 @@ impl Server {
             self.end_change(cx, session, seq, refused(Refusal::Host(EEXIST.0)));
             return;
         }
-        self.durable.change_begins(session, seq);
-        self.set_stage(cx, op, Stage::Begun);
+        if self.interrupted.is_overtaken((session, seq)) {
+            self.set_stage(cx, op, Stage::Ran(Err(Refusal::Lost)));
+        } else if self.comes_too_late(cx, session, deed) {
+            cx.stats.late += 1;
+            self.set_stage(cx, op, Stage::Ran(Err(Refusal::Changed)));
+        } else {
+            self.journal_intent(cx, (session, seq), deed);
+            self.set_stage(cx, op, Stage::Begun);
+        }
+    }
+
+    fn begin_answer(&mut self, session: SessionId, seq: Seq) -> bool {
+        let session = self.sessions.get_mut(&session);
+        session.is_some_and(|s| s.changes.begin(seq))
+    }
+
+    /// Whether bytes were buffered under a lease that has ended, and the file has changed since.
+    fn comes_too_late(&self, cx: &Cx, session: SessionId, deed: Deed) -> bool {
+        let Deed::Flush(file, _, base) = deed else {
+            return false;
+        };
+        let holds = self.core.holds_write(session, &file.handle());
+        !holds && self.store.version(file) != base && !cx.has(Bug::FlushUnchecked)
+    }
+
+    fn journal_intent(&mut self, cx: &Cx, change: (SessionId, Seq), deed: Deed) {
+        if let Some(intent) = self.intent(deed)
+            && !cx.has(Bug::ForgetIntents)
+        {
+            self.durable.note(change, Record::Intent(intent));
+        }
     }
 
     fn set_stage(&mut self, cx: &mut Cx, op: OpId, stage: Stage) {
         if let Some(Work::Change(change)) = self.works.get_mut(&op) {
             change.stage = stage;
+        }
+        if matches!(stage, Stage::Begun | Stage::Ran(_)) {
+            self.may_crash(cx);
         }
         let wait = cx.short(2 * MS);
         self.later(cx, wait, ServerEv::Work(op));
@@ -217,7 +250,11 @@ impl Server {
             return;
         };
         let (id, deed, session) = (change.job.id, change.job.deed, change.session);
-        let result = self.store.apply(cx, id, deed);
+        let again = self.repeats.contains(&(session, change.seq));
+        cx.stats.repeated += u64::from(again);
+        let by = By { id, session, again };
+        let result = self.store.apply(cx, by, deed);
+        let result = result.map_err(|errno| Refusal::Host(errno.0));
         for object in deed.touches() {
             cx.trace(Some(object), || {
                 format!("server: {session} {id:?} {deed:?} runs: {result:?}")
@@ -227,11 +264,14 @@ impl Server {
     }
 
     /// Ends the turn. Attributes of what was touched are read while it still lasts.
-    fn finish(&mut self, cx: &mut Cx, op: OpId, result: Result<Option<Obj>, Errno>) {
+    fn finish(&mut self, cx: &mut Cx, op: OpId, result: Result<Option<Obj>, Refusal>) {
         let Some(Work::Change(change)) = self.works.remove(&op) else {
             return;
         };
         let (session, seq) = (change.session, change.seq);
+        let response = self.response(change.job.deed, result);
+        self.durable.note_answer((session, seq), response.clone());
+        self.note_progress(cx, session, change.job.deed);
         let (mut wants, mut touched) = (Vec::new(), Vec::new());
         if let Ok(made) = result {
             touched = self.touched(&change.touches);
@@ -243,6 +283,10 @@ impl Server {
             let made = made.map(|object| object.handle());
             let new = made.filter(|made| touched.iter().all(|t| t.object != *made));
             wants.extend(new.map(|made| Wanted::read(made, Parts::ATTRS)));
+            if let Some(object) = self.wants_to_keep(cx, session, change.job.deed, made) {
+                wants.retain(|want| want.object != object);
+                wants.push(Wanted::write(object, Parts::ATTRS | Parts::DATA));
+            }
         }
         self.running -= 1;
         self.step(cx, Event::FinishChange { op, wants });
@@ -252,10 +296,37 @@ impl Server {
             grants,
             touched,
             room: None,
-            result: self.response(change.job.deed, result),
+            result: response,
             ..refused(Refusal::Internal)
         };
         self.end_change(cx, session, seq, reply);
+    }
+
+    /// What its sender would have exclusively from now on; it is on record before.
+    fn wants_to_keep(
+        &mut self,
+        cx: &Cx,
+        session: SessionId,
+        deed: Deed,
+        made: Option<Handle>,
+    ) -> Option<Handle> {
+        let object = match deed {
+            Deed::Write(file, ..) | Deed::Append(file, _) | Deed::Flush(file, ..) => file,
+            Deed::Create(..) => Obj::of(&made?),
+            _ => return None,
+        };
+        if !cx.has(Bug::WriteUnlogged) {
+            self.durable.write_lease(session, object);
+        }
+        Some(object.handle())
+    }
+
+    /// Who flushes gets on with what a recall asks for.
+    fn note_progress(&mut self, cx: &mut Cx, session: SessionId, deed: Deed) {
+        let Deed::Flush(file, ..) = deed else { return };
+        for recall in self.core.recalls_of(session, &file.handle()) {
+            self.step(cx, Event::Progress { session, recall });
+        }
     }
 
     fn touched(&self, touches: &[Touch]) -> Vec<Touched> {
@@ -269,9 +340,9 @@ impl Server {
     fn response(
         &self,
         deed: Deed,
-        result: Result<Option<Obj>, Errno>,
+        result: Result<Option<Obj>, Refusal>,
     ) -> Result<Response, Refusal> {
-        let made = result.map_err(|errno| Refusal::Host(errno.0))?;
+        let made = result?;
         let node = made.map(|object| (object.handle(), self.store.attr(&object.handle())));
         Ok(match (deed, node) {
             (Deed::Create(..), Some((handle, attr))) => Response::Created {
@@ -287,6 +358,8 @@ impl Server {
 
     /// Keeps the answer of a change and sends it; those that followed it go on.
     fn end_change(&mut self, cx: &mut Cx, session: SessionId, seq: Seq, reply: Reply) {
+        self.interrupted.settle((session, seq));
+        self.unpark(cx);
         let Some(s) = self.sessions.get_mut(&session) else {
             return;
         };
@@ -342,7 +415,12 @@ fn accesses_of(deed: Deed, denoted: Denoted) -> Accesses {
             (Some(name), None)
         }
         Deed::Rename((_, name), (_, new)) => (Some(name), Some(new)),
-        Deed::Write(..) | Deed::Append(..) | Deed::Truncate(..) | Deed::Chmod(_) => (None, None),
+        Deed::Write(..)
+        | Deed::WriteSync(..)
+        | Deed::Flush(..)
+        | Deed::Append(..)
+        | Deed::Truncate(..)
+        | Deed::Chmod(_) => (None, None),
     };
     let names = Names {
         name: name.map(checked),

@@ -1,16 +1,19 @@
 //! Beginning and end of a server's life, and of connections and sessions in it.
 
+use super::journal::Record;
 use super::{Bug, Server, ServerEv, Session};
 use crate::sim::cx::Cx;
 use crate::sim::model::{Down, MS, Nanos, Obj, Welcome};
+use crate::sim::nemesis::Blow;
 use crate::sim::net::{LinkId, Stream};
-use fsserver::session::answers::{Answers, Recovered};
+use fsserver::interrupted::ChangeId;
+use fsserver::session::answers::Answers;
 use leasefs_lease::server::{
     Config, Core, Event, Grace, LoggedWrites, Reclaimed, Standing as CoreStanding,
 };
 use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::control::{ReclaimLease, Standing};
-use leasefs_protocol::{BootId, Seq, SessionId};
+use leasefs_protocol::{BootId, Handle, Mode, Refusal, Response, Seq, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -18,30 +21,76 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default)]
 struct Recorded {
     leased: bool,
-    started: BTreeSet<Seq>,
+    changes: BTreeMap<Seq, Record>,
+    /// It may send changes again that ran before the host crashed.
+    crashed: bool,
+    /// The lowest change that has begun since.
+    first: Option<Seq>,
 }
 
-/// What survives the process (and, but for what had begun, the host).
+/// What survives the process (and, but for what is journalled of changes and Write leases, the host).
 #[derive(Clone, Debug, Default)]
 pub struct Durable {
     max_term: Duration,
     drift_ppm: u32,
     clean: bool,
     sessions: BTreeMap<SessionId, Recorded>,
+    /// Write leases; whether they were asked for since it was last looked whether they stand.
+    writes: BTreeMap<(SessionId, Obj), bool>,
+    /// The host has crashed, and leases of before may be alive.
+    host_crashed: bool,
     /// Of the present life.
     grace_ends: BootTime,
 }
 
 impl Durable {
-    pub(super) fn change_begins(&mut self, session: SessionId, seq: Seq) {
+    pub(super) fn note(&mut self, (session, seq): ChangeId, record: Record) {
         if let Some(recorded) = self.sessions.get_mut(&session) {
-            recorded.started.insert(seq);
+            recorded.changes.insert(seq, record);
+            recorded.first = Some(recorded.first.map_or(seq, |first| first.min(seq)));
         }
+    }
+
+    /// Of a change that has begun.
+    pub(super) fn note_answer(&mut self, change: ChangeId, answer: Result<Response, Refusal>) {
+        let recorded = self.sessions.get_mut(&change.0);
+        let record = recorded.and_then(|r| r.changes.get_mut(&change.1));
+        if let Some(record) = record {
+            *record = Record::Answered(answer);
+        }
+    }
+
+    pub(super) fn undone(&mut self, (session, seq): ChangeId) {
+        if let Some(recorded) = self.sessions.get_mut(&session) {
+            recorded.changes.remove(&seq);
+        }
+    }
+
+    pub(super) fn journalled(&self, session: SessionId) -> Vec<(Seq, Record)> {
+        let recorded = self.sessions.get(&session);
+        let changes = recorded.into_iter().flat_map(|r| &r.changes);
+        changes
+            .map(|(seq, record)| (*seq, record.clone()))
+            .collect()
     }
 
     pub(super) fn low_water(&mut self, session: SessionId, low: Seq) {
         if let Some(recorded) = self.sessions.get_mut(&session) {
-            recorded.started.retain(|seq| *seq >= low);
+            recorded.changes.retain(|seq, _| *seq >= low);
+            recorded.crashed &= recorded.first.is_none_or(|first| first > low);
+        }
+    }
+
+    pub(super) fn write_lease(&mut self, session: SessionId, object: Obj) {
+        self.writes.insert((session, object), true);
+    }
+
+    fn host_crashed(&mut self) {
+        self.host_crashed = true;
+        self.writes.clear();
+        for recorded in self.sessions.values_mut() {
+            recorded.changes.clear();
+            (recorded.crashed, recorded.first) = (true, None);
         }
     }
 
@@ -73,9 +122,16 @@ impl Server {
         self.up = true;
         if host_crashed {
             self.host = BootId([self.life as u8; 16]);
+            self.store.crash(cx);
         }
         let now = self.now(cx);
-        let grace = self.grace(host_crashed).filter(|_| !cx.has(Bug::NoGrace));
+        if host_crashed {
+            self.durable.host_crashed();
+        } else if cx.has(Bug::TrustSecondCrash) {
+            self.durable.host_crashed = false;
+        }
+        let trusts = !self.durable.host_crashed || cx.has(Bug::TrustAfterHostCrash);
+        let grace = self.grace(trusts).filter(|_| !cx.has(Bug::NoGrace));
         let known = &mut self.durable;
         known.grace_ends = match grace {
             Some(_) => now + lengthened(known.max_term, known.drift_ppm),
@@ -94,26 +150,51 @@ impl Server {
             format!("server: life {} begins, {grace:?}", self.life)
         });
         self.core = Core::new(config, now, grace);
-        let restored = self.durable.sessions.iter_mut().map(|(id, recorded)| {
-            let changes = match host_crashed {
-                true => Answers::after_host_crash(),
-                false => {
-                    let started = recorded.started.iter();
-                    Answers::after_restart(started.map(|seq| (*seq, Recovered::Lost)))
-                }
-            };
+        self.restore_sessions(cx);
+        (self.begun, self.running) = (0, 0);
+        self.settle(cx);
+        if self.core.grace_until().is_none() {
+            self.grace_has_ended(cx);
+        }
+        self.later(cx, SWEEP, ServerEv::Sweep);
+    }
+
+    fn restore_sessions(&mut self, cx: &mut Cx) {
+        let ids: Vec<SessionId> = self.durable.sessions.keys().copied().collect();
+        let mut repeats = Vec::new();
+        for id in ids {
+            let crashed = self.durable.sessions.get(&id).is_some_and(|r| r.crashed);
+            let mut changes = Answers::after_restart(self.recover(cx, id, &mut repeats));
+            if crashed && !cx.has(Bug::RunAfterHostCrash) {
+                changes = changes.and_host_crash();
+            }
             let session = Session {
                 changes,
                 link: None,
                 ops: BTreeMap::new(),
                 reclaims: true,
             };
-            (*id, session)
+            self.sessions.insert(id, session);
+        }
+        self.begin_interrupted(cx, repeats);
+    }
+
+    /// No lease of an earlier life is left but those that were reclaimed, and everything is seen
+    /// as it is.
+    pub(super) fn grace_has_ended(&mut self, cx: &mut Cx) {
+        self.durable.host_crashed = false;
+        self.end_unclaimed(cx, |_| true);
+        cx.judge.reveal(cx.now);
+        self.give_up_absent(cx);
+    }
+
+    /// Leases of these sessions that don't stand have ended.
+    pub(super) fn end_unclaimed(&self, cx: &mut Cx, whose: impl Fn(SessionId) -> bool) {
+        let core = &self.core;
+        let stands = |session, object: Obj| core.holds_write(session, &object.handle());
+        cx.judge.lease_ended(cx.now, |session, object| {
+            whose(session) && !stands(session, object)
         });
-        self.sessions = restored.collect();
-        (self.begun, self.running) = (0, 0);
-        self.settle(cx);
-        self.later(cx, SWEEP, ServerEv::Sweep);
     }
 
     /// Whether an orderly end is under way.
@@ -126,16 +207,17 @@ impl Server {
         self.started
     }
 
-    fn grace(&self, host_crashed: bool) -> Option<Grace> {
+    fn grace(&self, trusts: bool) -> Option<Grace> {
         let known = &self.durable;
         let leased = known.sessions.iter().filter(|(_, s)| s.leased);
         let sessions: Vec<SessionId> = leased.map(|(id, _)| *id).collect();
         if known.clean || sessions.is_empty() {
             return None;
         }
-        let writes = match host_crashed {
-            true => LoggedWrites::Unknown,
-            false => LoggedWrites::Trusted(Vec::new()),
+        let logged = known.writes.keys();
+        let writes = match trusts {
+            true => LoggedWrites::Trusted(logged.map(|(id, o)| (*id, o.handle())).collect()),
+            false => LoggedWrites::Unknown,
         };
         Some(Grace {
             max_term: known.max_term,
@@ -145,12 +227,32 @@ impl Server {
         })
     }
 
+    /// The process ends in the middle of some change.
+    pub fn crash_amid(&mut self, down_for: Nanos, host_crashed: bool) {
+        self.fuse = Some((down_for, host_crashed));
+    }
+
+    pub(super) fn may_crash(&mut self, cx: &mut Cx) {
+        if cx.rng.chance(50)
+            && let Some((down_for, host_crashed)) = self.fuse.take()
+        {
+            let crash = Blow::Crash {
+                down_for,
+                host_crashed,
+                amid: false,
+            };
+            cx.after(0, super::Ev::Blow(crash));
+        }
+    }
+
     /// The process ends here and now.
     pub fn crash(&mut self, cx: &mut Cx) {
         cx.trace(None, || "server: ends".into());
         self.up = false;
         self.ending = None;
+        self.fuse = None;
         self.works.clear();
+        self.parked.clear();
         self.armed = None;
         let links: Vec<LinkId> = self.links.keys().copied().collect();
         for link in links {
@@ -186,7 +288,7 @@ impl Server {
         self.crash(cx);
         cx.after(
             ending.down_for,
-            super::Ev::Blow(crate::sim::nemesis::Blow::Start {
+            super::Ev::Blow(Blow::Start {
                 host_crashed: false,
             }),
         );
@@ -249,6 +351,7 @@ impl Server {
             standing,
             renews,
             process: self.process(),
+            host: self.host,
             term: self.settings.term,
             drift_ppm: self.settings.drift_ppm.max(drift_ppm),
         }
@@ -284,12 +387,25 @@ impl Server {
                 format!("server: {session} reclaims {:?}: {result:?}", lease.parts)
             });
             match result {
-                Ok(()) => cx.stats.reclaimed += 1,
+                Ok(()) => {
+                    cx.stats.reclaimed += 1;
+                    if lease.mode == Mode::Write {
+                        cx.stats.write_reclaims += 1;
+                        self.log_reclaimed(cx, session, &lease.object);
+                    }
+                }
                 Err(_) => lost.push(lease.object),
             }
             self.settle(cx);
         }
         cx.down(link, Stream::ControlDown, Down::Reclaimed(lost));
+    }
+
+    /// After a crash of the host the record says nothing of it.
+    fn log_reclaimed(&mut self, cx: &Cx, session: SessionId, object: &Handle) {
+        if !cx.has(Bug::ReclaimUnlogged) {
+            self.durable.write_lease(session, Obj::of(object));
+        }
     }
 
     /// A mount ends and says so.
@@ -307,8 +423,20 @@ impl Server {
             self.links.remove(&link);
             self.drop_reads(cx, link);
         }
+        self.interrupted.end_session(id);
+        cx.judge.lease_ended(cx.now, |session, _| session == id);
         self.step(cx, Event::SessionEnded { session: id });
         self.durable.sessions.remove(&id);
+        self.durable.writes.retain(|(session, _), _| *session != id);
+        self.unpark(cx);
+    }
+
+    /// Write leases that don't stand and were not asked for lately leave the record.
+    fn forget_ended_writes(&mut self) {
+        let core = &self.core;
+        self.durable.writes.retain(|(session, object), asked| {
+            std::mem::take(asked) || core.holds_write(*session, &object.handle())
+        });
     }
 
     pub(super) fn sweep(&mut self, cx: &mut Cx) {
@@ -320,6 +448,7 @@ impl Server {
         if self.core.grace_until().is_some() {
             return;
         }
+        self.forget_ended_writes();
         let all = self.core.sessions();
         let alive = |id: &SessionId| {
             let known = all.iter().find(|s| s.session == *id);

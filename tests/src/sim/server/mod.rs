@@ -2,6 +2,8 @@
 //! store in memory. What must be durable is kept apart and survives.
 
 mod changes;
+mod interrupted;
+mod journal;
 mod life;
 mod reads;
 
@@ -12,6 +14,7 @@ use super::model::{Deed, DeedId, Down, Frame, MS, Nanos, Payload, Up, What};
 use super::net::{LinkId, Stream};
 use super::store::Store;
 use changes::Change;
+use fsserver::interrupted::{ChangeId, Interrupted};
 use fsserver::session::answers::Answers;
 use leasefs_lease::server::{Action, Config, Core, Event, OpId};
 use leasefs_lease::time::BootTime;
@@ -19,7 +22,7 @@ use leasefs_protocol::limits::RECALL_OVERDUE;
 use leasefs_protocol::{BootId, Grant, Handle, Refusal, Reply, RequestId, Seq, SessionId, Stamp};
 pub use life::{Durable, Ending};
 use reads::Read;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// What happens within a life of the server.
@@ -33,6 +36,8 @@ pub enum ServerEv {
     Sweep,
     /// Whether the orderly end may come.
     Quiet,
+    /// Interrupted changes are waited for no longer.
+    Impatient,
 }
 
 /// Where an answer goes.
@@ -120,6 +125,13 @@ pub struct Server {
     ending: Option<Ending>,
     finished: Option<(Stamp, Vec<Grant>)>,
     opened: Option<(leasefs_lease::server::Standing, bool)>,
+    interrupted: Interrupted,
+    /// Changes that may have happened in an earlier life.
+    repeats: BTreeSet<ChangeId>,
+    /// Changes that wait for interrupted ones.
+    parked: Vec<OpId>,
+    /// It crashes in the middle of a change: for how long, and whether with its host.
+    fuse: Option<(Nanos, bool)>,
 }
 
 impl Server {
@@ -146,6 +158,10 @@ impl Server {
             ending: None,
             finished: None,
             opened: None,
+            interrupted: Interrupted::new(Vec::new(), Duration::ZERO),
+            repeats: BTreeSet::new(),
+            parked: Vec::new(),
+            fuse: None,
         }
     }
 
@@ -215,9 +231,13 @@ impl Server {
             Action::Expired { session } => {
                 cx.stats.expired += 1;
                 cx.trace(None, || format!("server: leases of {session} expire"));
+                cx.judge.lease_ended(cx.now, |of, _| of == session);
                 self.close_link(cx, session);
             }
-            Action::GraceEnded => cx.trace(None, || "server: grace ends".into()),
+            Action::GraceEnded => {
+                cx.trace(None, || "server: grace ends".into());
+                self.grace_has_ended(cx);
+            }
         }
     }
 
@@ -257,6 +277,7 @@ impl Server {
             },
             ServerEv::Sweep => self.sweep(cx),
             ServerEv::Quiet => self.look_whether_quiet(cx),
+            ServerEv::Impatient => self.go_past_interrupted(cx),
         }
     }
 
@@ -301,6 +322,7 @@ impl Server {
                     s.reclaims = false;
                 }
                 self.step(cx, Event::ReclaimDone { session });
+                self.end_unclaimed(cx, |of| of == session);
             }
             Up::Goodbye => self.goodbye(cx, session),
             Up::Request(frame) => {
@@ -402,11 +424,12 @@ impl Server {
         let slack = Duration::from_millis(50);
         for open in self.core.recalls() {
             let patience = RECALL_OVERDUE.max(Duration::from_nanos(4 * 3 * farthest));
-            let ends = open.sent + patience + term;
+            // Who flushes is renewed for a further term.
+            let ends = open.sent + patience + self.settings.term + term;
             let ends = ends.max(self.durable.grace_ends()) + slack;
             if ends.has_come(now) {
                 cx.judge.accuse(None, || {
-                    format!("a recall has been open for longer than a term: {open:?}")
+                    format!("a recall has been open for too long: {open:?}")
                 });
             }
         }

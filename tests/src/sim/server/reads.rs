@@ -1,7 +1,8 @@
 //! Requests that change nothing: admitted, then read from the store.
 
-use super::{Mark, Server, ServerEv, Sink, Work, refused};
+use super::{Bug, Mark, Server, ServerEv, Sink, Work, refused};
 use crate::sim::cx::Cx;
+use crate::sim::ledger::Writer;
 use crate::sim::model::{Ask, MS, Obj, Payload};
 use crate::sim::net::LinkId;
 use fsserver::service::access::{Names, Targets, accesses};
@@ -53,6 +54,10 @@ impl Server {
             admitted: false,
         };
         self.works.insert(op, Work::Read(read));
+        if cx.has(Bug::ReadInGrace) && self.core.grace_until().is_some() {
+            self.later(cx, MS, ServerEv::Work(op));
+            return;
+        }
         let event = Event::AdmitRead {
             op,
             session,
@@ -88,6 +93,16 @@ impl Server {
             (Ask::List(dir, _), _) => {
                 let listing = Payload::Listing(self.store.listing(dir));
                 self.answer(cx, op, Ok(Response::Done), listing);
+            }
+            (Ask::Commit(file, process), _) => {
+                let session = read.session;
+                self.store.commit(file);
+                cx.judge.commits(Writer {
+                    session,
+                    process,
+                    file,
+                });
+                self.answer(cx, op, Ok(Response::Done), Payload::Nothing);
             }
             (Ask::Read(file, first, count, _), _) => {
                 let pages = (first..first + count).map(|page| self.store.page(file, page));
