@@ -60,6 +60,15 @@ impl Ops {
         if !is_write {
             self.changed(&objects, content, told.host);
         }
+        for touched in told
+            .touched
+            .iter()
+            .filter(|touched| touched.attr.nlink == 0)
+        {
+            if !self.opens.unlinked(&touched.object) {
+                self.writeback.out_of_reach(&touched.object);
+            }
+        }
         Ok(told)
     }
 

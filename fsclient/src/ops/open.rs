@@ -264,7 +264,9 @@ impl Ops {
         let Some(open) = self.opens.remove_file(fh) else {
             return;
         };
-        self.opens.end(&open.object, open.access);
+        if self.opens.end(&open.object, open.access) {
+            self.writeback.out_of_reach(&open.object);
+        }
         self.close(&open.object, open.server);
     }
 

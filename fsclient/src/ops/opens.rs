@@ -113,6 +113,8 @@ struct Used {
     opens: usize,
     /// Those of them whose mappings may store.
     stores: usize,
+    /// It has no name any more.
+    unlinked: bool,
 }
 
 /// All opens of the mount.
@@ -166,18 +168,28 @@ impl Opens {
         used.stores += usize::from(access == Access::ReadWrite);
     }
 
-    /// The open has ended, or never came to be.
-    pub fn end(&self, object: &Handle, access: Access) {
+    /// The last name of an object is gone; false if it isn't open here.
+    pub fn unlinked(&self, object: &Handle) -> bool {
+        let mut tables = self.lock();
+        let used = tables.used.get_mut(object);
+        used.map(|used| used.unlinked = true).is_some()
+    }
+
+    /// The open has ended, or never came to be. True if it was the last of an object that has no
+    /// name: nobody here can reach it any more.
+    pub fn end(&self, object: &Handle, access: Access) -> bool {
         let mut tables = self.lock();
         let Some(used) = tables.used.get_mut(object) else {
-            return;
+            return false;
         };
         used.opens = used.opens.saturating_sub(1);
         let stores = usize::from(access == Access::ReadWrite);
         used.stores = used.stores.saturating_sub(stores);
-        if used.opens == 0 {
+        let (ended, unlinked) = (used.opens == 0, used.unlinked);
+        if ended {
             tables.used.remove(object);
         }
+        ended && unlinked
     }
 
     /// Whether a file is open.
@@ -222,6 +234,17 @@ mod tests {
 
     fn object() -> Handle {
         Handle::new(&[1]).expect("one byte")
+    }
+
+    #[test]
+    fn an_object_without_a_name_is_out_of_reach_at_its_last_close() {
+        let opens = Opens::default();
+        assert!(!opens.unlinked(&object()), "it isn't open");
+        opens.begin(object(), Access::Read);
+        opens.begin(object(), Access::Write);
+        assert!(opens.unlinked(&object()));
+        assert!(!opens.end(&object(), Access::Read));
+        assert!(opens.end(&object(), Access::Write));
     }
 
     #[test]

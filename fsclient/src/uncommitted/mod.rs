@@ -39,6 +39,8 @@ struct Changed {
     kept: Kept,
     /// Nobody has it open.
     forgotten: bool,
+    /// Nor ever will.
+    out_of_reach: bool,
 }
 
 /// The life of the server's host that is known before what is to be committed is flushed.
@@ -197,6 +199,9 @@ impl Uncommitted {
         let more = inner.bytes + wrote.run.data.len();
         let room = more <= MOST_BYTES && inner.files < MOST_FILES;
         let closes = inner.with(&object, |changed| {
+            if changed.out_of_reach {
+                return Vec::new();
+            }
             if room {
                 changed.kept.keep(wrote, number, host);
                 return Vec::new();
@@ -210,6 +215,17 @@ impl Uncommitted {
             closes: closes.unwrap_or_default(),
             many: inner.bytes > MANY_BYTES || inner.files > MOST_FILES / 4,
         }
+    }
+
+    /// Nobody here can reach the file any more: nothing of it is kept from now on. Returns the opens
+    /// to be closed at the server.
+    pub fn out_of_reach(&self, object: &Handle) -> Vec<OpenId> {
+        let mut inner = self.lock();
+        let closes = inner.with(object, |changed| {
+            changed.out_of_reach = true;
+            changed.kept.drop_all()
+        });
+        closes.unwrap_or_default()
     }
 
     /// Whether an open that is closed here must stay open at the server until a commit.

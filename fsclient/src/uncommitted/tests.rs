@@ -157,6 +157,20 @@ fn bytes_from_before_a_truncation_do_not_come_back() {
 }
 
 #[test]
+fn nothing_is_kept_of_a_file_that_nobody_can_reach() {
+    let uncommitted = Uncommitted::default();
+    assert_eq!(wrote(&uncommitted, 0, b"x", BEFORE), Noted::default());
+    assert!(uncommitted.close_later(&object(), OpenId(7)));
+    assert_eq!(uncommitted.out_of_reach(&object()), [OpenId(7)]);
+    assert_eq!(
+        wrote(&uncommitted, 0, b"flushed late", BEFORE),
+        Noted::default()
+    );
+    assert!(!uncommitted.close_later(&object(), OpenId(7)));
+    assert!(!uncommitted.keeps());
+}
+
+#[test]
 fn an_open_through_which_bytes_may_have_to_be_written_again_is_closed_after_the_commit() {
     let uncommitted = Uncommitted::default();
     let open = uncommitted.told(&object());

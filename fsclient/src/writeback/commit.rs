@@ -65,6 +65,16 @@ impl Writeback {
         self.0.wrote(wrote, host);
     }
 
+    /// The file has no name and isn't open here: it must not take up room for longer than the server
+    /// needs it.
+    pub fn out_of_reach(&self, object: &Handle) {
+        if let Some(hurry) = self.0.cache.lock().hurry(object) {
+            hurry.notify_one();
+        }
+        let closes = self.0.uncommitted.out_of_reach(object);
+        closes.into_iter().for_each(|open| self.0.rpc.close(open));
+    }
+
     /// Ends an open at the server, once nothing has to be written through it any more.
     pub fn close(&self, object: &Handle, open: OpenId) {
         if !self.0.cache.close_when_clean(object, open) {
