@@ -91,6 +91,8 @@ impl Ledger {
 impl Judge {
     /// A client keeps a write of a page.
     pub fn buffered(&mut self, now: Nanos, item: Item, value: u64, session: SessionId) {
+        // What a crash of the host has undone below it comes before it.
+        self.settle(now, item);
         let over = self.ledger.over.insert(item, (value, session));
         if let Some((before, other)) = over {
             self.ledger.held.remove(&before);
