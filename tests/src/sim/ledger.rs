@@ -91,6 +91,8 @@ impl Ledger {
 impl Judge {
     /// A client keeps a write of a page.
     pub fn buffered(&mut self, now: Nanos, item: Item, value: u64, session: SessionId) {
+        // What a crash of the host has undone below it comes before it.
+        self.settle(now, item);
         let over = self.ledger.over.insert(item, (value, session));
         if let Some((before, other)) = over {
             self.ledger.held.remove(&before);
@@ -139,11 +141,15 @@ impl Judge {
     /// Nothing older than what another session has stored may be put over it.
     fn check_order(&mut self, item: Item, value: u64, session: SessionId) {
         let ledger = &self.ledger;
-        let (Some(held), Some((at, by))) = (ledger.held.get(&value), ledger.last.get(&item)) else {
+        let stored = ledger.stored.get(&item).into_iter().flatten();
+        let mut before = stored.filter(|(_, known)| *known == value);
+        let held = ledger.held.get(&value).map(|held| held.since);
+        let since = held.or_else(|| before.next().map(|(at, _)| *at));
+        let (Some(since), Some((at, by))) = (since, ledger.last.get(&item)) else {
             return;
         };
-        if *by != session && *at > held.since {
-            let (since, at) = (held.since as f64 / 1e6, *at as f64 / 1e6);
+        if *by != session && *at > since {
+            let (since, at) = (since as f64 / 1e6, *at as f64 / 1e6);
             let by = *by;
             self.accuse(Some(item), || {
                 format!("{value}, written at {since:.3} ms, is put over what {by} has stored at {at:.3} ms")
