@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// The server is killed at least so often.
 const KILLS: u32 = 3;
 /// How long it lives in between, in milliseconds: less where there is less to do.
-const SHORT_LIFE: (usize, usize) = (200, 800);
+const SHORT_LIFE: (usize, usize) = (300, 1000);
 const LONG_LIFE: (usize, usize) = (500, 3000);
 /// How long it is away, in milliseconds.
 const AWAY: (usize, usize) = (0, 300);
