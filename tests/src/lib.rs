@@ -27,6 +27,11 @@
 //!   - `cached`: cached work sends nothing
 //!   - `frozen`: stopped, killed and cut-off clients cost others one term
 //!   - `restart`: the server is killed and started again
+//!   - `grace`: what waits after that, with clients that buffer writes
+//!   - `maps`: shared mappings on two mounts, with and without buffered writes
+//!   - `quota`: what a used up quota of the storage host tells writers
+//!   - `fire`: git and cargo at work while the server is killed about once a second
+//!     (`scripts/programs-under-fire` builds everything)
 //!   - `once`: links cut and the server killed in the middle of changes (`LEASEFS_ONCE_CUTS=200`
 //!     for more of it)
 //!   - `durable`: what was synced survives crashes at random moments (`scripts/durability` for many)

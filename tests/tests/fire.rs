@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(240);
 /// The server is killed at least so often.
 const KILLS: u32 = 3;
-/// How long it lives in between, in milliseconds.
-const LIFE: (usize, usize) = (300, 1500);
+/// How long it lives in between, in milliseconds: less where there is less to do.
+const SHORT_LIFE: (usize, usize) = (300, 1000);
+const LONG_LIFE: (usize, usize) = (500, 3000);
 /// How long it is away, in milliseconds.
 const AWAY: (usize, usize) = (0, 300);
 const FILES: u32 = 2000;
@@ -61,14 +62,14 @@ fn git(dir: &Path, arguments: &[&str]) -> String {
 /// Kills the server and starts it again, at random moments, until the work is done; how often.
 fn under_fire<T: Send + 'static>(
     world: &mut World,
-    limit: Duration,
+    (limit, life): (Duration, (usize, usize)),
     mut work: Background<T>,
 ) -> (T, u32) {
     let mut rng = Rng::new(fresh_seed());
     let mut random = |(least, most)| Duration::from_millis(rng.between(least, most) as u64);
     let (began, mut kills) = (Instant::now(), 0);
     while began.elapsed() < limit {
-        if let Err((done, took)) = work.still_runs_after(random(LIFE)) {
+        if let Err((done, took)) = work.still_runs_after(random(life)) {
             println!("done in {took:?}, the server was killed {kills} times");
             return (done, kills);
         }
@@ -113,7 +114,7 @@ fn git_clones_2000_files_while_the_server_is_killed_and_started_again() {
         let from = format!("file://{}", from.display());
         git(&here, &["clone", "-q", &from, "clone"]);
     });
-    let ((), kills) = under_fire(&mut world, LIMIT, clone);
+    let ((), kills) = under_fire(&mut world, (LIMIT, SHORT_LIFE), clone);
     assert!(kills >= KILLS, "the server was killed {kills} times only");
     for mount in 0..2 {
         let (clone, repository) = (world.mount(mount).path("clone"), repository.clone());
@@ -123,12 +124,11 @@ fn git_clones_2000_files_while_the_server_is_killed_and_started_again() {
     }
 }
 
-/// This project's sources, without what was built of them.
-fn copy_sources(to: &Path) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+/// Copies the sources of a project, without what was built of them.
+fn copy_sources(from: &Path, to: &Path) {
     fs::create_dir(to).expect("a folder");
     let script = "tar -cf - --exclude=./target --exclude=./.git . | tar -xf - -C \"$0\"";
-    let mut copy = command("sh", &root, &["-c", script]);
+    let mut copy = command("sh", from, &["-c", script]);
     copy.arg(to);
     must_work(copy);
 }
@@ -198,19 +198,21 @@ fn cargo_builds_this_project_while_the_server_is_killed_and_started_again() {
     let build = Build::asked();
     let limit = build.limit();
     let mut world = world("fire-cargo");
-    let mount = world.mount(0).path("");
+    // This project, as it is now.
+    let original = world.sandbox.root().join("sources");
+    copy_sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &original);
+    let (mount, from) = (world.mount(0).path(""), original.clone());
     let built = in_background("cargo build", move || {
-        copy_sources(&mount.join("sources"));
+        copy_sources(&from, &mount.join("sources"));
         build.run(&mount);
         (build, mount)
     });
-    let ((build, mount), kills) = under_fire(&mut world, limit, built);
+    let ((build, mount), kills) = under_fire(&mut world, (limit, LONG_LIFE), built);
     assert!(kills >= KILLS, "the server was killed {kills} times only");
     let other = world.mount(1).path("");
     let looking = "looking at what was built";
     within(looking, LIMIT, move || {
-        let original = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let mut diff = command("diff", &other, &["-r", "sources/tests"]);
+        let mut diff = command("diff", &other, &["-r", "sources"]);
         diff.arg(original);
         assert_eq!(must_work(diff), "");
         let again = build.run(&mount);

@@ -362,6 +362,9 @@ impl Filesystem for Dispatch {
             kill_priv: how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
         let fh = fh(handle);
+        if let Some(written) = self.ops.write_at_once(fh, &writing) {
+            return answer::written(reply, Ok(written));
+        }
         self.run(
             request,
             |ops, ask| async move { ops.write(&ask, fh, writing).await },

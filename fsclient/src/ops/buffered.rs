@@ -27,6 +27,38 @@ impl Ops {
         }
     }
 
+    /// Keeps a write here if nothing has to be waited for; else `None`, and [`Ops::write`] is asked.
+    pub fn write_at_once(&self, fh: Fh, writing: &Writing) -> Option<u32> {
+        let open = self.opens.file(fh).filter(|_| self.may_buffer(writing))?;
+        let store = self.to_store(&open, writing);
+        let stored = self.engine.store_at_once(&store, BUDGET);
+        self.kept(&open, &store, stored)
+    }
+
+    fn to_store(&self, open: &OpenFile, writing: &Writing) -> Store {
+        Store {
+            object: open.object,
+            offset: writing.offset_to_store(),
+            data: writing.data.clone(),
+            kill_priv: writing.kill_priv,
+            date: self.rpc.date(),
+            writer: open.writer(),
+        }
+    }
+
+    /// What follows from a write that was kept; `None` if it wasn't.
+    fn kept(&self, open: &OpenFile, store: &Store, stored: Stored) -> Option<u32> {
+        self.writeback
+            .stored(open.object, stored, || self.nodes.path(open.node));
+        let Stored::Done { first } = stored else {
+            return None;
+        };
+        if first {
+            self.uncommitted.buffered(open.object);
+        }
+        Some(store.data.len() as u32)
+    }
+
     /// Keeps a write here if its lease allows it; `None` if it must go to the server.
     pub(super) async fn buffer(
         &self,
@@ -37,31 +69,15 @@ impl Ops {
         if !self.may_buffer(writing) {
             return Ok(None);
         }
-        let store = Store {
-            object: open.object,
-            offset: writing.offset_to_store(),
-            data: writing.data.clone(),
-            kill_priv: writing.kill_priv,
-            date: self.rpc.date(),
-            writer: open.writer(),
-        };
+        let store = self.to_store(open, writing);
         loop {
             let stored = ask.unless_left(self.engine.store(&store, BUDGET)).await?;
-            self.writeback
-                .stored(open.object, stored, || self.nodes.path(open.node));
-            match stored {
-                Stored::Done { first } => {
-                    if first {
-                        self.uncommitted.buffered(open.object);
-                    }
-                    return Ok(Some(store.data.len() as u32));
-                }
-                Stored::Through | Stored::Pages => return Ok(None),
-                Stored::Full => {
-                    let room = self.engine.in_time(self.writeback.room());
-                    ask.unless_left(room).await?;
-                }
+            let kept = self.kept(open, &store, stored);
+            if stored != Stored::Full {
+                return Ok(kept);
             }
+            let room = self.engine.in_time(self.writeback.room());
+            ask.unless_left(room).await?;
         }
     }
 

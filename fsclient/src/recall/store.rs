@@ -5,13 +5,19 @@ use crate::cache::{Dropped, Store, Stored};
 use leasefs_protocol::Refusal;
 
 impl Engine {
+    /// As [`Engine::store`], if it need not wait: it answers [`Stored::Pages`] where pages have to be
+    /// dropped.
+    pub fn store_at_once(&self, store: &Store, budget: usize) -> Stored {
+        self.0.store(store, budget, false)
+    }
+
     /// Keeps a write here if the lease allows it. When it is done, no page and no attribute older
     /// than it is left in the kernel. `budget`: how many bytes all files together may have here.
     ///
     /// # Errors
     /// [`Refusal::TimedOut`] if pages could not be dropped in time.
     pub async fn store(&self, store: &Store, budget: usize) -> Result<Stored, Refusal> {
-        match self.0.store(store, budget, false) {
+        match self.store_at_once(store, budget) {
             Stored::Pages => {}
             stored => return Ok(stored),
         }
