@@ -170,7 +170,7 @@ impl Ops {
             false => Durability::All,
         };
         loop {
-            let life = self.uncommitted.life();
+            let life = self.writeback.life();
             self.settle(ask, &object).await?;
             if let Some(file) = &file {
                 file.written.check()?;

@@ -2,6 +2,7 @@
 
 use super::{Ask, Ops, Told};
 use crate::recall::ChangeScope;
+use crate::rpc::CallOptions;
 use bytes::Bytes;
 use leasefs_protocol::{BootId, Caller, Handle, Name, Parts, Refusal, Request};
 
@@ -39,24 +40,39 @@ impl Ops {
         request: Request,
         payload: Bytes,
     ) -> Result<Told, Refusal> {
-        let own = ask.unless_left(self.engine.own_change(scope)).await?;
-        // What was buffered while it waited for the flush before it.
-        if let Some(file) = own.rewrites()
-            && let Err(refusal) = self.settle(ask, &file).await
-        {
-            own.never_sent();
-            return Err(refusal);
-        }
-        let (dropped, asked) = (own.dropped(), own.asked());
-        let touches: Vec<Handle> = dropped.iter().chain(behind).copied().collect();
-        let (objects, content) = (dropped.clone(), own.content());
         let is_write = matches!(request, Request::Write { .. });
-        let mut changed = self
-            .rpc
-            .change(caller, request, payload, &touches, dropped, ask.options())
-            .await;
-        own.finish(&mut changed).await;
-        let told = Told::new(asked, changed.result?)?;
+        let content = scope.content();
+        let mut settles = scope.rewrites();
+        let (told, objects) = loop {
+            let life = self.writeback.life();
+            let own = self.engine.own_change(scope.clone());
+            let own = ask.unless_left(own).await?;
+            // What was buffered while it waited for the flush before it.
+            if let Some(file) = settles
+                && let Err(refusal) = self.settle(ask, &file).await
+            {
+                own.never_sent();
+                return Err(refusal);
+            }
+            let (dropped, asked) = (own.dropped(), own.asked());
+            let touches: Vec<Handle> = dropped.iter().chain(behind).copied().collect();
+            let (caller, request, payload) = (caller.clone(), request.clone(), payload.clone());
+            let options = CallOptions {
+                life: life.host(),
+                ..ask.options()
+            };
+            let objects = dropped.clone();
+            let mut changed = self
+                .rpc
+                .change(caller, request, payload, &touches, dropped, options)
+                .await;
+            own.finish(&mut changed).await;
+            if !changed.overtaken {
+                break (Told::new(asked, changed.result?)?, objects);
+            }
+            // A mapped page too comes behind what is written again.
+            settles = content;
+        };
         if !is_write {
             self.changed(&objects, content, told.host);
         }

@@ -65,6 +65,7 @@ impl Ask {
 
     fn options(&self) -> CallOptions<'_> {
         CallOptions {
+            life: None,
             abandon: Some(&self.abandon),
             pid: Some(self.asker.pid),
         }

@@ -69,7 +69,7 @@ impl ChangeScope {
 
     /// The file whose bytes it changes at the server, but for mapped pages: what is buffered of it
     /// must be there before, and nothing be buffered until the answer.
-    fn rewrites(&self) -> Option<Handle> {
+    pub fn rewrites(&self) -> Option<Handle> {
         let (file, pages) = self.pages?;
         let at_server = !self.changes.is_empty() && !matches!(pages, PageChange::WriteBack(_));
         at_server.then_some(file)

@@ -67,6 +67,7 @@ impl Rpc {
         match self.0.run(new, options).await {
             Outcome::Answered(answer) => Ok(answer),
             Outcome::GaveUp { refusal, .. } => Err(refusal),
+            Outcome::Overtaken => Err(Refusal::Cancelled),
         }
     }
 
@@ -94,6 +95,7 @@ impl Rpc {
             change: Some(NewChange {
                 touches: touches.to_vec(),
                 dropped,
+                life: options.life,
             }),
             wait,
             pid: options.pid,
@@ -103,10 +105,16 @@ impl Rpc {
             Outcome::Answered(answer) => Changed {
                 result: Ok(answer),
                 unsettled: None,
+                overtaken: false,
             },
             Outcome::GaveUp { refusal, unsettled } => Changed {
                 result: Err(refusal),
                 unsettled,
+                overtaken: false,
+            },
+            Outcome::Overtaken => Changed {
+                overtaken: true,
+                ..Changed::never(Refusal::Cancelled)
             },
         }
     }

@@ -3,7 +3,7 @@
 use super::lanes::Lanes;
 use super::types::{Answer, Unsettled};
 use bytes::Bytes;
-use leasefs_protocol::{Caller, Handle, OpenId, Refusal, Request, RequestFrame, Seq};
+use leasefs_protocol::{BootId, Caller, Handle, OpenId, Refusal, Request, RequestFrame, Seq};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -17,6 +17,8 @@ pub(super) enum Outcome {
         refusal: Refusal,
         unsettled: Option<Unsettled>,
     },
+    /// The change was not sent: what it must come behind is no longer settled.
+    Overtaken,
 }
 
 /// A request as its caller makes it.
@@ -38,6 +40,8 @@ pub(super) struct NewChange {
     /// Objects whose earlier unanswered changes it follows.
     pub(super) touches: Vec<Handle>,
     pub(super) dropped: Vec<Handle>,
+    /// The life of the server's host in which what it must come behind was settled; sent in no other.
+    pub(super) life: Option<BootId>,
 }
 
 /// How long a request waits.
@@ -71,6 +75,8 @@ pub(super) enum NotTaken {
     Refused(Refusal),
     /// Too many unanswered changes of the same objects.
     NoRoom(Box<New>),
+    /// It was made for another life of the server's host.
+    Overtaken,
 }
 
 /// A request that waits, for `status`.

@@ -208,6 +208,7 @@ impl Shared {
             let full = match taken {
                 Ok(taken) => return self.follow(taken, options).await,
                 Err(NotTaken::Refused(refusal)) => return gave_up(refusal),
+                Err(NotTaken::Overtaken) => return Outcome::Overtaken,
                 Err(NotTaken::NoRoom(full)) => *full,
             };
             if let Err(refusal) = self.patiently(full.wait, options, room).await {

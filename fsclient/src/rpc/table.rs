@@ -30,6 +30,8 @@ struct Entry {
     frame: Arc<RequestFrame>,
     payload: Bytes,
     touches: Vec<Handle>,
+    /// As the caller has it.
+    life: Option<BootId>,
     waiter: Option<oneshot::Sender<Outcome>>,
     settled: Option<oneshot::Sender<Settlement>>,
     cancel: Cancel,
@@ -94,6 +96,10 @@ impl Table {
         if let Some(refused) = self.refused {
             return Err(NotTaken::Refused(refused));
         }
+        let life = new.change.as_ref().and_then(|change| change.life);
+        if self.lanes.is_some() && life.is_some_and(|life| life != self.host) {
+            return Err(NotTaken::Overtaken);
+        }
         if let Some(change) = &new.change
             && !self.has_room(&new.request, &change.touches)
         {
@@ -125,6 +131,7 @@ impl Table {
             payload: new.payload.clone(),
             touches,
             waiter: Some(waiter),
+            life,
             settled: None,
             cancel: Cancel::No,
             sent,
@@ -339,6 +346,7 @@ impl Table {
         self.connection = lanes.connection;
         self.lanes = Some(lanes);
         self.host = host;
+        self.hold_back(forgotten);
         self.refused = None;
         if forgotten {
             self.lose_sent_changes();
@@ -362,6 +370,20 @@ impl Table {
             }
         }
         resend
+    }
+
+    /// Changes that wait for a connection are not sent before what has been lost is written again.
+    fn hold_back(&mut self, forgotten: bool) {
+        let other = |life| forgotten || life != self.host;
+        let waits = |entry: &Entry| entry.life.is_some_and(other) && entry.sent.is_none();
+        let all = self.entries.iter();
+        let ids: Vec<RequestId> = all.filter(|(_, e)| waits(e)).map(|(id, _)| *id).collect();
+        for entry in ids.into_iter().filter_map(|id| self.remove(id)) {
+            if let Some(waiter) = entry.waiter {
+                // The caller's future may be gone.
+                let _ = waiter.send(Outcome::Overtaken);
+            }
+        }
     }
 
     fn lose_sent_changes(&mut self) {

@@ -120,6 +120,7 @@ impl Client {
                 &[handle(object)],
                 vec![handle(object)],
                 CallOptions {
+                    life: None,
                     abandon: Some(&abandon),
                     pid: None,
                 },

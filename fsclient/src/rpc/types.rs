@@ -166,6 +166,9 @@ pub struct Changed {
     /// Present if the change may still happen: its objects must not be cached before this is
     /// resolved.
     pub unsettled: Option<Unsettled>,
+    /// It was not sent, since the server's host has crashed or has forgotten the session: what it
+    /// must come behind may have to be written again first. Then it may be asked for anew.
+    pub overtaken: bool,
 }
 
 impl Changed {
@@ -174,6 +177,7 @@ impl Changed {
         Self {
             result: Err(refusal),
             unsettled: None,
+            overtaken: false,
         }
     }
 }
@@ -210,6 +214,9 @@ pub struct CallOptions<'a> {
     pub abandon: Option<&'a Abandon>,
     /// For `status`: the process that waits.
     pub pid: Option<u32>,
+    /// Of a change: the life of the server's host that was known when what it must come behind was
+    /// settled. It is sent in no other.
+    pub life: Option<BootId>,
 }
 
 /// Tells a waiting request that its caller leaves. Cheap to clone.

@@ -127,6 +127,13 @@ impl Inner {
     }
 }
 
+impl Life {
+    /// The host's boot id, if it is known by now.
+    pub fn host(self) -> Option<BootId> {
+        self.0
+    }
+}
+
 impl Covered {
     /// Whether the commit was answered in another life than what it covers was flushed in.
     fn is_of_another(&self, host: BootId) -> bool {

@@ -7,7 +7,7 @@ use crate::rpc::CallOptions;
 use crate::uncommitted::{Committed, Life, Noted, Wrote};
 use bytes::Bytes;
 use leasefs_protocol::{BootId, Caller, Handle, OpenId, Refusal, Request};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// How long written bytes are kept at most before a commit is asked for.
@@ -22,7 +22,7 @@ pub(super) async fn keep_committing(inner: Weak<Inner>) {
         let _ = tokio::time::timeout(COMMIT_AGE, many.notified()).await;
         let Some(inner) = inner.upgrade() else { return };
         if inner.uncommitted.keeps() {
-            let life = inner.uncommitted.life();
+            let life = inner.life();
             if let Err(error) = inner.commit_all(life).await {
                 tracing::warn!(%error, "written bytes can't be committed yet");
             }
@@ -38,7 +38,7 @@ impl Writeback {
     /// can't be done again.
     pub async fn sync_all(&self) -> Result<(), Refusal> {
         loop {
-            let life = self.0.uncommitted.life();
+            let life = self.0.life();
             self.flush_all().await;
             match self.0.commit_all(life).await? {
                 Committed::Durable => return Ok(()),
@@ -46,6 +46,11 @@ impl Writeback {
                 Committed::Lost => return Err(Refusal::Lost),
             }
         }
+    }
+
+    /// To be asked before what is to be committed, or to be followed, is flushed.
+    pub fn life(&self) -> Life {
+        self.0.life()
     }
 
     /// The server's host is in this life: what another has lost is to be written again.
@@ -118,7 +123,19 @@ impl Inner {
         }
     }
 
+    fn taking_up(&self) -> MutexGuard<'_, ()> {
+        self.taking_up
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn life(&self) -> Life {
+        let _whole = self.taking_up();
+        self.uncommitted.life()
+    }
+
     pub(super) fn host_is(self: &Arc<Self>, host: BootId) {
+        let _whole = self.taking_up();
         for undone in self.uncommitted.host_is(host) {
             tracing::info!(object = %undone.object, "the server's host has crashed: writing again");
             self.restore(undone);

@@ -14,7 +14,7 @@ use crate::uncommitted::Uncommitted;
 use leasefs_lease::client::Run;
 use leasefs_protocol::{Approval, BootId, Handle, OpenId, Release};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::{Notify, Semaphore};
@@ -54,6 +54,9 @@ struct Inner {
     room: Notify,
     /// Much waits for a commit.
     many: Arc<Notify>,
+    /// Held while what another life of the server's host has lost is taken up: whoever knows the new
+    /// life finds all of it buffered.
+    taking_up: Mutex<()>,
 }
 
 impl std::fmt::Debug for Writeback {
@@ -79,6 +82,7 @@ impl Writeback {
             window: Semaphore::new(WINDOW),
             room: Notify::new(),
             many: Arc::default(),
+            taking_up: Mutex::default(),
         });
         let committer = commit::keep_committing(Arc::downgrade(&inner));
         inner.runtime.spawn(committer);

@@ -30,6 +30,7 @@ async fn begin_read(world: &World, object: u8) -> PageRead {
 
 fn changed(stamp: u64) -> Changed {
     Changed {
+        overtaken: false,
         result: Ok(Answer {
             reply: reply(stamp, Vec::new()),
             payload: Bytes::new(),

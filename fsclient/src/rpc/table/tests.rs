@@ -1,7 +1,7 @@
 use super::*;
 use crate::rpc::request::NewChange;
 use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
-use leasefs_protocol::{Caller, OpenId, RawName, Request};
+use leasefs_protocol::{BootId, Caller, OpenId, RawName, Request};
 
 const NOW: BootTime = BootTime::ZERO;
 
@@ -18,6 +18,7 @@ fn change(touches: &[u8]) -> New {
         },
         payload: Bytes::new(),
         change: Some(NewChange {
+            life: None,
             touches: touches.iter().copied().map(handle).collect(),
             dropped: Vec::new(),
         }),
@@ -108,6 +109,29 @@ fn what_was_never_sent_is_given_up_without_a_trace() {
     let (_, next) = taken(&mut table, &[1]);
     assert_eq!(next.after, []);
     assert_eq!(table.low_water(), next.seq);
+}
+
+#[test]
+fn a_change_that_waits_is_not_sent_in_another_life_of_the_host_than_it_was_made_for() {
+    let mut table = Table::default();
+    let host = table.host;
+    let made_for = |life| {
+        let mut new = change(&[1]);
+        let change = new.change.as_mut().expect("a change");
+        change.life = Some(life);
+        new
+    };
+    let mut waits = table.take(made_for(host), NOW).expect("taken");
+    let next = BootId([9; 16]);
+    let mut early = table.take(made_for(next), NOW).expect("taken");
+    let mut any = table.take(change(&[1]), NOW).expect("taken");
+    table.host = next;
+    table.hold_back(false);
+    assert!(matches!(waits.outcome.try_recv(), Ok(Outcome::Overtaken)));
+    assert!(early.outcome.try_recv().is_err() && any.outcome.try_recv().is_err());
+    table.hold_back(true);
+    assert!(matches!(early.outcome.try_recv(), Ok(Outcome::Overtaken)));
+    assert!(any.outcome.try_recv().is_err(), "any life will do");
 }
 
 #[test]
