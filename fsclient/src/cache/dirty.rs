@@ -7,7 +7,7 @@
 use super::entry::Dropped;
 use super::state::State;
 use bytes::Bytes;
-use leasefs_lease::client::{Buffer, ChangeOf, Known, Run};
+use leasefs_lease::client::{Buffer, ChangeOf, Known, Run, Tenure};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::ROOM_LASTS;
 use leasefs_protocol::{
@@ -164,6 +164,8 @@ pub struct Undone {
     pub path: Option<PathBuf>,
     /// Opens that were closed here, and are to be closed at the server when it has the bytes.
     pub closing: Vec<OpenId>,
+    /// Under which lease they were written.
+    pub tenure: Tenure,
 }
 
 /// Follows from the end of a request, to be done without the lock.

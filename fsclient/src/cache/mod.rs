@@ -37,6 +37,7 @@ pub(crate) use dirty::{DirtyFile, Ended, Flushed, Round};
 pub(crate) use pages::{Outcome, Pages, Then};
 pub(crate) use state::{State, Work};
 
+use leasefs_lease::client::Tenure;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Grant, Handle, OpenId};
 use status::Counters;
@@ -125,6 +126,11 @@ impl Cache {
     /// Leaves closing a server's open to the flusher of the file; false if it isn't needed there.
     pub fn close_when_clean(&self, object: &Handle, open: OpenId) -> bool {
         self.lock().close_when_clean(object, open)
+    }
+
+    /// Since when the file is held exclusively, if it is.
+    pub fn tenure(&self, object: &Handle) -> Option<Tenure> {
+        self.lock().leases.tenure(object)
     }
 
     /// Whether the file has bytes that the server may not have.

@@ -7,9 +7,9 @@ use super::{Ask, Ops, Told};
 use crate::cache::{Store, Stored};
 use crate::uncommitted::{Committed, Wrote};
 use crate::writeback::BUDGET;
-use leasefs_lease::client::Run;
+use leasefs_lease::client::{Run, Tenure};
 use leasefs_protocol::request::{Durability, WriteKind};
-use leasefs_protocol::{Attr, Handle, Refusal, Request, Response};
+use leasefs_protocol::{Attr, Handle, Mode, Parts, Refusal, Request, Response};
 
 impl Ops {
     /// Whether the caller of a write need not wait until the server has it.
@@ -83,7 +83,13 @@ impl Ops {
 
     /// A write has been answered. One that is durable is kept too: bytes written before it must not
     /// come back over it.
-    pub(super) fn wrote(&self, open: &OpenFile, writing: &Writing, told: &Told) {
+    pub(super) fn wrote(
+        &self,
+        open: &OpenFile,
+        writing: &Writing,
+        before: Option<Tenure>,
+        told: &Told,
+    ) {
         let Response::Written { len, offset } = told.response else {
             return;
         };
@@ -100,6 +106,8 @@ impl Ops {
                     version: touched.attr.version(),
                     writer: open.writer(),
                     path: self.nodes.path(open.node),
+                    tenure: self.tenure_of(open, before, told),
+                    durable: writing.durability() != Durability::None,
                 };
                 self.writeback.wrote(wrote, told.host);
             }
@@ -108,6 +116,17 @@ impl Ops {
             }
             _ => {}
         }
+    }
+
+    /// Under which lease the bytes of an answered write may be written again: that which came with the
+    /// answer, or which was held `before` it was sent and is still.
+    fn tenure_of(&self, open: &OpenFile, before: Option<Tenure>, told: &Told) -> Option<Tenure> {
+        let granted = told.grants.iter().any(|grant| {
+            let content = grant.parts.contains(Parts::DATA);
+            grant.object == open.object && grant.mode == Mode::Write && content
+        });
+        let now = self.cache().tenure(&open.object);
+        now.filter(|_| granted || now == before)
     }
 
     /// A mapped page has come too late: another mount has changed the file since.

@@ -203,10 +203,8 @@ impl Ops {
             len: len.min(MAX_PAYLOAD as u32),
             fill,
         };
-        let caller = open.caller.clone();
-        self.rpc
-            .call(caller, request, Bytes::new(), ask.options())
-            .await
+        let answer = self.ask_server(ask, open.caller.clone(), request).await?;
+        Ok(answer.1)
     }
 
     /// Writes; returns how many bytes.
@@ -231,13 +229,14 @@ impl Ops {
         let scope = ChangeScope::default().pages(open.object, writing.pages());
         let caller = open.caller.clone();
         let data = writing.data.clone();
+        let before = self.cache().tenure(&open.object);
         let told = self.change_as(ask, caller, scope, request, data).await;
         if writing.writeback && matches!(told, Err(Refusal::Changed)) {
             self.keep_page(ask, &open, &writing).await;
         }
         let told = told?;
         let len = written(&told.response)?;
-        self.wrote(&open, &writing, &told);
+        self.wrote(&open, &writing, before, &told);
         u32::try_from(len).map_err(|_| Refusal::Internal)
     }
 

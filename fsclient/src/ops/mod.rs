@@ -205,16 +205,34 @@ impl Ops {
     }
 
     async fn call_as(&self, ask: &Ask, caller: Caller, request: Request) -> Result<Told, Refusal> {
-        let asked = self.cache().ask();
-        let sent = self.rpc.call(caller, request, Bytes::new(), ask.options());
-        Told::new(asked, sent.await?)
+        let (asked, answer) = self.ask_server(ask, caller, request).await?;
+        Told::new(asked, answer)
     }
 
     /// As [`Ops::call`], where a refusal may be cached too.
     async fn call_raw(&self, ask: &Ask, request: Request) -> Result<(Asked, Answer), Refusal> {
-        let asked = self.cache().ask();
-        let caller = self.caller(ask);
-        let sent = self.rpc.call(caller, request, Bytes::new(), ask.options());
-        Ok((asked, sent.await?))
+        self.ask_server(ask, self.caller(ask), request).await
+    }
+
+    /// After a crash of the server's host nothing is shown before what is to be written again is there.
+    async fn ask_server(
+        &self,
+        ask: &Ask,
+        caller: Caller,
+        request: Request,
+    ) -> Result<(Asked, Answer), Refusal> {
+        // An open that was made must not be made again.
+        let opens = matches!(request, Request::Open { .. });
+        loop {
+            let (life, asked) = (self.writeback.life(), self.cache().ask());
+            let (caller, request) = (caller.clone(), request.clone());
+            let sent = self.rpc.call(caller, request, Bytes::new(), ask.options());
+            let answer = sent.await?;
+            if opens || life.host().is_none_or(|host| host == answer.host) {
+                return Ok((asked, answer));
+            }
+            let flushed = self.engine.in_time(self.writeback.flush_all());
+            ask.unless_left(flushed).await?;
+        }
     }
 }

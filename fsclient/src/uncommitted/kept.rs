@@ -1,7 +1,7 @@
 //! Bytes of one file that the server has, and its disk may not.
 
 use crate::cache::{Undone, Writer};
-use leasefs_lease::client::Run;
+use leasefs_lease::client::{Run, Tenure};
 use leasefs_protocol::{BootId, Handle, OpenId, Version};
 use std::path::PathBuf;
 
@@ -18,6 +18,10 @@ pub struct Wrote {
     pub writer: Writer,
     /// Where the file is, as far as it is known.
     pub path: Option<PathBuf>,
+    /// Under which lease: `None` if others may have changed the file since.
+    pub tenure: Option<Tenure>,
+    /// It is on the server's disk already.
+    pub durable: bool,
 }
 
 #[derive(Debug)]
@@ -43,6 +47,9 @@ pub struct Kept {
     bytes: usize,
     last: Option<Last>,
     closing: Vec<OpenId>,
+    /// Under which lease all of them were written: they may be written again under it alone, since
+    /// others may have changed the file when it had ended.
+    tenure: Tenure,
 }
 
 impl Kept {
@@ -56,8 +63,14 @@ impl Kept {
         self.pieces.is_empty()
     }
 
+    /// Whether bytes of this tenure can be kept beside those that are.
+    pub fn goes_with(&self, tenure: Tenure) -> bool {
+        self.is_empty() || self.tenure == tenure
+    }
+
     /// Keeps the bytes of a write, which was the client's change of this number.
-    pub fn keep(&mut self, wrote: Wrote, change: u64, host: BootId) {
+    pub fn keep(&mut self, wrote: Wrote, tenure: Tenure, change: u64, host: BootId) {
+        self.tenure = tenure;
         self.bytes += wrote.run.data.len();
         self.pieces.push(Piece {
             run: wrote.run,
@@ -127,6 +140,7 @@ impl Kept {
             base: last.base,
             path: last.path.clone(),
             closing: Vec::new(),
+            tenure: self.tenure,
         };
         undone.closing = self.recount();
         Some(undone)

@@ -209,13 +209,29 @@ impl Uncommitted {
             if changed.out_of_reach {
                 return Vec::new();
             }
-            if room {
-                changed.kept.keep(wrote, number, host);
-                return Vec::new();
+            let tenure = wrote.tenure.filter(|_| room);
+            let durable = wrote.durable;
+            let alone = match tenure {
+                Some(tenure) if changed.kept.goes_with(tenure) => {
+                    changed.kept.keep(wrote, tenure, number, host);
+                    return Vec::new();
+                }
+                _ => changed.kept.is_empty(),
+            };
+            let closes = changed.kept.drop_all();
+            if !alone {
+                changed.since.get_or_insert(host);
+                changed.last = number;
             }
-            changed.since.get_or_insert(host);
-            changed.last = number;
-            changed.kept.drop_all()
+            match tenure {
+                Some(tenure) => changed.kept.keep(wrote, tenure, number, host),
+                None if durable => {}
+                None => {
+                    changed.since.get_or_insert(host);
+                    changed.last = number;
+                }
+            }
+            closes
         });
         Noted {
             undone: false,
@@ -319,6 +335,16 @@ impl Uncommitted {
         }
         inner.before = inner.host.replace(host);
         inner.undone(Some(host))
+    }
+
+    /// What was written in another life of the host can't be written again: others may have changed the
+    /// file since. The next commit of it fails.
+    pub fn is_lost(&self, object: Handle) {
+        let mut inner = self.lock();
+        inner.touch(object);
+        inner.with(&object, |changed| {
+            changed.losses += 1;
+        });
     }
 
     /// Takes out everything that is kept: nobody will commit it any more.

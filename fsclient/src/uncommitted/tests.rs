@@ -1,8 +1,8 @@
 use super::*;
 use crate::cache::Writer;
 use bytes::Bytes;
-use leasefs_lease::client::Run;
-use leasefs_protocol::{Caller, Version};
+use leasefs_lease::client::{Leases, Run, Tenure};
+use leasefs_protocol::{Caller, Grant, Mode, Parts, Stamp, Version};
 use std::sync::Arc;
 
 const BEFORE: BootId = BootId([1; 16]);
@@ -46,6 +46,8 @@ fn wrote_by(
         version: Version::default(),
         writer: writer(open),
         path: None,
+        tenure: Some(Tenure::default()),
+        durable: false,
     };
     uncommitted.wrote(wrote, host)
 }
@@ -168,6 +170,42 @@ fn nothing_is_kept_of_a_file_that_nobody_can_reach() {
     );
     assert!(!uncommitted.close_later(&object(), OpenId(7)));
     assert!(!uncommitted.keeps());
+}
+
+/// A tenure later than the first.
+fn later() -> Tenure {
+    let mut leases = Leases::new();
+    let grant = Grant {
+        object: object(),
+        parts: Parts::DATA,
+        mode: Mode::Write,
+        stamp: Stamp(1),
+    };
+    leases.granted(leases.ask(), &grant);
+    leases.tenure(&object()).expect("held")
+}
+
+#[test]
+fn bytes_of_an_earlier_tenure_are_not_written_again_and_the_next_commit_tells_of_them() {
+    let uncommitted = Uncommitted::default();
+    let open = uncommitted.told(&object());
+    assert_eq!(undone(&uncommitted, BEFORE), []);
+    assert_eq!(wrote(&uncommitted, 0, b"old", BEFORE), Noted::default());
+    let wrote = Wrote {
+        object: object(),
+        run: Run {
+            offset: 8,
+            data: Bytes::from_static(b"new"),
+        },
+        version: Version::default(),
+        writer: writer(7),
+        path: None,
+        tenure: Some(later()),
+        durable: false,
+    };
+    assert_eq!(uncommitted.wrote(wrote, BEFORE), Noted::default());
+    assert_eq!(undone(&uncommitted, AFTER), [(8, &b"new"[..])]);
+    assert_eq!(commit(&uncommitted, AFTER, &open), Committed::Lost);
 }
 
 #[test]

@@ -137,8 +137,18 @@ impl Inner {
     pub(super) fn host_is(self: &Arc<Self>, host: BootId) {
         let _whole = self.taking_up();
         for undone in self.uncommitted.host_is(host) {
-            tracing::info!(object = %undone.object, "the server's host has crashed: writing again");
-            self.restore(undone);
+            let object = undone.object;
+            if self.cache.tenure(&object) == Some(undone.tenure) {
+                tracing::info!(%object, "the server's host has crashed: writing again");
+                self.restore(undone);
+            } else {
+                tracing::warn!(%object, "the server's host has crashed, and others have used the file since it was written: it may have lost bytes");
+                self.uncommitted.is_lost(object);
+                undone
+                    .closing
+                    .into_iter()
+                    .for_each(|open| self.rpc.close(open));
+            }
         }
     }
 

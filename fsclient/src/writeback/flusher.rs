@@ -159,6 +159,7 @@ impl Inner {
         // Never closed.
         let _place = self.window.acquire().await;
         let dropped = vec![object];
+        let tenure = self.cache.tenure(&object);
         let (caller, data) = (writer.caller.clone(), run.data.clone());
         let options = CallOptions::default();
         let changed = self
@@ -175,12 +176,16 @@ impl Inner {
         let host = settled.as_ref().ok().map(|answer| answer.host);
         match (outcome(settled, &object, run.clone()), host) {
             (Flushed::Answered(_, reply, Some(attr)), Some(host)) => {
+                let path = self.cache.lock().dirty_path(&object);
+                let now = self.cache.tenure(&object);
                 let wrote = Wrote {
                     object,
                     run: run.clone(),
                     version: attr.version(),
                     writer,
-                    path: self.cache.lock().dirty_path(&object),
+                    path,
+                    tenure: now.filter(|_| now == tenure),
+                    durable: false,
                 };
                 match self.wrote(wrote, host) {
                     true => Flushed::Answered(run, reply, Some(attr)),

@@ -1,6 +1,6 @@
 //! What the session holds, and whether what a reply says may be cached.
 
-use super::object::Object;
+use super::object::{Object, Tenure};
 use leasefs_protocol::control::ReclaimLease;
 use leasefs_protocol::{
     Grant, Handle, Mode, Parts, RawName, Recall, RecallId, Release, Scope, Stamp,
@@ -60,6 +60,7 @@ pub struct Leases {
     /// Open recalls of everything.
     everything: u32,
     asked: u64,
+    tenures: u64,
     generation: u64,
     held: usize,
 }
@@ -93,6 +94,10 @@ impl Leases {
         }
         object.held |= current;
         if grant.mode == Mode::Write {
+            if current.contains(Parts::DATA) && !object.write.contains(Parts::DATA) {
+                self.tenures += 1;
+                object.tenure = Tenure(self.tenures);
+            }
             object.write |= current;
         }
         if current.is_empty() {
@@ -137,6 +142,13 @@ impl Leases {
     /// recall of it is approved.
     pub fn is_exclusive(&self, object: &Handle) -> bool {
         self.objects.get(object).is_some_and(Object::is_exclusive)
+    }
+
+    /// Since when the object's data is held in Write mode, if it is.
+    pub fn tenure(&self, object: &Handle) -> Option<Tenure> {
+        let known = self.objects.get(object);
+        let held = known.filter(|object| object.write.contains(Parts::DATA));
+        held.map(|object| object.tenure)
     }
 
     /// Whether what is written may be kept here for a while: nobody else even asks for the file's
@@ -354,6 +366,8 @@ impl Leases {
     fn hold_on(&mut self, object: Handle, parts: Parts) {
         let object = self.objects.entry(object).or_default();
         self.held += usize::from(object.held.is_empty());
+        self.tenures += 1;
+        object.tenure = Tenure(self.tenures);
         object.held |= parts;
         object.write |= parts;
     }

@@ -21,4 +21,5 @@ pub use clock::{Live, Renewal, SessionClock};
 pub use extents::{Extents, Known, Run};
 pub use gate::{Arrival, DropId, DropKind, PageGate, ReadId, ReadReply, Step, Verdict, WriteId};
 pub use leases::{Asked, ChangeOf, Leases};
+pub use object::Tenure;
 pub use spans::{Span, Spans};

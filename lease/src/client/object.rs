@@ -9,6 +9,11 @@ const SINGLE: [Parts; 4] = [Parts::ATTRS, Parts::DATA, Parts::LISTING, Parts::NA
 /// Most names of a directory whose stamps are remembered singly.
 pub(super) const MAX_NAMES: usize = 1024;
 
+/// One span of time in which a file's data was held exclusively: nobody else has changed it since
+/// it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tenure(pub(super) u64);
+
 /// Leases on one object, and what may not be cached of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Object {
@@ -16,6 +21,8 @@ pub(super) struct Object {
     pub held: Parts,
     /// Those held in Write mode; a subset of `held`.
     pub write: Parts,
+    /// Since when DATA is held in Write mode without a break.
+    pub tenure: Tenure,
     /// DATA was held exclusively and is being recalled: until the approval nobody else sees it.
     pub yielding: bool,
     /// Newest stamp seen.
@@ -41,6 +48,7 @@ impl Default for Object {
         Self {
             held: Parts::NONE,
             write: Parts::NONE,
+            tenure: Tenure::default(),
             yielding: false,
             seen: Stamp::default(),
             queued: false,

@@ -211,6 +211,29 @@ fn a_write_lease_whose_recall_was_not_approved_is_claimed_from_a_restarted_serve
 }
 
 #[test]
+fn a_file_that_was_given_up_in_between_is_held_in_another_tenure() {
+    let content = FILE | Parts::DATA;
+    let write = |stamp| Grant {
+        mode: Mode::Write,
+        ..grant(1, content, stamp)
+    };
+    let mut leases = Leases::new();
+    let asked = leases.ask();
+    leases.granted(asked, &grant(1, content, 1));
+    assert_eq!(leases.tenure(&handle(1)), None, "others may read it");
+    leases.granted(asked, &write(2));
+    let first = leases.tenure(&handle(1)).expect("held");
+    leases.granted(asked, &write(3));
+    assert_eq!(leases.tenure(&handle(1)), Some(first));
+    leases.recall(&recall(1, 4, 1, Parts::DATA, &[]));
+    assert_eq!(leases.tenure(&handle(1)), None);
+    leases.approved(RecallId(1));
+    leases.granted(asked, &write(5));
+    let second = leases.tenure(&handle(1)).expect("held");
+    assert_ne!(first, second);
+}
+
+#[test]
 fn what_a_recall_of_everything_takes_of_write_leases_is_claimed_too() {
     let mut leases = Leases::new();
     let asked = leases.ask();
