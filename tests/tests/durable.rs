@@ -167,7 +167,8 @@ fn a_sync_after_a_power_cut_acknowledges_no_bytes_that_are_lost() {
 
 #[test]
 fn what_was_written_and_not_synced_is_written_again_after_a_power_cut() {
-    let mut world = world_with_something_durable("again");
+    // Its lease must last until the server is back.
+    let mut world = durable_world("again", &WorldOptions::mounts(1).term("20s"));
     let (path, export) = (
         world.mount(0).path("file"),
         world.server.export.join("file"),

@@ -82,6 +82,23 @@ impl Pages {
         (id, told)
     }
 
+    /// A READ was answered with what may not be used yet. `Some`: it waits until told.
+    pub fn read_parks(
+        &mut self,
+        object: Handle,
+        id: ReadId,
+        out: &mut Outcome,
+    ) -> Option<oneshot::Receiver<()>> {
+        let file = self.files.get_mut(&object)?;
+        let (tell, told) = oneshot::channel();
+        let parks = file.gate.read_parks(id);
+        if parks {
+            file.parked.insert(id, tell);
+        }
+        self.settle(object, out);
+        parks.then_some(told)
+    }
+
     /// Changes the gate of a file, if it has one.
     pub fn with<R>(
         &mut self,

@@ -5,6 +5,10 @@ use crate::recall::ChangeScope;
 use crate::rpc::CallOptions;
 use bytes::Bytes;
 use leasefs_protocol::{BootId, Caller, Handle, Name, Parts, Refusal, Request};
+use std::time::Duration;
+
+/// Until the new life of the server's host is known here, in which a change is asked for anew.
+const PAUSE: Duration = Duration::from_millis(5);
 
 impl Ops {
     /// Makes a change under the caller's own identity.
@@ -72,6 +76,7 @@ impl Ops {
             }
             // A mapped page too comes behind what is written again.
             settles = content;
+            tokio::time::sleep(PAUSE).await;
         };
         if !is_write {
             self.changed(&objects, content, told.host);

@@ -157,11 +157,7 @@ impl Ops {
                 }
                 return Ok(Filling { data, _read: read });
             }
-            ask.unless_left(async {
-                read.again().await;
-                Ok(())
-            })
-            .await?;
+            ask.unless_left(read.again()).await?;
         }
         Err(Refusal::TimedOut)
     }

@@ -6,6 +6,7 @@ use leasefs_lease::client::{ReadId, ReadReply};
 use leasefs_protocol::{Handle, Mode, Parts, Refusal, Reply};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// How long to wait before the server is asked a further time.
 const PAUSES: [Duration; 5] = [
@@ -24,6 +25,8 @@ pub struct PageRead {
     id: ReadId,
     asked: Asked,
     mode: Mode,
+    /// Tells when it may be asked again.
+    parked: Option<oneshot::Receiver<()>>,
     tries: usize,
 }
 
@@ -66,6 +69,7 @@ impl Engine {
             asked,
             mode,
             tries: 0,
+            parked: None,
         };
         if let Some(told) = told {
             read.inner.wait(told).await?;
@@ -83,7 +87,8 @@ impl PageRead {
         let covers = |mode: Mode, parts: Parts| parts.contains(Parts::DATA) && mode >= self.mode;
         let mut grants = reply.grants.iter();
         let leased = grants.any(|g| g.object == self.object && covers(g.mode, g.parts));
-        let (object, id, asked) = (self.object, self.id, self.asked);
+        let (object, id, asked, mode) = (self.object, self.id, self.asked, self.mode);
+        let parked = &mut self.parked;
         let cache = &self.inner.cache;
         self.inner.with(|state, out| {
             state.granted(asked, &reply.grants);
@@ -95,6 +100,12 @@ impl PageRead {
                 true => ReadReply::Leased,
                 false => ReadReply::Bare,
             };
+            if reply == ReadReply::Bare && mode == Mode::Write {
+                *parked = state.pages.read_parks(object, id, out);
+                if parked.is_some() {
+                    return Verdict::AskAgain;
+                }
+            }
             let verdict = state
                 .pages
                 .with(object, out, |gate| gate.read_answered(id, reply));
@@ -103,11 +114,19 @@ impl PageRead {
     }
 
     /// To be awaited before the server is asked again.
-    pub async fn again(&mut self) {
-        let pause = PAUSES.get(self.tries).or(PAUSES.last()).copied();
-        self.tries += 1;
-        tokio::time::sleep(pause.unwrap_or_default()).await;
+    ///
+    /// # Errors
+    /// [`Refusal::TimedOut`].
+    pub async fn again(&mut self) -> Result<(), Refusal> {
+        if let Some(told) = self.parked.take() {
+            self.inner.wait(told).await?;
+        } else {
+            let pause = PAUSES.get(self.tries).or(PAUSES.last()).copied();
+            self.tries += 1;
+            tokio::time::sleep(pause.unwrap_or_default()).await;
+        }
         self.begin();
+        Ok(())
     }
 
     /// A request is about to be sent. (It doesn't wait for pages without a lease to be dropped:

@@ -184,6 +184,25 @@ impl PageGate {
         Verdict::Deliver
     }
 
+    /// A READ was answered, but what it has brought may not be used while the recall is open: its page
+    /// could be stored into without the exclusive lease, and two clients that do so wait for each
+    /// other's write-back. True: it is parked, like one that arrives now; its page holds nothing, so the
+    /// approval doesn't wait for it. False: a drop is stuck on it, or nothing is recalled.
+    pub fn read_parks(&mut self, id: ReadId) -> bool {
+        let Some(span) = self.reads.get(&id).map(|read| read.span) else {
+            return false;
+        };
+        let recalled = self.has_cause(span, |kind| kind == DropKind::Recall);
+        if !recalled || self.judge(span) == Arrival::Go {
+            return false;
+        }
+        self.reads.remove(&id);
+        self.todo.remove(span);
+        self.parked.insert(id, span);
+        self.settle();
+        true
+    }
+
     /// A READ ends without leaving pages: refused, or its caller is gone.
     pub fn read_ended(&mut self, id: ReadId) {
         self.reads.remove(&id);

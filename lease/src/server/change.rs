@@ -4,7 +4,7 @@ use super::api::{Action, OpId, OpState, ReadKind, Wanted};
 use super::cover::{Cover, Want};
 use super::op::{Arrival, Kind, Need, Op, Order};
 use super::session::Sid;
-use super::table::ObjId;
+use super::table::{Holder, ObjId};
 use super::{Core, Timer};
 use crate::time::BootTime;
 use leasefs_protocol::{Grant, Handle, Mode, Parts, SessionId, Stamp};
@@ -205,10 +205,20 @@ impl Core {
 
     /// Whether the session has the object's data to itself.
     pub fn holds_write(&self, session: SessionId, handle: &Handle) -> bool {
-        let object = self.table.find(handle).and_then(|o| self.table.get(o));
-        let sid = self.sessions.find(session);
-        let holder = object.zip(sid).and_then(|(o, sid)| o.holder(sid));
+        let holder = self.holder(session, handle);
         holder.is_some_and(|h| h.write.contains(Parts::DATA))
+    }
+
+    /// Whether nobody else has changed the object's data since the session was granted it, or will
+    /// before the session's approval.
+    pub fn holds_data(&self, session: SessionId, handle: &Handle) -> bool {
+        let holder = self.holder(session, handle);
+        holder.is_some_and(|h| h.parts.contains(Parts::DATA))
+    }
+
+    fn holder(&self, session: SessionId, handle: &Handle) -> Option<&Holder> {
+        let object = self.table.find(handle).and_then(|o| self.table.get(o))?;
+        object.holder(self.sessions.find(session)?)
     }
 
     /// A Read lease on as much of `cover` as nothing stands against.

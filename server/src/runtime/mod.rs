@@ -159,6 +159,12 @@ impl Leases {
         self.lock().holds_write(session, object)
     }
 
+    /// Whether nobody else has changed the object's data since the session was granted it, or will
+    /// before the session's approval.
+    pub fn holds_data(&self, session: SessionId, object: &Handle) -> bool {
+        self.lock().holds_data(session, object)
+    }
+
     /// The session's client has given leases back.
     pub fn release(&self, session: SessionId, releases: Vec<Release>) {
         self.with(|state, now| {

@@ -217,6 +217,10 @@ impl State {
         self.core.holds_write(session, object)
     }
 
+    pub fn holds_data(&self, session: SessionId, object: &Handle) -> bool {
+        self.core.holds_data(session, object)
+    }
+
     pub fn all_quiet(&self) -> bool {
         self.core.all_quiet()
     }

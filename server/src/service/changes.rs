@@ -326,7 +326,8 @@ impl Change<'_> {
         let holds = || server.leases.holds_write(self.call.session.id, object);
         match kind {
             WriteKind::Through { .. } => false,
-            WriteKind::Page => !holds(),
+            // Read in while a recall was open, it was stored into under what is being recalled.
+            WriteKind::Page => !server.leases.holds_data(self.call.session.id, object),
             WriteKind::Flush { base, .. } => {
                 let found = || server.store.getattr(object).map(|attr| attr.version());
                 !holds() && found() != Ok(*base)

@@ -169,7 +169,7 @@ async fn an_answer_without_a_lease_is_asked_for_again() {
     let world = World::new();
     let mut read = begin_read(&world, 1).await;
     assert_eq!(read.judge(&reply(0, Vec::new())), Verdict::AskAgain);
-    read.again().await;
+    read.again().await.expect("in time");
     let verdict = read.judge(&reply(0, vec![grant(1, DATA, 3)]));
     assert_eq!(verdict, Verdict::Deliver);
 }
@@ -182,7 +182,7 @@ async fn an_answer_from_before_a_loss_of_leases_is_asked_for_again() {
     world.renew();
     let late = reply(0, vec![grant(1, DATA, 3)]);
     assert_eq!(read.judge(&late), Verdict::AskAgain);
-    read.again().await;
+    read.again().await.expect("in time");
     assert_eq!(read.judge(&late), Verdict::Deliver);
 }
 

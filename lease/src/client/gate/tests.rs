@@ -253,3 +253,19 @@ fn a_file_the_kernel_forgets_has_no_pages() {
     gate.forgotten();
     assert!(gate.is_idle());
 }
+
+#[test]
+fn a_read_whose_answer_may_not_be_used_is_parked_and_keeps_no_recall_open() {
+    let mut gate = PageGate::new();
+    let (read, recall) = (ReadId(1), DropId(1));
+    let span = Span::new(0, 4096);
+    assert_eq!(gate.read_arrives(read, span), Arrival::Go);
+    assert!(!gate.read_parks(read), "nothing is recalled");
+    gate.open(recall, DropKind::Recall, Span::ALL);
+    assert_eq!(gate.poll_clear(), None, "the READ may bring something");
+    assert!(gate.read_parks(read));
+    assert_eq!(gate.poll_clear(), Some(recall));
+    assert_eq!(gate.poll_released(), None);
+    gate.close(recall);
+    assert_eq!(gate.poll_released(), Some(read));
+}
