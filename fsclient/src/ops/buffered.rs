@@ -14,7 +14,12 @@ use leasefs_protocol::{Attr, Handle, Mode, Parts, Refusal, Request, Response};
 impl Ops {
     /// Whether the caller of a write need not wait until the server has it.
     fn may_buffer(&self, writing: &Writing) -> bool {
-        self.buffers && !writing.writeback && durability(writing.flags) == Durability::None
+        // Where an append goes is the server's to say, also when its process crashes in between.
+        let places = writing.offset_to_store().is_some();
+        places
+            && self.buffers
+            && !writing.writeback
+            && durability(writing.flags) == Durability::None
     }
 
     /// How a write is sent that isn't kept here.
