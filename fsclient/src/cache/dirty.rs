@@ -58,8 +58,8 @@ pub struct Writer {
 pub struct Store {
     /// The file.
     pub object: Handle,
-    /// First byte; `None` appends.
-    pub offset: Option<u64>,
+    /// First byte.
+    pub offset: u64,
     /// The bytes.
     pub data: Bytes,
     /// Clear setuid and setgid bits.
@@ -302,13 +302,10 @@ impl State {
             return Stored::Through;
         };
         let attr = self.tables.peek_attr(&live, &object);
-        let known = self.dirty.files.get(&object);
-        let size = known.map(|file| file.buffer.size());
-        let Some(size) = size.or(attr.map(|attr| attr.size)) else {
+        if attr.is_none() && !self.dirty.contains(&object) {
             return Stored::Through;
-        };
-        let offset = store.offset.unwrap_or(size);
-        let end = offset.saturating_add(store.data.len() as u64);
+        }
+        let end = store.offset.saturating_add(store.data.len() as u64);
         let changing = self.dirty.changing.contains_key(&object);
         if changing || !self.leases.may_buffer(&object) || end > MAX_END {
             return Stored::Through;
@@ -326,7 +323,8 @@ impl State {
         let base = attr.map(|attr| attr.version()).unwrap_or_default();
         let first = self.becomes_dirty(object, base, dropped);
         self.dirty.count(&object, |file| {
-            file.buffer.put(offset, store.data.clone(), store.kill_priv);
+            file.buffer
+                .put(store.offset, store.data.clone(), store.kill_priv);
             file.date = store.date;
             file.written_by(&store.writer);
         });

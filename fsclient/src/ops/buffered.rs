@@ -8,16 +8,15 @@ use crate::cache::{Store, Stored};
 use crate::uncommitted::{Committed, Wrote};
 use crate::writeback::BUDGET;
 use leasefs_lease::client::{Run, Tenure};
-use leasefs_protocol::request::{Durability, WriteKind};
+use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
 use leasefs_protocol::{Attr, Handle, Mode, Parts, Refusal, Request, Response};
 
 impl Ops {
     /// Whether the caller of a write need not wait until the server has it.
     fn may_buffer(&self, writing: &Writing) -> bool {
         // Where an append goes is the server's to say, also when its process crashes in between.
-        let places = writing.offset_to_store().is_some();
-        places
-            && self.buffers
+        self.buffers
+            && writing.at() != WriteAt::Append
             && !writing.writeback
             && durability(writing.flags) == Durability::None
     }
@@ -43,7 +42,7 @@ impl Ops {
     fn to_store(&self, open: &OpenFile, writing: &Writing) -> Store {
         Store {
             object: open.object,
-            offset: writing.offset_to_store(),
+            offset: writing.offset,
             data: writing.data.clone(),
             kill_priv: writing.kill_priv,
             date: self.rpc.date(),

@@ -43,19 +43,11 @@ pub struct Writing {
 
 impl Writing {
     /// Where it goes. The server finds the end of the file; the kernel only believes it knows.
-    fn at(&self) -> WriteAt {
+    pub(super) fn at(&self) -> WriteAt {
         let appends = self.flags & libc::O_APPEND as u32 != 0;
         match appends && !self.writeback {
             true => WriteAt::Append,
             false => WriteAt::Offset(self.offset),
-        }
-    }
-
-    /// Where it goes if it is kept here; `None` to the end of the file.
-    pub(super) fn offset_to_store(&self) -> Option<u64> {
-        match self.at() {
-            WriteAt::Append => None,
-            WriteAt::Offset(offset) => Some(offset),
         }
     }
 

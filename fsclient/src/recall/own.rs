@@ -189,16 +189,6 @@ impl OwnChange {
         self.scope.objects()
     }
 
-    /// The file whose bytes it changes.
-    pub fn content(&self) -> Option<Handle> {
-        self.scope.content()
-    }
-
-    /// The file of which nothing may be buffered when the change is sent.
-    pub fn rewrites(&self) -> Option<Handle> {
-        self.scope.rewrites()
-    }
-
     /// To be shown to [`crate::cache::Cache::learn`] with the change's reply, after
     /// [`OwnChange::finish`].
     pub fn asked(&self) -> Asked {

@@ -21,10 +21,7 @@ impl Engine {
             Stored::Pages => {}
             stored => return Ok(stored),
         }
-        let span = match store.offset {
-            Some(offset) => Span::new(offset, store.data.len() as u64),
-            None => Span::ALL,
-        };
+        let span = Span::new(store.offset, store.data.len() as u64);
         let scope = ChangeScope::only_pages(store.object, span);
         let mut change = self.own_change(scope).await?;
         change.close_gate().await;

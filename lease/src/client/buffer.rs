@@ -89,15 +89,6 @@ impl Buffer {
         }
     }
 
-    /// The bytes from `offset` on, up to the file's end, if all of them are here.
-    pub fn read(&self, offset: u64, len: usize) -> Option<Bytes> {
-        let rest = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let mut data = vec![0; len.min(rest)];
-        let mut known = Known::default();
-        self.overlay(offset, &mut data, &mut known);
-        known.covers(data.len()).then(|| data.into())
-    }
-
     /// Copies what there is of `[offset, offset + into.len())` into place.
     pub fn overlay(&self, offset: u64, into: &mut [u8], known: &mut Known) {
         self.sent.overlay(offset, into, known);

@@ -59,7 +59,7 @@ fn holding(size: u64) -> State {
 fn write(state: &mut State, offset: u64, data: &'static [u8]) {
     let store = Store {
         object: object(),
-        offset: Some(offset),
+        offset,
         data: Bytes::from_static(data),
         kill_priv: false,
         date: None,
