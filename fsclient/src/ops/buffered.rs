@@ -204,7 +204,7 @@ impl Ops {
             done(&answer.response)?;
             let host = answer.host;
             let (closes, verdict) = self.uncommitted.committed(&object, covered, host, told);
-            closes.into_iter().for_each(|open| self.rpc.close(open));
+            self.rpc.close_all(closes);
             match verdict {
                 Committed::Durable => return Ok(()),
                 Committed::Again => self.writeback.host_is(host),

@@ -99,10 +99,7 @@ impl Ops {
         for object in objects.iter().filter(known) {
             let content = content == Some(*object);
             let noted = self.uncommitted.changed(*object, host, content);
-            noted
-                .closes
-                .into_iter()
-                .for_each(|open| self.rpc.close(open));
+            self.rpc.close_all(noted.closes);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Changes of this mount: what they cover leaves the caches before they are sent.
 
 use super::{Engine, Inner};
-use crate::cache::{Asked, Outcome, Pages, Then};
+use crate::cache::{Asked, Outcome, Pages, State, Then};
 use crate::rpc::{Changed, Settlement};
 use leasefs_lease::client::{ChangeOf, DropId, DropKind, Span, WriteId};
 use leasefs_protocol::{Handle, Parts, RawName, Refusal, Reply, Stamp};
@@ -73,6 +73,26 @@ impl ChangeScope {
         let (file, pages) = self.pages?;
         let at_server = !self.changes.is_empty() && !matches!(pages, PageChange::WriteBack(_));
         at_server.then_some(file)
+    }
+
+    /// From now on none of the bytes is cached here, nor (where they change at the server) buffered.
+    fn begin(&self, state: &mut State) {
+        if let Some(file) = self.content() {
+            state.begin_content(file);
+        }
+        if let Some(file) = self.rewrites() {
+            state.dirty.change_begins(file);
+        }
+    }
+
+    /// Takes back [`ChangeScope::begin`].
+    fn end(&self, state: &mut State) {
+        if let Some(file) = self.content() {
+            state.end_content(&file);
+        }
+        if let Some(file) = self.rewrites() {
+            state.dirty.change_ends(&file);
+        }
     }
 
     /// The objects covered.
@@ -154,12 +174,7 @@ impl Inner {
         let _dropping = self.dropping();
         let (mut dropped, asked) = {
             let mut state = self.cache.lock();
-            if let Some(file) = scope.content() {
-                state.begin_content(file);
-            }
-            if let Some(file) = scope.rewrites() {
-                state.dirty.change_begins(file);
-            }
+            scope.begin(&mut state);
             (state.begin_change(&scope.changes), state.leases.ask())
         };
         let change = OwnChange {
@@ -240,12 +255,7 @@ impl OwnChange {
             for touched in &reply.touched {
                 state.put_attr(self.asked, &reply.grants, &touched.object, &touched.attr);
             }
-            if let Some(file) = self.scope.content() {
-                state.end_content(&file);
-            }
-            if let Some(file) = self.scope.rewrites() {
-                state.dirty.change_ends(&file);
-            }
+            self.scope.end(&mut state);
             self.ended = true;
             self.gate.close(&mut state.pages, &mut outcome);
             if let (Err(_), AtGate::WriteBack(file, _)) = (&reply.result, self.gate) {
@@ -269,12 +279,7 @@ impl OwnChange {
         let (gate, changes) = (self.gate, &self.scope.changes);
         let unknown = stamp.is_none();
         self.inner.with(|state, out| {
-            if let Some((file, _)) = &self.scope.pages {
-                state.end_content(file);
-            }
-            if let Some(file) = self.scope.rewrites() {
-                state.dirty.change_ends(&file);
-            }
+            self.scope.end(state);
             state.leases.end_change(changes, stamp);
             if let (true, AtGate::After(_), Some((file, _))) = (unknown, gate, self.scope.pages) {
                 // The pages still there may be older than the change.

@@ -124,6 +124,11 @@ impl Rpc {
         self.0.close(open);
     }
 
+    /// As [`Rpc::close`], of several.
+    pub fn close_all(&self, opens: Vec<OpenId>) {
+        opens.into_iter().for_each(|open| self.close(open));
+    }
+
     /// Approves recalls. Without connection nothing is sent: the server repeats the recalls on the
     /// next. The opens given up are forgotten in any case.
     pub fn approve(&self, mut approvals: Vec<Approval>) {

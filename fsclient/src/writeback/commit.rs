@@ -77,7 +77,7 @@ impl Writeback {
             hurry.notify_one();
         }
         let closes = self.0.uncommitted.out_of_reach(object);
-        closes.into_iter().for_each(|open| self.0.rpc.close(open));
+        self.0.rpc.close_all(closes);
     }
 
     /// Ends an open at the server, once nothing has to be written through it any more.
@@ -98,7 +98,7 @@ impl Inner {
         let host = answer.host;
         answer.into_response()?;
         let (closes, verdict) = self.uncommitted.all_committed(covered, host);
-        closes.into_iter().for_each(|open| self.rpc.close(open));
+        self.rpc.close_all(closes);
         Ok(verdict)
     }
 
@@ -109,7 +109,7 @@ impl Inner {
             closes,
             many,
         } = self.uncommitted.wrote(wrote, host);
-        closes.into_iter().for_each(|open| self.rpc.close(open));
+        self.rpc.close_all(closes);
         if many {
             self.many.notify_one();
         }
@@ -144,10 +144,7 @@ impl Inner {
             } else {
                 tracing::warn!(%object, "the server's host has crashed, and others have used the file since it was written: it may have lost bytes");
                 self.uncommitted.is_lost(object);
-                undone
-                    .closing
-                    .into_iter()
-                    .for_each(|open| self.rpc.close(open));
+                self.rpc.close_all(undone.closing);
             }
         }
     }
