@@ -343,9 +343,11 @@ impl State {
     }
 
     /// Takes in bytes that are to be written again, below what is here. True if the file was clean
-    /// before. What the kernel has to drop goes into `dropped`.
-    pub fn restore(&mut self, undone: Undone, dropped: &mut Dropped) -> bool {
-        let first = self.becomes_dirty(undone.object, undone.base, dropped);
+    /// before. What the kernel has to drop of it is left to whoever sweeps.
+    pub fn restore(&mut self, undone: Undone) -> bool {
+        let mut work = self.swept.take().unwrap_or_default();
+        let first = self.becomes_dirty(undone.object, undone.base, &mut work.dropped);
+        self.swept = Some(work);
         self.dirty.count(&undone.object, |file| {
             // The newest first: each goes below what is there.
             let runs = undone.runs.into_iter().rev();

@@ -2,7 +2,7 @@
 //! crash of the server's host.
 
 use super::{Inner, Writeback};
-use crate::cache::{Dropped, Undone};
+use crate::cache::Undone;
 use crate::rpc::CallOptions;
 use crate::uncommitted::{Committed, Life, Noted, Wrote};
 use bytes::Bytes;
@@ -151,8 +151,8 @@ impl Inner {
 
     fn restore(self: &Arc<Self>, undone: Undone) {
         let object = undone.object;
-        let mut dropped = Dropped::default();
-        let first = self.cache.lock().restore(undone, &mut dropped);
+        let first = self.cache.lock().restore(undone);
+        self.cache.call_keeper();
         if first {
             self.runtime.spawn(Arc::clone(self).keep_flushing(object));
         }

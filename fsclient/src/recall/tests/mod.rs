@@ -1,7 +1,8 @@
 use super::*;
-use crate::cache::{Known, Store, Stored, Writer};
+use crate::cache::{Known, Store, Stored, Undone, Writer};
 use crate::rpc::{Answer, Changed};
 use bytes::Bytes;
+use leasefs_lease::client::Tenure;
 use leasefs_protocol::{
     BootId, Caller, Grant, Mode, OpenId, RawName, Recall, RecallId, Scope, Stamp,
 };
@@ -437,6 +438,28 @@ async fn after_a_crash_of_the_servers_host_nothing_goes_on_before_everything_cac
     let told = world.other.told();
     assert!(told.contains(&Told::DropPages(handle(1), 0, 4096)));
     assert!(!world.cache.is_unclean(&handle(1)));
+}
+
+#[tokio::test]
+async fn attributes_of_a_file_that_is_written_again_leave_the_kernel_too() {
+    let world = World::new();
+    world.cache.lock().host_is(BootId([1; 16]));
+    world.getattr(1, 3);
+    let undone = Undone {
+        object: handle(1),
+        runs: Vec::new(),
+        base: attr(1).version(),
+        writers: Vec::new(),
+        path: None,
+        closing: Vec::new(),
+        tenure: Tenure::default(),
+    };
+    assert!(world.cache.lock().restore(undone));
+    world.cache.lock().host_is(BootId([2; 16]));
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    world.engine.0.host_crashed(done);
+    is_done.await.expect("done");
+    world.other.wait_for(&Told::DropAttrs(handle(1)));
 }
 
 #[tokio::test]

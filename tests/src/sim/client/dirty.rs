@@ -10,7 +10,7 @@ use crate::sim::cx::Cx;
 use crate::sim::kernel::{Told, Unique};
 use crate::sim::model::{CELL, Deed, DeedId, Item, MS, Obj, PAGES, process_of};
 use crate::sim::model::{span, version};
-use leasefs_lease::client::{Asked, Buffer, ChangeOf, DropId, DropKind, Run, Span};
+use leasefs_lease::client::{Asked, Buffer, ChangeOf, DropId, DropKind, Known, Run, Span};
 use leasefs_protocol::{BootId, Parts, RecallId, Refusal, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -151,8 +151,11 @@ impl Dirty {
     /// A page of a dirty file, if it is here.
     pub fn read(&self, file: Obj, page: u8) -> Option<u64> {
         let file = self.files.get(&file)?;
-        let cell = file.buffer.read(u64::from(page) * CELL, CELL as usize)?;
-        Some(u64::from_le_bytes(cell.as_ref().try_into().ok()?))
+        let mut cell = [0; CELL as usize];
+        let mut known = Known::default();
+        let at = u64::from(page) * CELL;
+        file.buffer.overlay(at, &mut cell, &mut known);
+        known.covers(cell.len()).then(|| u64::from_le_bytes(cell))
     }
 }
 
