@@ -9,12 +9,26 @@ use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, WriteAt};
 use leasefs_protocol::{FileKind, Refusal, SetTime, Timestamp};
 use rustix::fd::AsFd;
-use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, Timestamps};
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, SeekFrom, Timestamps};
 use rustix::io::Errno;
-use std::io;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
 
 /// Most bytes one [`Store::copy_range`] copies, so that it doesn't keep a thread for long.
 const MAX_COPY: u64 = 64 << 20;
+
+/// Whether the file holds these bytes there; with the server's own rights.
+fn holds(open: &OpenFile, offset: u64, data: &[u8]) -> rustix::io::Result<bool> {
+    let (path, flags) = (sys::proc_path(open.fd()), OFlags::RDONLY | OFlags::CLOEXEC);
+    let file = File::from(rustix::fs::openat(CWD, &path, flags, Mode::empty())?);
+    let mut found = vec![0; data.len()];
+    match file.read_exact_at(&mut found, offset) {
+        Ok(()) => Ok(found == data),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
+}
 
 /// What a write did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +121,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Refusal::BadOpen`] if the open doesn't allow writing, [`Refusal::NotPermitted`] at an
-    /// offset of an append-only file, [`Refusal::TooBig`], or the host's.
+    /// offset of an append-only file where other bytes are, or none before, [`Refusal::TooBig`], or the host's.
     pub fn write(
         &self,
         open: &OpenFile,
@@ -118,6 +132,9 @@ impl Store {
         writable(open)?;
         if data.len() > MAX_PAYLOAD {
             return Err(Refusal::Invalid);
+        }
+        if let (true, WriteAt::Offset(offset)) = (open.only_appends(), at) {
+            return self.append_at(open, offset, data, kill_priv);
         }
         let _assumed = self.assume_writer(open, kill_priv)?;
         match at {
@@ -158,10 +175,6 @@ impl Store {
 
     fn write_at(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<Written, Refusal> {
         in_range(offset, data.len() as u64)?;
-        if open.only_appends() {
-            // The host's kernel would append, whatever the offset.
-            return Err(Refusal::NotPermitted);
-        }
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
             match rustix::io::pwrite(open.fd(), rest, offset + done as u64) {
@@ -177,6 +190,33 @@ impl Store {
             offset,
             len: done as u64,
         })
+    }
+
+    /// What can only be appended to takes bytes at its end, and those it has there: so a client's
+    /// buffered appends come, perhaps twice. The host's kernel would append whatever the offset.
+    fn append_at(
+        &self,
+        open: &OpenFile,
+        offset: u64,
+        data: &[u8],
+        kill_priv: bool,
+    ) -> Result<Written, Refusal> {
+        in_range(offset, data.len() as u64)?;
+        let _position = open.lock_position();
+        let size = rustix::fs::fstat(open.fd()).map_err(|e| self.refuse(e))?;
+        let there = (size.st_size as u64).checked_sub(offset);
+        let there = there.ok_or(Refusal::NotPermitted)?.min(data.len() as u64);
+        let (old, new) = data.split_at(there as usize);
+        if !old.is_empty() && !holds(open, offset, old).map_err(|e| self.refuse(e))? {
+            return Err(Refusal::NotPermitted);
+        }
+        if new.is_empty() {
+            return Ok(Written { offset, len: there });
+        }
+        let _assumed = self.assume_writer(open, kill_priv)?;
+        let (_, len) = sys::append(open.fd(), new).map_err(|e| self.refuse(e))?;
+        let len = there + len;
+        Ok(Written { offset, len })
     }
 
     fn append(&self, open: &OpenFile, data: &[u8]) -> Result<Written, Refusal> {

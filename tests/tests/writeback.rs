@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -193,6 +194,41 @@ fn unmounting_brings_everything_to_the_storage_host() {
     }
 }
 
+/// Ends what `chattr +a` began, or nobody could remove the export.
+struct AppendOnly(PathBuf);
+
+impl AppendOnly {
+    fn begin(path: PathBuf) -> Self {
+        chattr("+a", &path);
+        Self(path)
+    }
+}
+
+impl Drop for AppendOnly {
+    fn drop(&mut self) {
+        chattr("-a", &self.0);
+    }
+}
+
+fn chattr(flag: &str, path: &PathBuf) {
+    let done = Command::new("chattr").arg(flag).arg(path).status();
+    assert!(done.expect("chattr (e2fsprogs)").success(), "{flag}");
+}
+
+#[test]
+fn a_log_that_can_only_be_appended_to_takes_buffered_appends() {
+    let world = world("append-only", 1);
+    fs::write(host(&world, "log"), b"0").expect("written");
+    let _append_only = AppendOnly::begin(host(&world, "log"));
+    let path = world.mount(0).path("log");
+    let mut file = OpenOptions::new().append(true).open(path).expect("opened");
+    for number in 1..10_u8 {
+        file.write_all(&[b'0' + number]).expect("appended");
+    }
+    file.sync_all().expect("on the disk");
+    assert_eq!(read(host(&world, "log")), b"0123456789");
+}
+
 #[test]
 fn buffered_writes_survive_a_crash_of_the_server_process() {
     let mut world = world("crash", 1);
@@ -232,6 +268,14 @@ fn overtaken(name: &str) -> (World, File) {
 #[test]
 fn bytes_that_come_too_late_never_overwrite_newer_ones_and_can_be_recovered() {
     let (world, file) = overtaken("late");
+    let is_kept = || {
+        !world.mounts[0]
+            .client(&["recover", "list"])
+            .contains("nothing is kept")
+    };
+    let probe = || is_kept().then_some(());
+    eventually("the bytes to be kept", LIMIT, probe, String::new);
+    drop(file.try_clone().expect("a copy"));
     let mut sync = in_background("fsync", move || (file.sync_all(), file));
     let (outcome, file) = sync.done_within(LIMIT).0;
     let error = outcome.expect_err("the bytes were not brought in");

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use leasefs_lease::client::{Buffer, ChangeOf, Known, Run, Tenure};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::ROOM_LASTS;
+use leasefs_protocol::request::WriteAt;
 use leasefs_protocol::{
     Attr, Caller, Grant, Handle, OpenId, Parts, Refusal, Reply, Stamp, Timestamp, Version,
 };
@@ -27,6 +28,14 @@ impl Written {
     /// Bytes can't be brought to the server. The first failure counts.
     pub fn failed(&self, refusal: Refusal) {
         self.lock().get_or_insert(refusal);
+    }
+
+    /// Fails if bytes were lost that [`Written::check`] hasn't told of.
+    ///
+    /// # Errors
+    /// Why they were.
+    pub fn known(&self) -> Result<(), Refusal> {
+        self.lock().map_or(Ok(()), Err)
     }
 
     /// Fails, once, if bytes were lost since it was asked last.
@@ -58,8 +67,8 @@ pub struct Writer {
 pub struct Store {
     /// The file.
     pub object: Handle,
-    /// First byte.
-    pub offset: u64,
+    /// Where it goes.
+    pub at: WriteAt,
     /// The bytes.
     pub data: Bytes,
     /// Clear setuid and setgid bits.
@@ -302,10 +311,16 @@ impl State {
             return Stored::Through;
         };
         let attr = self.tables.peek_attr(&live, &object);
-        if attr.is_none() && !self.dirty.contains(&object) {
+        let known = self.dirty.files.get(&object);
+        let size = known.map(|file| file.buffer.size());
+        let Some(size) = size.or(attr.map(|attr| attr.size)) else {
             return Stored::Through;
-        }
-        let end = store.offset.saturating_add(store.data.len() as u64);
+        };
+        let offset = match store.at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::Append => size,
+        };
+        let end = offset.saturating_add(store.data.len() as u64);
         let changing = self.dirty.changing.contains_key(&object);
         if changing || !self.leases.may_buffer(&object) || end > MAX_END {
             return Stored::Through;
@@ -323,8 +338,7 @@ impl State {
         let base = attr.map(|attr| attr.version()).unwrap_or_default();
         let first = self.becomes_dirty(object, base, dropped);
         self.dirty.count(&object, |file| {
-            file.buffer
-                .put(store.offset, store.data.clone(), store.kill_priv);
+            file.buffer.put(offset, store.data.clone(), store.kill_priv);
             file.date = store.date;
             file.written_by(&store.writer);
         });
@@ -578,7 +592,9 @@ mod tests {
         let written = Written::default();
         written.failed(Refusal::Host(28));
         written.failed(Refusal::Internal);
+        assert_eq!(written.known(), Err(Refusal::Host(28)));
         assert_eq!(written.check(), Err(Refusal::Host(28)));
         assert_eq!(written.check(), Ok(()));
+        assert_eq!(written.known(), Ok(()));
     }
 }

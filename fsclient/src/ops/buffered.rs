@@ -8,17 +8,13 @@ use crate::cache::{Store, Stored};
 use crate::uncommitted::{Committed, Wrote};
 use crate::writeback::BUDGET;
 use leasefs_lease::client::{Run, Tenure};
-use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
+use leasefs_protocol::request::{Durability, WriteKind};
 use leasefs_protocol::{Attr, Handle, Mode, Parts, Refusal, Request, Response};
 
 impl Ops {
     /// Whether the caller of a write need not wait until the server has it.
     fn may_buffer(&self, writing: &Writing) -> bool {
-        // Where an append goes is the server's to say, also when its process crashes in between.
-        self.buffers
-            && writing.at() != WriteAt::Append
-            && !writing.writeback
-            && durability(writing.flags) == Durability::None
+        self.buffers && !writing.writeback && durability(writing.flags) == Durability::None
     }
 
     /// How a write is sent that isn't kept here.
@@ -42,7 +38,7 @@ impl Ops {
     fn to_store(&self, open: &OpenFile, writing: &Writing) -> Store {
         Store {
             object: open.object,
-            offset: writing.offset,
+            at: writing.at(),
             data: writing.data.clone(),
             kill_priv: writing.kill_priv,
             date: self.rpc.date(),
@@ -213,13 +209,14 @@ impl Ops {
         }
     }
 
-    /// A descriptor is closed: it is told of a failure that is known by now.
+    /// A descriptor is closed: it is told of a failure that is known by now. `fsync` is told too: a copy
+    /// may be closed that nobody looks at, as when a child process executes another program.
     ///
     /// # Errors
     /// Why bytes it wrote could not be brought to the server.
     pub fn flush(&self, fh: Fh) -> Result<(), Refusal> {
         self.opens
             .file(fh)
-            .map_or(Ok(()), |open| open.written.check())
+            .map_or(Ok(()), |open| open.written.known())
     }
 }

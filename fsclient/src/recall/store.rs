@@ -3,6 +3,7 @@
 use super::{ChangeScope, Engine, Inner, Span};
 use crate::cache::{Dropped, Store, Stored};
 use leasefs_protocol::Refusal;
+use leasefs_protocol::request::WriteAt;
 
 impl Engine {
     /// As [`Engine::store`], if it need not wait: it answers [`Stored::Pages`] where pages have to be
@@ -21,7 +22,10 @@ impl Engine {
             Stored::Pages => {}
             stored => return Ok(stored),
         }
-        let span = Span::new(store.offset, store.data.len() as u64);
+        let span = match store.at {
+            WriteAt::Offset(offset) => Span::new(offset, store.data.len() as u64),
+            WriteAt::Append => Span::ALL,
+        };
         let scope = ChangeScope::only_pages(store.object, span);
         let mut change = self.own_change(scope).await?;
         change.close_gate().await;

@@ -264,6 +264,24 @@ fn an_append_only_file_is_appended_to_and_nothing_else_also_after_a_restart() {
 }
 
 #[test]
+fn appends_that_were_buffered_come_to_an_append_only_file_once_though_they_are_sent_twice() {
+    let w = world();
+    std::fs::write(w.path("log"), b"1").expect("write");
+    let log = w.look("log");
+    let _append_only = AppendOnly::set(w.path("log"));
+    let flags = (libc::O_WRONLY | libc::O_APPEND) as u32;
+    let (opened, _) = w.store.open_object(&w.who(0), &log, flags).expect("open");
+    let put = |offset, data: &[u8]| write(&w, &opened, WriteAt::Offset(offset), data);
+    assert_eq!(put(1, b"234"), Ok(Written { offset: 1, len: 3 }));
+    assert_eq!(put(1, b"234"), Ok(Written { offset: 1, len: 3 }));
+    assert_eq!(put(2, b"3456"), Ok(Written { offset: 2, len: 4 }));
+    for (offset, data) in [(1, b"xy"), (7, b"89")] {
+        assert_eq!(put(offset, data).map(drop), Err(Refusal::NotPermitted));
+    }
+    assert_eq!(std::fs::read(w.path("log")).expect("read"), b"123456");
+}
+
+#[test]
 fn holes_are_punched_and_found() {
     let w = world();
     let open = file(&w);

@@ -1,11 +1,13 @@
 //! A load of changes that each must take effect once, while connections are cut and the server is
 //! killed: every answer agrees with the final tree.
 
+mod log;
 mod model;
 mod worker;
 
 use crate::mounted::{Background, in_background};
 use crate::rng::Rng;
+use log::{Log, check_log};
 use model::Model;
 use std::collections::BTreeMap;
 use std::fs;
@@ -54,7 +56,7 @@ impl Mark {
 /// What a worker came to.
 enum Outcome {
     Tree(String, Model),
-    Log(usize, u64),
+    Log(usize, Log),
     Race(Vec<bool>),
     Replaced(u64),
     Watched,
@@ -92,7 +94,8 @@ impl Load {
                 });
             }
             load.add(dir, "log", move |dir, mark| {
-                worker::log(dir, index, mark).map(|records| Outcome::Log(index, records))
+                let (records, refused) = worker::log(dir, index, mark)?;
+                Ok(Outcome::Log(index, Log { records, refused }))
             });
             load.add(dir, "race", |dir, mark| {
                 worker::race(dir, mark).map(Outcome::Race)
@@ -126,11 +129,14 @@ impl Load {
         &self.mark
     }
 
-    /// Ends it and compares its answers with what the export holds. Returns what differs.
+    /// Ends it.
+    ///
+    /// # Errors
+    /// The answers that can't be true.
     ///
     /// # Panics
     /// If a worker doesn't end within `limit`.
-    pub fn finish(mut self, export: &Path, limit: Duration) -> Vec<String> {
+    pub fn finish(mut self, limit: Duration) -> Result<Answers, Vec<Wrong>> {
         self.mark.stop.store(true, Ordering::Relaxed);
         let (mut outcomes, mut wrong) = (Vec::new(), Vec::new());
         for worker in &mut self.workers {
@@ -139,14 +145,26 @@ impl Load {
                 Err(found) => wrong.push(found),
             }
         }
-        if wrong.is_empty() {
-            // Buffered bytes come within seconds.
-            let until = Instant::now() + SETTLES;
-            wrong = check(export, &outcomes);
-            while !wrong.is_empty() && Instant::now() < until {
-                sleep(Duration::from_millis(100));
-                wrong = check(export, &outcomes);
-            }
+        match wrong.is_empty() {
+            true => Ok(Answers(outcomes)),
+            false => Err(wrong),
+        }
+    }
+}
+
+/// What the workers of a load were told.
+pub struct Answers(Vec<Outcome>);
+
+impl Answers {
+    /// Compares with what the export holds and with what each mount has kept of the log in its
+    /// recovery folder. Returns what differs.
+    pub fn differences(&self, export: &Path, kept: &[String]) -> Vec<Wrong> {
+        // Buffered bytes come within seconds.
+        let until = Instant::now() + SETTLES;
+        let mut wrong = check(export, &self.0, kept);
+        while !wrong.is_empty() && Instant::now() < until {
+            sleep(Duration::from_millis(100));
+            wrong = check(export, &self.0, kept);
         }
         wrong
     }
@@ -160,7 +178,7 @@ fn run(dir: &Path, mark: &Mark, work: Box<Work>) -> Result<Outcome, Wrong> {
     outcome
 }
 
-fn check(export: &Path, outcomes: &[Outcome]) -> Vec<String> {
+fn check(export: &Path, outcomes: &[Outcome], kept: &[String]) -> Vec<Wrong> {
     let found = match entries(export) {
         Ok(found) => found,
         Err(error) => return vec![format!("{}: {error}", export.display())],
@@ -175,7 +193,7 @@ fn check(export: &Path, outcomes: &[Outcome]) -> Vec<String> {
                 let found = found.map(|(name, entry)| (name.clone(), entry.clone()));
                 wrong.extend(model.differences(&found.collect()));
             }
-            Outcome::Log(number, records) => drop(logs.insert(*number, *records)),
+            Outcome::Log(number, log) => drop(logs.insert(*number, *log)),
             Outcome::Race(won) => races.push(won.as_slice()),
             Outcome::Replaced(number) => {
                 let current = found.get("current").and_then(|(text, _)| text.as_deref());
@@ -188,7 +206,7 @@ fn check(export: &Path, outcomes: &[Outcome]) -> Vec<String> {
     }
     wrong.extend(check_race(&races));
     let log = found.get("log").and_then(|(text, _)| text.as_deref());
-    wrong.extend(check_log(log.unwrap_or_default(), &logs));
+    wrong.extend(check_log(log.unwrap_or_default(), &logs, kept));
     wrong
 }
 
@@ -221,52 +239,9 @@ fn check_race(races: &[&[bool]]) -> Vec<String> {
         .collect()
 }
 
-/// Each worker's records stand in the log once and in order.
-fn check_log(log: &str, records: &BTreeMap<usize, u64>) -> Vec<String> {
-    let mut next: BTreeMap<usize, u64> = records.keys().map(|number| (*number, 0)).collect();
-    let mut wrong = Vec::new();
-    for line in log.lines() {
-        let parsed = line.split_once(' ').and_then(|(number, record)| {
-            Some((number.parse::<usize>().ok()?, record.parse::<u64>().ok()?))
-        });
-        let expected = parsed.and_then(|(number, _)| next.get_mut(&number));
-        match (parsed, expected) {
-            (Some((_, record)), Some(expected)) if record == *expected => *expected += 1,
-            (_, expected) => {
-                wrong.push(format!("the log says {line:?} where {expected:?} was due"))
-            }
-        }
-    }
-    for (number, records) in records {
-        if next.get(number) != Some(records) {
-            wrong.push(format!(
-                "the log holds {:?} of {records} records of {number}",
-                next.get(number)
-            ));
-        }
-    }
-    wrong.truncate(20);
-    wrong
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lost_doubled_and_swapped_records_are_flagged() {
-        let records = BTreeMap::from([(0, 2), (1, 1)]);
-        assert!(check_log("0 0\n1 0\n0 1\n", &records).is_empty());
-        for log in [
-            "0 0\n1 0\n",
-            "0 0\n0 0\n1 0\n0 1\n",
-            "0 1\n1 0\n0 0\n",
-            "0 0\n1 0\n0 1\n0 2\n",
-            "0 0\n1 0\n0 1\nx\n",
-        ] {
-            assert!(!check_log(log, &records).is_empty(), "{log:?}");
-        }
-    }
 
     #[test]
     fn a_race_that_nobody_or_everybody_has_won_is_flagged() {

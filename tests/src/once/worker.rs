@@ -185,8 +185,9 @@ impl Tree<'_> {
     }
 }
 
-/// Appends numbered records to a log that others append to. Returns how many.
-pub fn log(dir: &Path, number: usize, mark: &Mark) -> Result<u64, Wrong> {
+/// Appends numbered records to a log that others append to. Returns how many, and whether it was told
+/// that some could not be brought in.
+pub fn log(dir: &Path, number: usize, mark: &Mark) -> Result<(u64, bool), Wrong> {
     let opened = OpenOptions::new()
         .append(true)
         .create(true)
@@ -200,7 +201,11 @@ pub fn log(dir: &Path, number: usize, mark: &Mark) -> Result<u64, Wrong> {
         records += 1;
         mark.done();
     }
-    Ok(records)
+    match file.sync_all() {
+        Ok(()) => Ok((records, false)),
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok((records, true)),
+        Err(error) => Err(format!("fsync the log: {error}")),
+    }
 }
 
 /// Creates names exclusively that another creates too. Returns for each whether it won.

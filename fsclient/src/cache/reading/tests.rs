@@ -2,6 +2,7 @@ use super::*;
 use crate::cache::Store;
 use crate::cache::dirty::{Flushed, Stored, Writer};
 use crate::cache::entry::Dropped;
+use leasefs_protocol::request::WriteAt;
 use leasefs_protocol::{
     Attr, Caller, FileKind, Mode, OpenId, Recall, RecallId, Reply, RequestId, Response, Scope,
     Stamp, Timestamp,
@@ -59,7 +60,7 @@ fn holding(size: u64) -> State {
 fn write(state: &mut State, offset: u64, data: &'static [u8]) {
     let store = Store {
         object: object(),
-        offset,
+        at: WriteAt::Offset(offset),
         data: Bytes::from_static(data),
         kill_priv: false,
         date: None,

@@ -3,6 +3,7 @@ use crate::cache::{Known, Store, Stored, Undone, Writer};
 use crate::rpc::{Answer, Changed};
 use bytes::Bytes;
 use leasefs_lease::client::Tenure;
+use leasefs_protocol::request::WriteAt;
 use leasefs_protocol::{
     BootId, Caller, Grant, Mode, OpenId, RawName, Recall, RecallId, Scope, Stamp,
 };
@@ -567,7 +568,7 @@ fn hold_exclusively(world: &World, object: u8) {
 async fn write(world: &World, object: u8) -> Stored {
     let store = Store {
         object: handle(object),
-        offset: 0,
+        at: WriteAt::Offset(0),
         data: Bytes::from_static(b"x"),
         kill_priv: false,
         date: None,
