@@ -3,7 +3,7 @@
 mod support;
 
 use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
-use leasefs_protocol::{OpenId, Request, RequestFrame, Response, Seq};
+use leasefs_protocol::{OpenId, Refusal, Reply, Request, RequestFrame, Response, Seq, Version};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use support::House;
@@ -136,4 +136,39 @@ async fn appends_of_a_client_that_keeps_reconnecting_are_neither_lost_nor_double
     for seed in 1..=8 {
         run(seed).await;
     }
+}
+
+/// Bytes kept back under a lease that has ended, for a file that has changed since.
+async fn flush_late(client: &mut Client, open: OpenId, offset: u64, data: &[u8]) -> Reply {
+    let request = Request::Write {
+        open,
+        at: WriteAt::Offset(offset),
+        kill_priv: false,
+        durability: Durability::None,
+        kind: WriteKind::Flush {
+            base: Version::default(),
+            written: None,
+        },
+    };
+    client.ask_with(request, data).await.0
+}
+
+#[tokio::test]
+async fn bytes_that_come_too_late_are_taken_if_the_file_holds_them_and_nothing_is_said_of_it() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut client = Who::enrolled(&house, 1).connect(&server).await;
+    let (_, open) = client.create("f").await;
+    client
+        .write(open, 0, b"there")
+        .await
+        .result
+        .expect("written");
+    for (offset, data) in [(0, &b"THERE"[..]), (3, b"re and more"), (9, b"x")] {
+        let reply = flush_late(&mut client, open, offset, data).await;
+        assert_eq!(reply.result, Err(Refusal::Changed));
+    }
+    let reply = flush_late(&mut client, open, 2, b"ere").await;
+    assert_eq!(reply.result, Ok(Response::Written { len: 3, offset: 2 }));
+    assert_eq!((reply.grants, reply.touched), (Vec::new(), Vec::new()));
 }

@@ -12,23 +12,11 @@ use rustix::fd::AsFd;
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, SeekFrom, Timestamps};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::FileExt;
 
 /// Most bytes one [`Store::copy_range`] copies, so that it doesn't keep a thread for long.
 const MAX_COPY: u64 = 64 << 20;
-
-/// Whether the file holds these bytes there; with the server's own rights.
-fn holds(open: &OpenFile, offset: u64, data: &[u8]) -> rustix::io::Result<bool> {
-    let (path, flags) = (sys::proc_path(open.fd()), OFlags::RDONLY | OFlags::CLOEXEC);
-    let file = File::from(rustix::fs::openat(CWD, &path, flags, Mode::empty())?);
-    let mut found = vec![0; data.len()];
-    match file.read_exact_at(&mut found, offset) {
-        Ok(()) => Ok(found == data),
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-    }
-}
 
 /// What a write did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +180,16 @@ impl Store {
         })
     }
 
+    /// Whether the file is known to hold these bytes there. Reads with the server's own rights.
+    pub fn holds(&self, open: &OpenFile, offset: u64, data: &[u8]) -> bool {
+        let (path, flags) = (sys::proc_path(open.fd()), OFlags::RDONLY | OFlags::CLOEXEC);
+        let Ok(file) = rustix::fs::openat(CWD, &path, flags, Mode::empty()) else {
+            return data.is_empty();
+        };
+        let mut found = vec![0; data.len()];
+        File::from(file).read_exact_at(&mut found, offset).is_ok() && found == data
+    }
+
     /// What can only be appended to takes bytes at its end, and those it has there: so a client's
     /// buffered appends come, perhaps twice. The host's kernel would append whatever the offset.
     fn append_at(
@@ -207,7 +205,7 @@ impl Store {
         let there = (size.st_size as u64).checked_sub(offset);
         let there = there.ok_or(Refusal::NotPermitted)?.min(data.len() as u64);
         let (old, new) = data.split_at(there as usize);
-        if !old.is_empty() && !holds(open, offset, old).map_err(|e| self.refuse(e))? {
+        if !self.holds(open, offset, old) {
             return Err(Refusal::NotPermitted);
         }
         if new.is_empty() {

@@ -46,17 +46,16 @@ impl Ops {
     ) -> Result<Told, Refusal> {
         let is_write = matches!(request, Request::Write { .. });
         let content = scope.content();
-        let mut settles = scope.rewrites();
+        let mut settles = scope.settles();
         let (told, objects) = loop {
             let life = self.writeback.life();
             let own = self.engine.own_change(scope.clone());
             let own = ask.unless_left(own).await?;
-            // What was buffered while it waited for the flush before it.
-            if let Some(file) = settles
-                && let Err(refusal) = self.settle(ask, &file).await
-            {
-                own.never_sent();
-                return Err(refusal);
+            for file in &settles {
+                if let Err(refusal) = self.settle(ask, file).await {
+                    own.never_sent();
+                    return Err(refusal);
+                }
             }
             let (dropped, asked) = (own.dropped(), own.asked());
             let touches: Vec<Handle> = dropped.iter().chain(behind).copied().collect();
@@ -75,7 +74,7 @@ impl Ops {
                 break (Told::new(asked, changed.result?)?, objects);
             }
             // A mapped page too comes behind what is written again.
-            settles = content;
+            settles.extend(content);
             tokio::time::sleep(PAUSE).await;
         };
         if !is_write {

@@ -67,20 +67,26 @@ impl ChangeScope {
         self.pages.map(|(file, _)| file)
     }
 
-    /// The file whose bytes it changes at the server, but for mapped pages: what is buffered of it
-    /// must be there before, and nothing be buffered until the answer.
-    pub fn rewrites(&self) -> Option<Handle> {
-        let (file, pages) = self.pages?;
-        let at_server = !self.changes.is_empty() && !matches!(pages, PageChange::WriteBack(_));
-        at_server.then_some(file)
+    /// The files that it changes at the server, but for mapped pages: what is buffered of them must
+    /// be there before (a file that has changed doesn't take it when the lease has ended), and nothing
+    /// be buffered until the answer.
+    pub fn settles(&self) -> Vec<Handle> {
+        let mapped = |(_, pages): &(Handle, PageChange)| matches!(pages, PageChange::WriteBack(_));
+        let mapped = self.pages.filter(mapped).map(|(file, _)| file);
+        let whole = self.changes.iter().filter(|change| change.names.is_empty());
+        whole
+            .map(|c| c.object)
+            .filter(|object| Some(*object) != mapped)
+            .collect()
     }
 
-    /// From now on none of the bytes is cached here, nor (where they change at the server) buffered.
+    /// From now on none of the bytes is cached here, nor any of a file that changes at the server
+    /// buffered.
     fn begin(&self, state: &mut State) {
         if let Some(file) = self.content() {
             state.begin_content(file);
         }
-        if let Some(file) = self.rewrites() {
+        for file in self.settles() {
             state.dirty.change_begins(file);
         }
     }
@@ -90,7 +96,7 @@ impl ChangeScope {
         if let Some(file) = self.content() {
             state.end_content(&file);
         }
-        if let Some(file) = self.rewrites() {
+        for file in self.settles() {
             state.dirty.change_ends(&file);
         }
     }

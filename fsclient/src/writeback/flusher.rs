@@ -192,6 +192,12 @@ impl Inner {
                     false => Flushed::Again(run),
                 }
             }
+            (flushed @ Flushed::Answered(..), Some(host)) => {
+                // They were there before, nobody knows since when.
+                let noted = self.uncommitted.changed(object, host, true);
+                self.rpc.close_all(noted.closes);
+                flushed
+            }
             (flushed, _) => flushed,
         }
     }

@@ -12,7 +12,7 @@ use crate::runtime::{Finished, Turn};
 use crate::server::Server;
 use crate::session::{Job, Session, refused};
 use leasefs_lease::server::{Touch, Wanted};
-use leasefs_protocol::request::{Durability, O_TRUNC, WriteKind};
+use leasefs_protocol::request::{Durability, O_TRUNC, WriteAt, WriteKind};
 use leasefs_protocol::{
     Attr, Handle, Name, Parts, Refusal, Reply, Request, RequestId, Response, Seq, Touched,
 };
@@ -28,6 +28,16 @@ enum Step {
     Never,
     /// What its names denote has changed: it must be looked at again.
     Again(Option<Turn>),
+}
+
+/// How bytes come that were kept back under a lease.
+enum Arrival {
+    InTime,
+    /// The lease has ended, and they may be older than what others have written since.
+    TooLate,
+    /// So it is, but the file holds them: the server's process crashed before it could answer. Others
+    /// may have written since, so nothing is said of what the file is, and no lease is granted.
+    Repeated(u64),
 }
 
 /// Starts a change whose predecessors are done.
@@ -293,19 +303,30 @@ impl Change<'_> {
         if !session.begin(self.seq) {
             return Step::Never;
         }
-        let done = match self.comes_too_late(targets) {
-            true => Err(Refusal::Changed),
-            false => match self.journalled(targets) {
-                Ok(intent) => self.run(touches, targets, intent.is_some()).await,
-                Err(refusal) => Err(refusal),
+        let reply = match self.arrival(targets) {
+            Arrival::TooLate => self.reply(turn, touches, Err(Refusal::Changed)),
+            Arrival::Repeated(offset) => Reply {
+                stamp: turn.finish(Vec::new()).stamp,
+                result: Ok(Response::Written {
+                    len: self.job.payload.len() as u64,
+                    offset,
+                }),
+                ..refused(Refusal::Internal)
             },
+            Arrival::InTime => {
+                let done = match self.journalled(targets) {
+                    Ok(intent) => self.run(touches, targets, intent.is_some()).await,
+                    Err(refusal) => Err(refusal),
+                };
+                self.reply(turn, touches, done)
+            }
         };
         if self.flushes()
             && let Some(object) = &targets.opened
         {
             server.leases.flushed(session.id, object);
         }
-        Step::Done(Box::new(self.reply(turn, touches, done)))
+        Step::Done(Box::new(reply))
     }
 
     fn flushes(&self) -> bool {
@@ -315,24 +336,40 @@ impl Change<'_> {
         matches!(kind, WriteKind::Flush { .. })
     }
 
-    /// Whether bytes were kept back under a lease that has ended, and may be older than what others
-    /// have written since. Of a mapped page it isn't known what it was made from.
-    fn comes_too_late(&self, targets: &Targets) -> bool {
-        let (Request::Write { kind, .. }, Some(object)) = (&self.job.request, &targets.opened)
+    /// Of a mapped page it isn't known what it was made from.
+    fn arrival(&self, targets: &Targets) -> Arrival {
+        let (Request::Write { kind, at, .. }, Some(object)) = (&self.job.request, &targets.opened)
         else {
-            return false;
+            return Arrival::InTime;
         };
-        let server = &self.call.server;
-        let holds = || server.leases.holds_write(self.call.session.id, object);
-        match kind {
-            WriteKind::Through { .. } => false,
+        let (server, session) = (&self.call.server, self.call.session.id);
+        let in_time = match kind {
+            WriteKind::Through { .. } => true,
             // Read in while a recall was open, it was stored into under what is being recalled.
-            WriteKind::Page => !server.leases.holds_data(self.call.session.id, object),
+            WriteKind::Page => server.leases.holds_data(session, object),
             WriteKind::Flush { base, .. } => {
                 let found = || server.store.getattr(object).map(|attr| attr.version());
-                !holds() && found() != Ok(*base)
+                server.leases.holds_write(session, object) || found() == Ok(*base)
             }
+        };
+        match (in_time, at) {
+            (true, _) => Arrival::InTime,
+            (false, WriteAt::Offset(offset)) if self.is_there(*offset) => {
+                Arrival::Repeated(*offset)
+            }
+            (false, _) => Arrival::TooLate,
         }
+    }
+
+    /// Whether the file holds the bytes to be written already.
+    fn is_there(&self, offset: u64) -> bool {
+        let open = self.inputs.open.as_deref();
+        open.is_some_and(|open| {
+            self.call
+                .server
+                .store
+                .holds(open, offset, &self.job.payload)
+        })
     }
 
     /// What its sender would have exclusively from now on. It is on record before the sender hears

@@ -589,7 +589,7 @@ async fn nothing_is_buffered_of_a_file_while_a_change_of_its_bytes_is_under_way(
     assert_eq!(write(&world, 1).await, Stored::Done { first: true });
     let truncation = PageChange::Truncate { stores: false };
     let scope = ChangeScope::default().pages(handle(1), truncation);
-    assert_eq!(scope.rewrites(), Some(handle(1)));
+    assert_eq!(scope.settles(), [handle(1)]);
     let change = world.engine.own_change(scope).await.expect("begun");
     assert_eq!(write(&world, 1).await, Stored::Through);
     change.never_sent();
