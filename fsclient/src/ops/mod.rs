@@ -65,9 +65,9 @@ impl Ask {
 
     fn options(&self) -> CallOptions<'_> {
         CallOptions {
-            life: None,
             abandon: Some(&self.abandon),
             pid: Some(self.asker.pid),
+            ..CallOptions::default()
         }
     }
 }

@@ -206,7 +206,10 @@ impl Shared {
             let room = self.room.notified();
             let taken = lock(&self.table).take(new, now());
             let full = match taken {
-                Ok(taken) => return self.follow(taken, options).await,
+                Ok(taken) => {
+                    options.numbered.inspect(|numbered| numbered.notify_one());
+                    return self.follow(taken, options).await;
+                }
                 Err(NotTaken::Refused(refusal)) => return gave_up(refusal),
                 Err(NotTaken::Overtaken) => return Outcome::Overtaken,
                 Err(NotTaken::NoRoom(full)) => *full,

@@ -8,6 +8,7 @@ use super::types::{Answer, Settlement, Unsettled};
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::MAX_AFTER;
+use leasefs_protocol::request::WriteKind;
 use leasefs_protocol::{
     BootId, Change, Handle, Refusal, Reply, Request, RequestFrame, RequestId, Response, Seq,
 };
@@ -179,20 +180,31 @@ impl Table {
     /// Unanswered changes of these objects that one more has to follow, each once, in order.
     ///
     /// What the kernel writes back follows nothing: it keeps pages locked until the answer, so the
-    /// approval that an earlier change of another session waits for waits for it.
+    /// approval that an earlier change of another session waits for waits for it. What is flushed
+    /// follows the flush before it alone, so that a crash leaves no hole.
     fn after(&self, request: &Request, touches: &[Handle]) -> Vec<Seq> {
-        if matches!(request, Request::Write { kind, .. } if kind.is_writeback()) {
-            return Vec::new();
-        }
-        let mut after: Vec<Seq> = touches
+        let earlier = touches
             .iter()
-            .filter_map(|object| self.by_object.get(object))
-            .flatten()
-            .copied()
-            .collect();
+            .filter_map(|object| self.by_object.get(object));
+        let earlier = earlier.flatten().copied();
+        let mut after: Vec<Seq> = match write_kind(request) {
+            Some(WriteKind::Page) => Vec::new(),
+            Some(WriteKind::Flush { .. }) => earlier
+                .filter(|seq| self.is_flush(*seq))
+                .max()
+                .into_iter()
+                .collect(),
+            Some(WriteKind::Through { .. }) | None => earlier.collect(),
+        };
         after.sort_unstable();
         after.dedup();
         after
+    }
+
+    fn is_flush(&self, seq: Seq) -> bool {
+        let entry = self.unsettled.get(&seq).and_then(|id| self.entries.get(id));
+        let kind = entry.and_then(|entry| write_kind(&entry.frame.request));
+        matches!(kind, Some(WriteKind::Flush { .. }))
     }
 
     /// Every change numbered below has been answered.
@@ -461,6 +473,13 @@ impl Table {
                 wait: entry.wait,
             })
             .collect()
+    }
+}
+
+fn write_kind(request: &Request) -> Option<WriteKind> {
+    match request {
+        Request::Write { kind, .. } => Some(*kind),
+        _ => None,
     }
 }
 

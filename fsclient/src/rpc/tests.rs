@@ -120,9 +120,8 @@ impl Client {
                 &[handle(object)],
                 vec![handle(object)],
                 CallOptions {
-                    life: None,
                     abandon: Some(&abandon),
-                    pid: None,
+                    ..CallOptions::default()
                 },
             )
             .await

@@ -217,6 +217,8 @@ pub struct CallOptions<'a> {
     /// Of a change: the life of the server's host that was known when what it must come behind was
     /// settled. It is sent in no other.
     pub life: Option<BootId>,
+    /// Of a change: told when it has its number. Those that are asked for then come behind it.
+    pub numbered: Option<&'a Notify>,
 }
 
 /// Tells a waiting request that its caller leaves. Cheap to clone.

@@ -12,6 +12,7 @@ use leasefs_protocol::{Attr, Handle, Refusal, Reply, Request, Response};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 /// A request of a round that has ended, and when it was asked.
@@ -71,15 +72,22 @@ impl Inner {
         let bytes: usize = runs.iter().map(|run| run.data.len()).sum();
         let begun = self.cache.now();
         let mut under_way = JoinSet::new();
+        // They take effect one after the other: what a crash leaves of them has no hole.
+        let mut before = Arc::new(Notify::new());
+        before.notify_one();
         for run in runs {
             let (inner, mut request) = (Arc::clone(&self), request.clone());
             if let Request::Write { at, .. } = &mut request {
                 *at = WriteAt::Offset(run.offset);
             }
-            let writer = writer.clone();
+            let (writer, next) = (writer.clone(), Arc::new(Notify::new()));
+            let before = std::mem::replace(&mut before, Arc::clone(&next));
             under_way.spawn(async move {
+                before.notified().await;
                 let asked = inner.cache.ask();
-                (asked, inner.send_one(object, writer, request, run).await)
+                let sent = inner.send_one(object, writer, (request, &next), run).await;
+                next.notify_one();
+                (asked, sent)
             });
         }
         let ends = under_way.join_all().await;
@@ -153,7 +161,7 @@ impl Inner {
         &self,
         object: Handle,
         writer: Writer,
-        request: Request,
+        (request, numbered): (Request, &Notify),
         run: Run,
     ) -> Flushed {
         // Never closed.
@@ -161,7 +169,10 @@ impl Inner {
         let dropped = vec![object];
         let tenure = self.cache.tenure(&object);
         let (caller, data) = (writer.caller.clone(), run.data.clone());
-        let options = CallOptions::default();
+        let options = CallOptions {
+            numbered: Some(numbered),
+            ..CallOptions::default()
+        };
         let changed = self
             .rpc
             .change(caller, request, data, &[object], dropped, options)

@@ -17,7 +17,10 @@ const MOST_NAMES: usize = 24;
 const MOST_BYTES: u64 = 4096;
 /// Objects that may be replaced under a watcher before its name must lead to one.
 const STALE_IN_A_ROW: usize = 3;
-/// Between two looks of a watcher.
+/// After so many records a log's writer pauses: what its mount holds back then fits into one request.
+/// Between two of them another may append, and a record be torn, if a crash and a partition coincide.
+const RECORDS: u64 = 32;
+/// Between two looks of a watcher, and between the records of a log's writer.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// An answer that can't be true.
@@ -193,13 +196,16 @@ pub fn log(dir: &Path, number: usize, mark: &Mark) -> Result<(u64, bool), Wrong>
         .create(true)
         .open(dir.join("log"));
     let mut file = right(|| "open the log".to_owned(), opened)?;
-    let mut records = 0;
+    let mut records: u64 = 0;
     while mark.goes_on() {
         let record = format!("{number} {records}\n");
         let written = file.write_all(record.as_bytes());
         right(|| "append to the log".to_owned(), written)?;
         records += 1;
         mark.done();
+        if records.is_multiple_of(RECORDS) {
+            std::thread::sleep(PAUSE);
+        }
     }
     match file.sync_all() {
         Ok(()) => Ok((records, false)),

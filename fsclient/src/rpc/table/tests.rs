@@ -1,7 +1,7 @@
 use super::*;
 use crate::rpc::request::NewChange;
 use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
-use leasefs_protocol::{BootId, Caller, OpenId, RawName, Request};
+use leasefs_protocol::{BootId, Caller, OpenId, RawName, Request, Version};
 
 const NOW: BootTime = BootTime::ZERO;
 
@@ -47,30 +47,45 @@ fn a_change_of_several_objects_follows_each_earlier_one_once_and_in_order() {
     assert_eq!(last.after, [first.seq, second.seq]);
 }
 
-#[test]
-fn what_the_kernel_writes_back_follows_nothing_but_others_follow_it() {
-    let mut table = Table::default();
-    taken(&mut table, &[1]);
+fn written(table: &mut Table, object: u8, kind: WriteKind) -> Change {
     let request = Request::Write {
         open: OpenId(1),
         at: WriteAt::Offset(0),
         kill_priv: false,
         durability: Durability::None,
-        kind: WriteKind::Page,
+        kind,
     };
-    let written_back = table
-        .take(
-            New {
-                request,
-                ..change(&[1])
-            },
-            NOW,
-        )
-        .expect("taken");
-    let written_back = written_back.send.frame.change.clone().expect("a change");
+    let new = New {
+        request,
+        ..change(&[object])
+    };
+    let taken = table.take(new, NOW).expect("taken");
+    taken.send.frame.change.clone().expect("a change")
+}
+
+#[test]
+fn what_the_kernel_writes_back_follows_nothing_but_others_follow_it() {
+    let mut table = Table::default();
+    taken(&mut table, &[1]);
+    let written_back = written(&mut table, 1, WriteKind::Page);
     assert_eq!(written_back.after, []);
     let (_, next) = taken(&mut table, &[1]);
     assert!(next.after.contains(&written_back.seq));
+}
+
+#[test]
+fn a_flush_follows_the_flush_of_the_same_file_before_it_alone() {
+    let mut table = Table::default();
+    let flush = WriteKind::Flush {
+        base: Version::default(),
+        written: None,
+    };
+    taken(&mut table, &[1]);
+    let [first, other, second] = [1, 2, 1].map(|object| written(&mut table, object, flush));
+    taken(&mut table, &[1]);
+    let third = written(&mut table, 1, flush);
+    assert_eq!([first.after, other.after], [[], []]);
+    assert_eq!([second.after, third.after], [[first.seq], [second.seq]]);
 }
 
 #[test]
