@@ -248,8 +248,10 @@ impl OwnChange {
 
     async fn answered(mut self, reply: &Reply) {
         self.close_gate().await;
-        // A refusal without a stamp came before the change had its turn: nothing has changed.
-        let known = reply.stamp != Stamp::default() || reply.result.is_err();
+        // A refusal without a stamp came before the change had its turn: nothing has changed, unless
+        // nobody knows.
+        let unknown = matches!(reply.result, Ok(_) | Err(Refusal::Lost | Refusal::Internal));
+        let known = reply.stamp != Stamp::default() || !unknown;
         let stamp = known.then_some(reply.stamp);
         let mut outcome = Outcome::default();
         {

@@ -30,12 +30,11 @@ impl Progress {
     }
 
     fn mark(&self) -> Mark {
-        // In this order: a change that begins in between is counted among those begun.
+        // In this order: a change that begins in between either runs, or has ended and is not counted
+        // among those that had begun.
+        let begun = self.begun.load(Ordering::SeqCst);
         let quiet = self.running.load(Ordering::SeqCst) == 0;
-        Mark {
-            quiet,
-            begun: self.begun.load(Ordering::SeqCst),
-        }
+        Mark { quiet, begun }
     }
 }
 

@@ -31,7 +31,7 @@ enum Step {
 }
 
 /// How bytes come that were kept back under a lease.
-enum Arrival {
+enum Lateness {
     InTime,
     /// The lease has ended, and they may be older than what others have written since.
     TooLate,
@@ -303,9 +303,9 @@ impl Change<'_> {
         if !session.begin(self.seq) {
             return Step::Never;
         }
-        let reply = match self.arrival(targets) {
-            Arrival::TooLate => self.reply(turn, touches, Err(Refusal::Changed)),
-            Arrival::Repeated(offset) => Reply {
+        let reply = match self.lateness(targets) {
+            Lateness::TooLate => self.reply(turn, touches, Err(Refusal::Changed)),
+            Lateness::Repeated(offset) => Reply {
                 stamp: turn.finish(Vec::new()).stamp,
                 result: Ok(Response::Written {
                     len: self.job.payload.len() as u64,
@@ -313,7 +313,7 @@ impl Change<'_> {
                 }),
                 ..refused(Refusal::Internal)
             },
-            Arrival::InTime => {
+            Lateness::InTime => {
                 let done = match self.journalled(targets) {
                     Ok(intent) => self.run(touches, targets, intent.is_some()).await,
                     Err(refusal) => Err(refusal),
@@ -337,10 +337,10 @@ impl Change<'_> {
     }
 
     /// Of a mapped page it isn't known what it was made from.
-    fn arrival(&self, targets: &Targets) -> Arrival {
+    fn lateness(&self, targets: &Targets) -> Lateness {
         let (Request::Write { kind, at, .. }, Some(object)) = (&self.job.request, &targets.opened)
         else {
-            return Arrival::InTime;
+            return Lateness::InTime;
         };
         let (server, session) = (&self.call.server, self.call.session.id);
         let in_time = match kind {
@@ -353,11 +353,11 @@ impl Change<'_> {
             }
         };
         match (in_time, at) {
-            (true, _) => Arrival::InTime,
+            (true, _) => Lateness::InTime,
             (false, WriteAt::Offset(offset)) if self.is_there(*offset) => {
-                Arrival::Repeated(*offset)
+                Lateness::Repeated(*offset)
             }
-            (false, _) => Arrival::TooLate,
+            (false, _) => Lateness::TooLate,
         }
     }
 

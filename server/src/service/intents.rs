@@ -27,7 +27,7 @@ impl Order<'_> {
             Request::SetAttr { object, .. } | Request::Open { object, .. } => {
                 Ok(repeatable([*object]))
             }
-            _ => Ok(self.of_names(targets)),
+            _ => self.of_names(targets),
         }
     }
 
@@ -92,7 +92,21 @@ impl Order<'_> {
         }
     }
 
-    fn of_names(&self, targets: &Targets) -> Option<Intent> {
+    fn of_names(&self, targets: &Targets) -> Result<Option<Intent>, Refusal> {
+        let names = &self.inputs.names;
+        if let Request::Make { dir, .. } | Request::Link { dir, .. } = self.request {
+            let name = names.name.as_ref().ok_or(Refusal::Invalid)?;
+            let there = self.call.server.store.peek(dir, name)?;
+            let at = Place {
+                dir: *dir,
+                name: name.to_raw(),
+            };
+            return Ok(there.is_none().then_some(Intent::Make { at, open: None }));
+        }
+        Ok(self.of_known_names(targets))
+    }
+
+    fn of_known_names(&self, targets: &Targets) -> Option<Intent> {
         let at = |dir: &Handle, name: &Option<Name>| {
             name.as_ref().map(|name| Place {
                 dir: *dir,
@@ -108,12 +122,6 @@ impl Order<'_> {
                     open: Some(opened_as(self.call, *flags)),
                 }),
             },
-            Request::Make { dir, .. } | Request::Link { dir, .. } => {
-                self.is_free(dir).then_some(Intent::Make {
-                    at: at(dir, &names.name)?,
-                    open: None,
-                })
-            }
             Request::Unlink { dir, .. } | Request::Rmdir { dir, .. } => Some(Intent::Remove {
                 at: at(dir, &names.name)?,
                 object: targets.named?,
@@ -132,14 +140,6 @@ impl Order<'_> {
             }),
             _ => None,
         }
-    }
-
-    /// Whether the request's name denotes nothing. Where that can't be told the host refuses the
-    /// change too.
-    fn is_free(&self, dir: &Handle) -> bool {
-        let peek = |name| self.call.server.store.peek(dir, name);
-        let name = self.inputs.names.name.as_ref();
-        name.is_some_and(|name| matches!(peek(name), Ok(None)))
     }
 }
 

@@ -181,17 +181,22 @@ impl Session {
         sync::lock(&self.state).changes.low_water(low)
     }
 
-    /// Takes in a change.
+    /// Takes in a change that has come by the connection `link`. What comes by one that has been
+    /// replaced is sent again by the newer.
     ///
     /// # Errors
     /// If the client broke the protocol.
     pub fn arrive(
         &self,
+        link: u64,
         change: &Change,
         job: Job,
         sink: Sink,
     ) -> Result<Arrival<Job, Sink>, Violation> {
         let mut state = sync::lock(&self.state);
+        if state.link.as_ref().is_some_and(|now| now.number != link) {
+            return Ok(Arrival::Attached);
+        }
         state.changes.scattered()?;
         state.changes.arrive(change, job, sink)
     }

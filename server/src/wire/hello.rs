@@ -9,7 +9,7 @@ use leasefs_protocol::control::{Hello, HelloRefusal, Standing, ToClient, ToServe
 use leasefs_protocol::limits::{
     HELLO_TIMEOUT, MAX_DRIFT_PPM, MAX_SESSIONS_PER_CLIENT, PROTOCOL_VERSION,
 };
-use leasefs_protocol::{Attr, Caller, Handle, KeyHash, Name, RawName};
+use leasefs_protocol::{Attr, Caller, Handle, KeyHash, Name, RawName, Refusal};
 use leasefs_store::Node;
 use leasefs_transport::{CloseCode, Connection, FrameReader, FrameWriter, Outbox};
 use std::sync::Arc;
@@ -154,27 +154,39 @@ fn judge(server: &Server, key: KeyHash, hello: Hello) -> Result<Admitted, HelloR
 /// The mounted directory, reached with the rights the client has.
 fn root(server: &Server, client: &Client, subdir: &[RawName]) -> Result<Node, HelloRefusal> {
     let no = |what: String| HelloRefusal::NoDirectory(what);
-    let mut node = server
-        .store
-        .root()
-        .map_err(|refusal| no(refusal.to_string()))?;
-    let who = server
-        .store
-        .identity(client.identity, &Caller::default())
-        .map_err(|refusal| no(refusal.to_string()))?;
+    let refused = |refusal: Refusal| no_directory(refusal, refusal.to_string());
+    let mut node = server.store.root().map_err(refused)?;
+    let who = server.store.identity(client.identity, &Caller::default());
+    let who = who.map_err(refused)?;
     for raw in subdir {
         let shown = String::from_utf8_lossy(&raw.0).into_owned();
         let found = Name::try_from(raw).and_then(|n| server.store.lookup(&who, &node.handle, &n));
         node = match found {
             Ok(Some(node)) => node,
             Ok(None) => return Err(no(format!("{shown}: no such directory"))),
-            Err(refusal) => return Err(no(format!("{shown}: {refusal}"))),
+            Err(refusal) => return Err(no_directory(refusal, format!("{shown}: {refusal}"))),
         };
         if node.attr.kind != leasefs_protocol::FileKind::Directory {
             return Err(no(format!("{shown}: not a directory")));
         }
     }
     Ok(node)
+}
+
+/// A client takes a directory that can't be had for gone for good; of what may pass it tries again.
+fn no_directory(refusal: Refusal, what: String) -> HelloRefusal {
+    const PASSES: [i32; 6] = [
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOMEM,
+        libc::EIO,
+        libc::EINTR,
+        libc::EAGAIN,
+    ];
+    match PASSES.contains(&refusal.errno()) {
+        true => HelloRefusal::Internal(what),
+        false => HelloRefusal::NoDirectory(what),
+    }
 }
 
 impl Admitted {

@@ -178,7 +178,7 @@ impl Lane {
             payload,
             dropped: change.dropped.clone(),
         };
-        let arrival = self.session.arrive(&change, job, sink);
+        let arrival = self.session.arrive(self.link.number, &change, job, sink);
         let arrival = arrival.map_err(|violation| End::Breach(violation.to_string()))?;
         match arrival {
             Arrival::Run(job) => changes::start(&self.server, &self.session, change.seq, job),

@@ -5,7 +5,7 @@ use super::model::Model;
 use crate::rng::Rng;
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -83,10 +83,9 @@ impl Tree<'_> {
 
     fn create(&mut self) -> Result<(), Wrong> {
         let name = self.fresh();
-        right(
-            || format!("create {name}"),
-            File::create_new(self.path(&name)),
-        )?;
+        // The standard library would ask again after EINTR.
+        let created = rustix::fs::open(self.path(&name), EXCLUSIVE, 0o644.into());
+        right(|| format!("create {name}"), created.map_err(Into::into))?;
         self.model.made(&name, false);
         Ok(())
     }

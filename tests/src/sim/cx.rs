@@ -103,6 +103,8 @@ pub struct Stats {
     pub flushes: u64,
     /// Of those: refused because the file has changed elsewhere.
     pub late: u64,
+    /// Of those: too late too, but the file held them.
+    pub held: u64,
     /// Write leases reclaimed.
     pub write_reclaims: u64,
     /// Syncs that succeeded.
@@ -132,6 +134,7 @@ impl Stats {
         self.buffered += other.buffered;
         self.flushes += other.flushes;
         self.late += other.late;
+        self.held += other.held;
         self.write_reclaims += other.write_reclaims;
         self.syncs += other.syncs;
         self.sync_failures += other.sync_failures;

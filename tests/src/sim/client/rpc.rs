@@ -73,6 +73,17 @@ impl Rpc {
         all.map(|(seq, _)| *seq).collect()
     }
 
+    /// What is flushed follows the flush before it alone.
+    fn after_flush(&self, file: Obj) -> Vec<Seq> {
+        let flushes = |id: &RequestId| {
+            let what = self.pending.get(id).map(|pending| pending.frame.what);
+            matches!(what, Some(What::Deed(_, Deed::Flush(of, ..))) if of == file)
+        };
+        let mut all = self.unsettled.iter().rev();
+        let last = all.find(|(_, id)| flushes(id));
+        last.map(|(seq, _)| *seq).into_iter().collect()
+    }
+
     fn remove(&mut self, id: RequestId) -> Option<Pending> {
         let pending = self.pending.remove(&id)?;
         if let Some(seq) = pending.seq() {
@@ -111,7 +122,7 @@ impl Client {
         };
         let change = matches!(what, What::Deed(..)).then(|| {
             let after = match what {
-                What::Deed(_, Deed::Flush(..)) => Vec::new(),
+                What::Deed(_, Deed::Flush(file, ..)) => self.rpc.after_flush(file),
                 _ => self.rpc.after(&touches),
             };
             self.rpc.last_seq += 1;

@@ -38,6 +38,18 @@ enum Stage {
     Begun,
     /// It has run.
     Ran(Result<Option<Obj>, Refusal>),
+    /// It comes too late, but what it would write is there.
+    Repeated,
+}
+
+/// How bytes come that were buffered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lateness {
+    InTime,
+    /// The lease has ended, and the file has changed since.
+    TooLate,
+    /// So it is, but the file holds them.
+    Repeated,
 }
 
 impl Change {
@@ -164,6 +176,8 @@ impl Server {
             Stage::Turn(turn) => self.begin(cx, op, turn),
             Stage::Begun => self.run(cx, op),
             Stage::Ran(result) => self.finish(cx, op, result),
+            Stage::Repeated if cx.has(Bug::TellOfRepeated) => self.finish(cx, op, Ok(None)),
+            Stage::Repeated => self.finish_repeated(cx, op),
         }
     }
 
@@ -202,14 +216,23 @@ impl Server {
             return;
         }
         if self.interrupted.is_overtaken((session, seq)) {
-            self.set_stage(cx, op, Stage::Ran(Err(Refusal::Lost)));
-        } else if self.comes_too_late(cx, session, deed) {
-            cx.stats.late += 1;
-            self.set_stage(cx, op, Stage::Ran(Err(Refusal::Changed)));
-        } else {
-            self.journal_intent(cx, (session, seq), deed);
-            self.set_stage(cx, op, Stage::Begun);
+            return self.set_stage(cx, op, Stage::Ran(Err(Refusal::Lost)));
         }
+        let stage = match self.lateness(cx, session, deed) {
+            Lateness::InTime => {
+                self.journal_intent(cx, (session, seq), deed);
+                Stage::Begun
+            }
+            Lateness::TooLate => {
+                cx.stats.late += 1;
+                Stage::Ran(Err(Refusal::Changed))
+            }
+            Lateness::Repeated => {
+                cx.stats.held += 1;
+                Stage::Repeated
+            }
+        };
+        self.set_stage(cx, op, stage);
     }
 
     fn begin_answer(&mut self, session: SessionId, seq: Seq) -> bool {
@@ -217,13 +240,17 @@ impl Server {
         session.is_some_and(|s| s.changes.begin(seq))
     }
 
-    /// Whether bytes were buffered under a lease that has ended, and the file has changed since.
-    fn comes_too_late(&self, cx: &Cx, session: SessionId, deed: Deed) -> bool {
-        let Deed::Flush(file, _, base) = deed else {
-            return false;
+    fn lateness(&self, cx: &Cx, session: SessionId, deed: Deed) -> Lateness {
+        let Deed::Flush(file, run, base) = deed else {
+            return Lateness::InTime;
         };
         let holds = self.core.holds_write(session, &file.handle());
-        !holds && self.store.version(file) != base && !cx.has(Bug::FlushUnchecked)
+        let is_there = |(page, value)| self.store.page(file, page) == value;
+        match holds || self.store.version(file) == base || cx.has(Bug::FlushUnchecked) {
+            true => Lateness::InTime,
+            false if run.pages().all(is_there) => Lateness::Repeated,
+            false => Lateness::TooLate,
+        }
     }
 
     fn journal_intent(&mut self, cx: &Cx, change: (SessionId, Seq), deed: Deed) {
@@ -238,7 +265,7 @@ impl Server {
         if let Some(Work::Change(change)) = self.works.get_mut(&op) {
             change.stage = stage;
         }
-        if matches!(stage, Stage::Begun | Stage::Ran(_)) {
+        if matches!(stage, Stage::Begun | Stage::Ran(_) | Stage::Repeated) {
             self.may_crash(cx);
         }
         let wait = cx.short(2 * MS);
@@ -300,6 +327,25 @@ impl Server {
             ..refused(Refusal::Internal)
         };
         self.end_change(cx, session, seq, reply);
+    }
+
+    /// Nothing is told of the file, nor a lease granted.
+    fn finish_repeated(&mut self, cx: &mut Cx, op: OpId) {
+        let Some(Work::Change(change)) = self.works.remove(&op) else {
+            return;
+        };
+        let response = self.response(change.job.deed, Ok(None));
+        self.note_progress(cx, change.session, change.job.deed);
+        self.running -= 1;
+        let wants = Vec::new();
+        self.step(cx, Event::FinishChange { op, wants });
+        let (stamp, _) = self.finished.take().unwrap_or_default();
+        let reply = Reply {
+            stamp,
+            result: response,
+            ..refused(Refusal::Internal)
+        };
+        self.end_change(cx, change.session, change.seq, reply);
     }
 
     /// What its sender would have exclusively from now on; it is on record before.
