@@ -139,7 +139,12 @@ async fn appends_of_a_client_that_keeps_reconnecting_are_neither_lost_nor_double
 }
 
 /// Bytes kept back under a lease that has ended, for a file that has changed since.
-async fn flush_late(client: &mut Client, open: OpenId, offset: u64, data: &[u8]) -> Reply {
+async fn flush_late(
+    client: &mut Client,
+    open: OpenId,
+    (offset, data): (u64, &[u8]),
+    repeated: bool,
+) -> Reply {
     let request = Request::Write {
         open,
         at: WriteAt::Offset(offset),
@@ -148,13 +153,15 @@ async fn flush_late(client: &mut Client, open: OpenId, offset: u64, data: &[u8])
         kind: WriteKind::Flush {
             base: Version::default(),
             written: None,
+            repeated,
         },
     };
     client.ask_with(request, data).await.0
 }
 
 #[tokio::test]
-async fn bytes_that_come_too_late_are_taken_if_the_file_holds_them_and_nothing_is_said_of_it() {
+async fn bytes_that_come_too_late_again_are_taken_if_the_file_holds_them_and_nothing_is_said_of_it()
+{
     let house = House::new();
     let server = house.serve().await;
     let mut client = Who::enrolled(&house, 1).connect(&server).await;
@@ -165,10 +172,12 @@ async fn bytes_that_come_too_late_are_taken_if_the_file_holds_them_and_nothing_i
         .result
         .expect("written");
     for (offset, data) in [(0, &b"THERE"[..]), (3, b"re and more"), (9, b"x")] {
-        let reply = flush_late(&mut client, open, offset, data).await;
+        let reply = flush_late(&mut client, open, (offset, data), true).await;
         assert_eq!(reply.result, Err(Refusal::Changed));
     }
-    let reply = flush_late(&mut client, open, 2, b"ere").await;
+    let first = flush_late(&mut client, open, (2, b"ere"), false).await;
+    assert_eq!(first.result, Err(Refusal::Changed), "another's bytes");
+    let reply = flush_late(&mut client, open, (2, b"ere"), true).await;
     assert_eq!(reply.result, Ok(Response::Written { len: 3, offset: 2 }));
     assert_eq!((reply.grants, reply.touched), (Vec::new(), Vec::new()));
 }

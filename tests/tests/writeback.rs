@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -375,4 +375,42 @@ fn a_full_disk_reaches_the_write_that_meets_it() {
         let from = at as usize * MIB / 16;
         assert!(there[from..from + MIB / 16].iter().all(|byte| *byte == 1));
     }
+}
+
+/// Fills the disk up to this many bytes.
+fn fill(dir: &Path, but: u64) {
+    let path = dir.join("fill");
+    let mut fill = File::create(&path).expect("the other's file");
+    while fill.write_all(&[2; MIB / 4]).is_ok() {}
+    fill.sync_all().expect("allocated");
+    let size = fill.metadata().expect("its size").len();
+    fill.set_len(size - but).expect("shorter");
+    fill.sync_all().expect("freed");
+}
+
+#[test]
+fn a_disk_that_others_fill_is_told_by_fsync_though_some_of_the_bytes_find_room() {
+    let disk = Storage::new("filled", 32);
+    let options = WorldOptions::mounts(1).export(disk.dir()).write_back();
+    let world = World::start("filled", &options);
+    for attempt in 0..5 {
+        let name = format!("f{attempt}");
+        let file = File::create(world.mount(0).path(&name)).expect("a file");
+        file.write_all_at(&[1; 4096], 0).expect("through");
+        file.write_all_at(&[1; 2 * MIB], 4096).expect("buffered");
+        fill(disk.dir(), MIB as u64 / 2);
+        let mut sync = in_background("fsync", move || file.sync_all());
+        match sync.done_within(LIMIT).0 {
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+                let kept = world.mount(0).client(&["recover", "list"]);
+                assert!(kept.contains(&name), "{kept}");
+                return;
+            }
+            // It was flushed before the disk was full.
+            Ok(()) => fs::remove_file(world.mount(0).path(&name)).expect("removed"),
+        }
+        fs::remove_file(disk.dir().join("fill")).expect("room again");
+    }
+    panic!("the bytes found room in every attempt");
 }

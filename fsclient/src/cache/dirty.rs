@@ -103,8 +103,12 @@ struct File {
     /// When it was written last, by the server's clock.
     date: Option<Timestamp>,
     writers: Vec<Writer>,
-    /// Closed here; to be closed at the server once the file is clean.
+    /// Closed here; to be closed at the server when what was written through them is there.
     closing: Vec<OpenId>,
+    /// Of these, those that were closed before the round under way began.
+    ending: Vec<OpenId>,
+    /// Some of what is here may have been written already.
+    repeated: bool,
     /// Wait for the round under way, or else for the next.
     this_round: Vec<oneshot::Sender<()>>,
     /// Wait for the round after the one under way.
@@ -122,10 +126,14 @@ pub struct Round {
     pub runs: Vec<Run>,
     /// Through which open.
     pub writer: Writer,
+    /// Who may have written it.
+    pub writers: Arc<[Writer]>,
     /// Clear setuid and setgid bits.
     pub kill_priv: bool,
     /// What the file was before.
     pub base: Version,
+    /// Some of it may have been written already.
+    pub repeated: bool,
     /// When the last of it was written, by the server's clock.
     pub date: Option<Timestamp>,
 }
@@ -367,7 +375,13 @@ impl State {
             let runs = undone.runs.into_iter().rev();
             runs.for_each(|run| file.buffer.restore(run));
             undone.writers.iter().for_each(|w| file.written_by(w));
+            if let Some(last) = undone.writers.last() {
+                // Opens of the others may have been closed.
+                file.writers.retain(|writer| writer.open != last.open);
+                file.writers.push(last.clone());
+            }
             file.closing.extend(undone.closing);
+            file.repeated = true;
             file.path = file.path.take().or(undone.path);
         });
         first
@@ -394,13 +408,20 @@ impl State {
     pub fn begin_round(&mut self, object: &Handle, most: usize) -> Option<Round> {
         let file = self.dirty.files.get_mut(object)?;
         let writer = file.writers.last()?.clone();
+        let writers = file.writers.as_slice().into();
         let (base, kill_priv) = (file.buffer.base(), file.buffer.kill_priv());
         let runs = file.buffer.begin_round(most);
-        (!runs.is_empty()).then_some(Round {
+        if runs.is_empty() {
+            return None;
+        }
+        file.ending.append(&mut file.closing);
+        Some(Round {
             runs,
             writer,
+            writers,
             kill_priv,
             base,
+            repeated: file.repeated,
             date: file.date,
         })
     }
@@ -430,10 +451,14 @@ impl State {
                 file.buffer.again(&run);
                 file.again = true;
             }),
-            Flushed::Failed(_, refusal) => self.dirty.count(object, |file| {
-                file.buffer.given_up();
-                file.writers.iter().for_each(|w| w.written.failed(refusal));
-            }),
+            Flushed::Failed(_, refusal) => {
+                // Some of it may have been taken.
+                self.content.drop_file(object);
+                self.dirty.count(object, |file| {
+                    file.buffer.given_up();
+                    file.writers.iter().for_each(|w| w.written.failed(refusal));
+                });
+            }
         }
         let ended = self.end_of_round(object);
         if !self.dirty.contains(object)
@@ -457,18 +482,20 @@ impl State {
         if file.buffer.is_flushing() {
             return Ended::default();
         }
-        if std::mem::take(&mut file.again) {
+        file.repeated = std::mem::take(&mut file.again);
+        if file.repeated {
             file.this_round.append(&mut file.next_round);
             return Ended::default();
         }
         let mut ended = Ended {
             wake: std::mem::take(&mut file.this_round),
-            closes: Vec::new(),
+            closes: std::mem::take(&mut file.ending),
         };
+        file.writers.retain(|w| !ended.closes.contains(&w.open));
         file.this_round = std::mem::take(&mut file.next_round);
         if file.buffer.is_clean() {
             ended.wake.append(&mut file.this_round);
-            ended.closes = std::mem::take(&mut file.closing);
+            ended.closes.append(&mut file.closing);
             self.dirty.files.remove(object);
             self.leases
                 .end_change(&attrs(*object), Some(Stamp::default()));
@@ -476,7 +503,7 @@ impl State {
         ended
     }
 
-    /// Closes a server's open once the file is clean; false if it need not wait.
+    /// Closes a server's open once what was written through it is there; false if it need not wait.
     pub fn close_when_clean(&mut self, object: &Handle, open: OpenId) -> bool {
         let Some(file) = self.dirty.files.get_mut(object) else {
             return false;
@@ -534,6 +561,8 @@ impl File {
             date: None,
             writers: Vec::new(),
             closing: Vec::new(),
+            ending: Vec::new(),
+            repeated: false,
             this_round: Vec::new(),
             next_round: Vec::new(),
             again: false,
@@ -549,52 +578,4 @@ impl File {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TERM: Duration = Duration::from_secs(10);
-
-    fn at(millis: u64) -> BootTime {
-        BootTime::from_nanos(millis * 1_000_000)
-    }
-
-    fn object() -> Handle {
-        Handle::new(&[1]).expect("one byte")
-    }
-
-    #[test]
-    fn what_the_server_may_have_no_room_for_is_not_kept_here() {
-        let mut dirty = Dirty::default();
-        assert!(!dirty.has_room(at(0), 1), "nothing is known");
-        dirty.told_room(at(0), Some(100));
-        assert!(dirty.has_room(at(0), 100) && !dirty.has_room(at(0), 101));
-        dirty.bytes = 60;
-        assert!(dirty.has_room(at(0), 40) && !dirty.has_room(at(0), 41));
-        assert!(!dirty.has_room(at(3_000), 1), "what is known is old");
-    }
-
-    #[test]
-    fn a_file_holds_no_more_than_is_flushed_in_half_a_term() {
-        let mut dirty = Dirty::default();
-        let mut file = File::new(Version::default());
-        file.buffer.put(0, Bytes::from(vec![0; 8 << 20]), false);
-        dirty.files.insert(object(), file);
-        assert!(!dirty.is_at_bound(&object(), 1 << 30), "nothing is known");
-        // 2 MiB a second.
-        dirty.measured(4 << 20, Duration::from_secs(2), TERM);
-        assert!(!dirty.is_at_bound(&object(), 2 << 20));
-        assert!(dirty.is_at_bound(&object(), (2 << 20) + 1));
-        assert!(!dirty.is_at_bound(&Handle::new(&[2]).expect("one byte"), 64 << 20));
-    }
-
-    #[test]
-    fn a_failure_is_told_once() {
-        let written = Written::default();
-        written.failed(Refusal::Host(28));
-        written.failed(Refusal::Internal);
-        assert_eq!(written.known(), Err(Refusal::Host(28)));
-        assert_eq!(written.check(), Err(Refusal::Host(28)));
-        assert_eq!(written.check(), Ok(()));
-        assert_eq!(written.known(), Ok(()));
-    }
-}
+mod tests;

@@ -15,6 +15,8 @@ mod clock;
 mod content;
 mod dirty;
 mod entry;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod learned;
 mod opens;
 mod pages;

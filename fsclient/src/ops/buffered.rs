@@ -83,15 +83,18 @@ impl Ops {
 
     /// A write has been answered. One that is durable is kept too: bytes written before it must not
     /// come back over it.
+    ///
+    /// # Errors
+    /// [`Refusal::Lost`] if the server's host has crashed since.
     pub(super) fn wrote(
         &self,
         open: &OpenFile,
         writing: &Writing,
         before: Option<Tenure>,
         told: &Told,
-    ) {
+    ) -> Result<(), Refusal> {
         let Response::Written { len, offset } = told.response else {
-            return;
+            return Ok(());
         };
         let taken = usize::try_from(len).unwrap_or(usize::MAX);
         let attr = told.touched.iter().find(|t| t.object == open.object);
@@ -105,17 +108,21 @@ impl Ops {
                     },
                     version: touched.attr.version(),
                     writer: open.writer(),
+                    writers: [open.writer()].into(),
                     path: self.nodes.path(open.node),
                     tenure: self.tenure_of(open, before, told),
                     durable: writing.durability() != Durability::None,
                 };
-                self.writeback.wrote(wrote, told.host);
+                if !self.writeback.wrote(wrote, told.host) {
+                    return Err(Refusal::Lost);
+                }
             }
             _ if writing.durability() == Durability::None => {
                 self.changed(&[open.object], Some(open.object), told.host);
             }
             _ => {}
         }
+        Ok(())
     }
 
     /// Under which lease the bytes of an answered write may be written again: that which came with the
@@ -195,7 +202,7 @@ impl Ops {
                 file.written.check()?;
             }
             let request = Request::Commit { open, durability };
-            let covered = self.uncommitted.commits(life);
+            let covered = self.uncommitted.commits(life, data_only);
             let answer = self.call(ask, request).await?;
             done(&answer.response)?;
             let host = answer.host;

@@ -51,7 +51,7 @@ impl Ops {
             let life = self.writeback.life();
             let own = self.engine.own_change(scope.clone());
             let own = ask.unless_left(own).await?;
-            for file in &settles {
+            for file in settles.iter().chain(behind) {
                 if let Err(refusal) = self.settle(ask, file).await {
                     own.never_sent();
                     return Err(refusal);

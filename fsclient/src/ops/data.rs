@@ -135,9 +135,9 @@ impl Ops {
     pub async fn read_pages(&self, ask: &Ask, at: At, len: u32) -> Result<Filling, Refusal> {
         let open = self.file(at.fh)?;
         let (mut read, fill) = self.begin_read(ask, &open, at.offset, len).await?;
-        // Behind the gate: a write that comes later waits for this READ to be gone.
-        self.settle(ask, &open.object).await?;
         for _ in 0..MOST_ASKED {
+            // Behind the gate: a write that comes later waits for this READ to be gone.
+            self.settle(ask, &open.object).await?;
             let answer = self.ask_bytes(ask, &open, at.offset, len, fill).await?;
             let refused = answer.reply.result.is_err();
             if refused || read.judge(&answer.reply) == Verdict::Deliver {
@@ -204,9 +204,8 @@ impl Ops {
         if let Some(len) = self.buffer(ask, &open, &writing).await? {
             return Ok(len);
         }
-        if !writing.writeback {
-            self.settle(ask, &open.object).await?;
-        }
+        // A mapped page too comes behind what a crash of the server's host makes to be written again.
+        self.settle(ask, &open.object).await?;
         let request = Request::Write {
             open: open.server,
             at: writing.at(),
@@ -224,7 +223,7 @@ impl Ops {
         }
         let told = told?;
         let len = written(&told.response)?;
-        self.wrote(&open, &writing, before, &told);
+        self.wrote(&open, &writing, before, &told)?;
         u32::try_from(len).map_err(|_| Refusal::Internal)
     }
 

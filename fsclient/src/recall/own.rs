@@ -289,8 +289,14 @@ impl OwnChange {
         self.inner.with(|state, out| {
             self.scope.end(state);
             state.leases.end_change(changes, stamp);
-            if let (true, AtGate::After(_), Some((file, _))) = (unknown, gate, self.scope.pages) {
+            let outdated = match gate {
                 // The pages still there may be older than the change.
+                AtGate::After(_) => unknown,
+                // The kernel keeps as clean what the server doesn't have.
+                AtGate::WriteBack(..) => true,
+                AtGate::Nothing | AtGate::Before(_) => false,
+            };
+            if let (true, Some((file, _))) = (outdated, self.scope.pages) {
                 let file = [(file, Span::ALL)];
                 state
                     .pages

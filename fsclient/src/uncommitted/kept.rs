@@ -4,6 +4,7 @@ use crate::cache::{Undone, Writer};
 use leasefs_lease::client::{Run, Tenure};
 use leasefs_protocol::{BootId, Handle, OpenId, Version};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A write of one run of bytes that the server has answered.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub struct Wrote {
     pub version: Version,
     /// Through which open.
     pub writer: Writer,
+    /// Who may have written it.
+    pub writers: Arc<[Writer]>,
     /// Where the file is, as far as it is known.
     pub path: Option<PathBuf>,
     /// Under which lease: `None` if others may have changed the file since.
@@ -27,7 +30,7 @@ pub struct Wrote {
 #[derive(Debug)]
 struct Piece {
     run: Run,
-    writer: Writer,
+    writers: Arc<[Writer]>,
     /// The number of the change.
     change: u64,
     host: BootId,
@@ -74,7 +77,7 @@ impl Kept {
         self.bytes += wrote.run.data.len();
         self.pieces.push(Piece {
             run: wrote.run,
-            writer: wrote.writer.clone(),
+            writers: wrote.writers,
             change,
             host,
         });
@@ -150,7 +153,7 @@ impl Kept {
 /// Who wrote these pieces, each once, `last` behind all others: its open still stands.
 fn writers(pieces: &[Piece], last: &Writer) -> Vec<Writer> {
     let mut writers: Vec<Writer> = Vec::new();
-    for writer in pieces.iter().map(|piece| &piece.writer) {
+    for writer in pieces.iter().flat_map(|piece| piece.writers.iter()) {
         let is_known = |known: &Writer| known.open == writer.open;
         if writer.open != last.open && !writers.iter().any(is_known) {
             writers.push(writer.clone());

@@ -31,6 +31,8 @@ struct Changed {
     since: Option<BootId>,
     /// The number of the last such change.
     last: u64,
+    /// One of these was not of bytes: `fdatasync` doesn't cover it.
+    attributes: bool,
     /// Commits that have come too late so far.
     losses: u64,
     /// Of these, those that somebody was told of.
@@ -52,6 +54,8 @@ pub struct Life(Option<BootId>);
 pub struct Covered {
     changes: u64,
     life: Life,
+    /// Bytes, and what is needed to read them, alone (`fdatasync`).
+    data_only: bool,
 }
 
 /// What a commit was worth.
@@ -157,8 +161,9 @@ impl Changed {
             self.losses += 1;
             self.since = Some(host);
         }
-        if self.last <= covered.changes {
+        if self.last <= covered.changes && !(covered.data_only && self.attributes) {
             self.since = None;
+            self.attributes = false;
         }
         self.kept.committed(covered.changes, host)
     }
@@ -174,6 +179,7 @@ impl Uncommitted {
         let closes = inner.with(&object, |changed| {
             changed.since.get_or_insert(host);
             changed.last = number;
+            changed.attributes |= !content;
             // Written again, they would come behind it.
             match content {
                 true => changed.kept.drop_all(),
@@ -270,11 +276,12 @@ impl Uncommitted {
         Life(self.lock().host)
     }
 
-    /// A commit is about to be sent.
-    pub fn commits(&self, life: Life) -> Covered {
+    /// A commit is about to be sent; `data_only`: as `fdatasync`.
+    pub fn commits(&self, life: Life, data_only: bool) -> Covered {
         Covered {
             changes: self.lock().changes,
             life,
+            data_only,
         }
     }
 

@@ -1,9 +1,8 @@
 use super::*;
-use crate::cache::Writer;
+use crate::cache::fixtures::writer;
 use bytes::Bytes;
 use leasefs_lease::client::{Leases, Run, Tenure};
-use leasefs_protocol::{Caller, Grant, Mode, Parts, Stamp, Version};
-use std::sync::Arc;
+use leasefs_protocol::{Grant, Mode, Parts, Stamp, Version};
 
 const BEFORE: BootId = BootId([1; 16]);
 const AFTER: BootId = BootId([2; 16]);
@@ -15,14 +14,6 @@ fn object() -> Handle {
 fn changed(uncommitted: &Uncommitted, host: BootId) {
     let noted = uncommitted.changed(object(), host, true);
     assert_eq!(noted, Noted::default());
-}
-
-fn writer(open: u64) -> Writer {
-    Writer {
-        open: OpenId(open),
-        caller: Caller::default(),
-        written: Arc::default(),
-    }
 }
 
 fn wrote(uncommitted: &Uncommitted, offset: u64, data: &'static [u8], host: BootId) -> Noted {
@@ -45,6 +36,7 @@ fn wrote_by(
         run,
         version: Version::default(),
         writer: writer(open),
+        writers: [writer(open)].into(),
         path: None,
         tenure: Some(Tenure::default()),
         durable: false,
@@ -53,7 +45,7 @@ fn wrote_by(
 }
 
 fn commit(uncommitted: &Uncommitted, host: BootId, told: &Told) -> Committed {
-    let covered = uncommitted.commits(uncommitted.life());
+    let covered = uncommitted.commits(uncommitted.life(), false);
     uncommitted.committed(&object(), covered, host, told).1
 }
 
@@ -105,7 +97,7 @@ fn a_change_that_is_answered_while_a_commit_is_under_way_is_not_covered_by_it() 
     let uncommitted = Uncommitted::default();
     let open = uncommitted.told(&object());
     changed(&uncommitted, BEFORE);
-    let covered = uncommitted.commits(uncommitted.life());
+    let covered = uncommitted.commits(uncommitted.life(), false);
     changed(&uncommitted, BEFORE);
     let first = uncommitted.committed(&object(), covered, BEFORE, &open);
     assert_eq!(first.1, Committed::Durable);
@@ -118,7 +110,7 @@ fn written_bytes_come_back_after_a_crash_of_the_host_unless_a_commit_covers_them
     let open = uncommitted.told(&object());
     assert_eq!(undone(&uncommitted, BEFORE), []);
     assert_eq!(wrote(&uncommitted, 0, b"old", BEFORE), Noted::default());
-    let covered = uncommitted.commits(uncommitted.life());
+    let covered = uncommitted.commits(uncommitted.life(), false);
     assert_eq!(wrote(&uncommitted, 1, b"new", BEFORE), Noted::default());
     let first = uncommitted.committed(&object(), covered, BEFORE, &open);
     assert_eq!(first.1, Committed::Durable);
@@ -199,6 +191,7 @@ fn bytes_of_an_earlier_tenure_are_not_written_again_and_the_next_commit_tells_of
         },
         version: Version::default(),
         writer: writer(7),
+        writers: [writer(7)].into(),
         path: None,
         tenure: Some(later()),
         durable: false,
@@ -216,7 +209,7 @@ fn an_open_through_which_bytes_may_have_to_be_written_again_is_closed_after_the_
     assert!(!uncommitted.close_later(&object(), OpenId(8)));
     assert!(uncommitted.close_later(&object(), OpenId(7)));
     uncommitted.forget(&object());
-    let covered = uncommitted.commits(uncommitted.life());
+    let covered = uncommitted.commits(uncommitted.life(), false);
     let (closes, verdict) = uncommitted.committed(&object(), covered, BEFORE, &open);
     assert_eq!((closes, verdict), (vec![OpenId(7)], Committed::Durable));
     assert!(uncommitted.lock().objects.is_empty());
@@ -239,7 +232,7 @@ fn everybody_who_wrote_hears_what_becomes_of_the_bytes_that_come_back() {
 fn a_loss_that_only_a_commit_of_everything_has_met_is_told_to_the_next_open() {
     let uncommitted = Uncommitted::default();
     changed(&uncommitted, BEFORE);
-    let covered = uncommitted.commits(uncommitted.life());
+    let covered = uncommitted.commits(uncommitted.life(), false);
     assert_eq!(uncommitted.all_committed(covered, AFTER).1, Committed::Lost);
     let opens = [uncommitted.told(&object()), uncommitted.told(&object())];
     for open in &opens {
@@ -247,4 +240,46 @@ fn a_loss_that_only_a_commit_of_everything_has_met_is_told_to_the_next_open() {
     }
     let later = uncommitted.told(&object());
     assert_eq!(commit(&uncommitted, AFTER, &later), Committed::Durable);
+}
+
+#[test]
+fn fdatasync_does_not_answer_for_a_change_of_attributes() {
+    let uncommitted = Uncommitted::default();
+    let open = uncommitted.told(&object());
+    assert_eq!(undone(&uncommitted, BEFORE), []);
+    let data = |uncommitted: &Uncommitted, host| {
+        let covered = uncommitted.commits(uncommitted.life(), true);
+        uncommitted.committed(&object(), covered, host, &open).1
+    };
+    let _ = uncommitted.changed(object(), BEFORE, true);
+    assert_eq!(data(&uncommitted, BEFORE), Committed::Durable);
+    assert_eq!(undone(&uncommitted, AFTER), []);
+    assert_eq!(commit(&uncommitted, AFTER, &open), Committed::Durable);
+    let _ = uncommitted.changed(object(), AFTER, false);
+    assert_eq!(data(&uncommitted, AFTER), Committed::Durable);
+    assert_eq!(undone(&uncommitted, BEFORE), []);
+    assert_eq!(commit(&uncommitted, BEFORE, &open), Committed::Lost);
+}
+
+#[test]
+fn all_who_may_have_written_a_run_hear_what_becomes_of_it() {
+    let uncommitted = Uncommitted::default();
+    assert_eq!(undone(&uncommitted, BEFORE), []);
+    let wrote = Wrote {
+        object: object(),
+        run: Run {
+            offset: 0,
+            data: Bytes::from_static(b"x"),
+        },
+        version: Version::default(),
+        writer: writer(2),
+        writers: [writer(1), writer(2)].into(),
+        path: None,
+        tenure: Some(Tenure::default()),
+        durable: false,
+    };
+    assert_eq!(uncommitted.wrote(wrote, BEFORE), Noted::default());
+    let undone = uncommitted.host_is(AFTER);
+    let writers: Vec<u64> = undone[0].writers.iter().map(|w| w.open.0).collect();
+    assert_eq!(writers, [1, 2]);
 }

@@ -3,6 +3,7 @@
 
 use super::{Inner, Writeback};
 use crate::cache::Undone;
+use crate::recovery::Reason;
 use crate::rpc::CallOptions;
 use crate::uncommitted::{Committed, Life, Noted, Wrote};
 use bytes::Bytes;
@@ -65,9 +66,9 @@ impl Writeback {
         }
     }
 
-    /// Bytes were written, flushed or not, and answered in this life of the host.
-    pub fn wrote(&self, wrote: Wrote, host: BootId) {
-        self.0.wrote(wrote, host);
+    /// Bytes were written, and answered in this life of the host. False if it has crashed since.
+    pub fn wrote(&self, wrote: Wrote, host: BootId) -> bool {
+        self.0.wrote(wrote, host)
     }
 
     /// The file has no name and isn't open here: it must not take up room for longer than the server
@@ -90,7 +91,7 @@ impl Writeback {
 
 impl Inner {
     async fn commit_all(&self, life: Life) -> Result<Committed, Refusal> {
-        let covered = self.uncommitted.commits(life);
+        let covered = self.uncommitted.commits(life, false);
         let (caller, options) = (Caller::default(), CallOptions::default());
         let request = Request::CommitAll;
         let answer = self.rpc.call(caller, request, Bytes::new(), options);
@@ -123,7 +124,7 @@ impl Inner {
         }
     }
 
-    fn taking_up(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn taking_up(&self) -> MutexGuard<'_, ()> {
         self.taking_up
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -145,6 +146,10 @@ impl Inner {
                 tracing::warn!(%object, "the server's host has crashed, and others have used the file since it was written: it may have lost bytes");
                 self.uncommitted.is_lost(object);
                 self.rpc.close_all(undone.closing);
+                let (size, reason) = (undone.base.size, Reason::ChangedElsewhere);
+                let lost = self.lost(object, undone.path, size, undone.runs, reason);
+                let inner = Arc::clone(self);
+                self.runtime.spawn(async move { inner.keep(lost).await });
             }
         }
     }

@@ -5,18 +5,61 @@ use crate::cache::{Asked, Ended, Flushed, Round, Writer};
 use crate::recovery::{Lost, Reason};
 use crate::rpc::{Answer, CallOptions, Settlement};
 use crate::uncommitted::Wrote;
-use leasefs_lease::client::Run;
+use leasefs_lease::client::{Run, Tenure};
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
-use leasefs_protocol::{Attr, Handle, Refusal, Reply, Request, Response};
+use leasefs_protocol::{Attr, BootId, Handle, Refusal, Reply, Request, Response};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// A request of a round that has ended, and when it was asked.
-type Sent = (Asked, Flushed);
+/// A request of a round that has ended: when it was asked, and in which life of the server's host it
+/// was answered.
+type Sent = (Asked, Option<BootId>, Flushed);
+
+/// Bytes on their way to the server.
+struct Flush {
+    object: Handle,
+    run: Run,
+    writer: Writer,
+    writers: Arc<[Writer]>,
+    kill_priv: bool,
+    kind: WriteKind,
+}
+
+impl Flush {
+    fn new(object: Handle, round: &Round, run: Run) -> Self {
+        Self {
+            object,
+            run,
+            writer: round.writer.clone(),
+            writers: Arc::clone(&round.writers),
+            kill_priv: round.kill_priv,
+            kind: WriteKind::Flush {
+                base: round.base,
+                written: round.date,
+                repeated: round.repeated,
+            },
+        }
+    }
+
+    fn request(&self) -> Request {
+        Request::Write {
+            open: self.writer.open,
+            at: WriteAt::Offset(self.run.offset),
+            kill_priv: self.kill_priv,
+            durability: Durability::None,
+            kind: self.kind,
+        }
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.run.offset += len as u64;
+        self.run.data = self.run.data.slice(len..);
+    }
+}
 
 impl Inner {
     pub(super) fn hurry_if_many(&self) {
@@ -52,53 +95,45 @@ impl Inner {
 
     /// Sends a round; false if some of it has to be sent again.
     async fn send(self: Arc<Self>, object: Handle, round: Round) -> bool {
-        let Round {
-            runs,
-            writer,
-            kill_priv,
-            base,
-            date,
-        } = round;
-        let request = Request::Write {
-            open: writer.open,
-            at: WriteAt::Offset(0),
-            kill_priv,
-            durability: Durability::None,
-            kind: WriteKind::Flush {
-                base,
-                written: date,
-            },
-        };
-        let bytes: usize = runs.iter().map(|run| run.data.len()).sum();
+        let bytes: usize = round.runs.iter().map(|run| run.data.len()).sum();
         let begun = self.cache.now();
         let mut under_way = JoinSet::new();
         // They take effect one after the other: what a crash leaves of them has no hole.
         let mut before = Arc::new(Notify::new());
         before.notify_one();
-        for run in runs {
-            let (inner, mut request) = (Arc::clone(&self), request.clone());
-            if let Request::Write { at, .. } = &mut request {
-                *at = WriteAt::Offset(run.offset);
-            }
-            let (writer, next) = (writer.clone(), Arc::new(Notify::new()));
+        for run in &round.runs {
+            let flush = Flush::new(object, &round, run.clone());
+            let (inner, next) = (Arc::clone(&self), Arc::new(Notify::new()));
             let before = std::mem::replace(&mut before, Arc::clone(&next));
             under_way.spawn(async move {
                 before.notified().await;
                 let asked = inner.cache.ask();
-                let sent = inner.send_one(object, writer, (request, &next), run).await;
+                let (host, flushed) = inner.send_one(flush, &next).await;
                 next.notify_one();
-                (asked, sent)
+                (asked, host, flushed)
             });
         }
         let ends = under_way.join_all().await;
         self.keep_failed(object, &ends).await;
-        let mut sent = true;
-        if ends.iter().all(|(_, flushed)| flushed.is_answered()) {
+        if ends.iter().all(|(_, _, flushed)| flushed.is_answered()) {
             let took = self.cache.now().since(begun);
             self.cache.lock().measured(bytes, took);
         }
-        for (asked, flushed) in ends {
-            sent &= self.ended(asked, &object, flushed);
+        self.round_ended(&object, ends)
+    }
+
+    /// Bytes that were answered before a crash of the server's host, while others of their round were
+    /// under way, were not restored with what it has lost: they are here still.
+    fn round_ended(&self, object: &Handle, ends: Vec<Sent>) -> bool {
+        let _whole = self.taking_up();
+        let life = self.uncommitted.life().host();
+        let mut sent = true;
+        for (asked, host, flushed) in ends {
+            let flushed = match flushed {
+                Flushed::Answered(run, ..) if life.is_some() && host != life => Flushed::Again(run),
+                flushed => flushed,
+            };
+            sent &= self.ended(asked, object, flushed);
         }
         sent
     }
@@ -106,7 +141,7 @@ impl Inner {
     /// Keeps the bytes that the server refuses in the recovery folder, before anybody is told. Where
     /// the file has changed elsewhere none of its bytes are sent any more.
     async fn keep_failed(self: &Arc<Self>, object: Handle, ends: &[Sent]) {
-        let failed = ends.iter().filter_map(|(_, flushed)| match flushed {
+        let failed = ends.iter().filter_map(|(_, _, flushed)| match flushed {
             Flushed::Failed(run, refusal) => Some((run.clone(), *refusal)),
             Flushed::Answered(..) | Flushed::Again(_) => None,
         });
@@ -157,60 +192,80 @@ impl Inner {
         }
     }
 
-    async fn send_one(
-        &self,
-        object: Handle,
-        writer: Writer,
-        (request, numbered): (Request, &Notify),
-        run: Run,
-    ) -> Flushed {
+    /// Sends bytes until all are taken, or some are not. Returns how it ended, and in which life of the
+    /// server's host.
+    async fn send_one(&self, mut flush: Flush, numbered: &Notify) -> (Option<BootId>, Flushed) {
+        let whole = flush.run.clone();
+        loop {
+            let tenure = self.cache.tenure(&flush.object);
+            let settled = self.settled(&flush, numbered).await;
+            let host = settled.as_ref().ok().map(|answer| answer.host);
+            let possible = 1..=flush.run.data.len();
+            let Some(len) = taken(&settled).filter(|len| possible.contains(len)) else {
+                return (host, outcome(settled, &flush.run, whole));
+            };
+            let Ok(answer) = settled else {
+                return (host, Flushed::Again(whole));
+            };
+            if !self.noted(&flush, tenure, len, &answer) {
+                return (host, Flushed::Again(whole));
+            }
+            if len == flush.run.data.len() {
+                let attr = attr_after(&answer.reply, &flush.object);
+                let flushed = Flushed::Answered(whole, Box::new(answer.reply), attr);
+                return (host, flushed);
+            }
+            // The host took no more: it says why when it is asked for the rest.
+            flush.advance(len);
+        }
+    }
+
+    async fn settled(&self, flush: &Flush, numbered: &Notify) -> Result<Answer, Refusal> {
         // Never closed.
         let _place = self.window.acquire().await;
-        let dropped = vec![object];
-        let tenure = self.cache.tenure(&object);
-        let (caller, data) = (writer.caller.clone(), run.data.clone());
+        let dropped = vec![flush.object];
+        let (caller, data) = (flush.writer.caller.clone(), flush.run.data.clone());
         let options = CallOptions {
             numbered: Some(numbered),
             ..CallOptions::default()
         };
+        let objects = [flush.object];
         let changed = self
             .rpc
-            .change(caller, request, data, &[object], dropped, options)
+            .change(caller, flush.request(), data, &objects, dropped, options)
             .await;
-        let settled = match changed.unsettled {
+        match changed.unsettled {
             None => changed.result,
             Some(unsettled) => match unsettled.await {
                 Settlement::Answered(answer) => Ok(*answer),
                 Settlement::NeverHappens | Settlement::SessionLost => Err(Refusal::Lost),
             },
-        };
-        let host = settled.as_ref().ok().map(|answer| answer.host);
-        match (outcome(settled, &object, run.clone()), host) {
-            (Flushed::Answered(_, reply, Some(attr)), Some(host)) => {
-                let path = self.cache.lock().dirty_path(&object);
-                let now = self.cache.tenure(&object);
-                let wrote = Wrote {
-                    object,
-                    run: run.clone(),
-                    version: attr.version(),
-                    writer,
-                    path,
-                    tenure: now.filter(|_| now == tenure),
-                    durable: false,
-                };
-                match self.wrote(wrote, host) {
-                    true => Flushed::Answered(run, reply, Some(attr)),
-                    false => Flushed::Again(run),
-                }
-            }
-            (flushed @ Flushed::Answered(..), Some(host)) => {
-                // They were there before, nobody knows since when.
-                let noted = self.uncommitted.changed(object, host, true);
-                self.rpc.close_all(noted.closes);
-                flushed
-            }
-            (flushed, _) => flushed,
         }
+    }
+
+    /// The first `len` bytes are at the server. False if its host has crashed since.
+    fn noted(&self, flush: &Flush, before: Option<Tenure>, len: usize, answer: &Answer) -> bool {
+        let Some(attr) = attr_after(&answer.reply, &flush.object) else {
+            // They were there before, nobody knows since when.
+            let noted = self.uncommitted.changed(flush.object, answer.host, true);
+            self.rpc.close_all(noted.closes);
+            return true;
+        };
+        let now = self.cache.tenure(&flush.object);
+        let wrote = Wrote {
+            object: flush.object,
+            run: Run {
+                offset: flush.run.offset,
+                data: flush.run.data.slice(..len),
+            },
+            version: attr.version(),
+            writer: flush.writer.clone(),
+            writers: Arc::clone(&flush.writers),
+            path: self.cache.lock().dirty_path(&flush.object),
+            tenure: now.filter(|_| now == before),
+            durable: false,
+        };
+        self.wrote(wrote, answer.host)
     }
 
     fn ended(&self, asked: Asked, object: &Handle, flushed: Flushed) -> bool {
@@ -229,20 +284,20 @@ impl Inner {
     }
 }
 
-/// What an answer means for the bytes it is about.
-fn outcome(result: Result<Answer, Refusal>, object: &Handle, run: Run) -> Flushed {
-    let reply = match result {
-        Ok(answer) => answer.reply,
+/// How many bytes an answer says were taken.
+fn taken(result: &Result<Answer, Refusal>) -> Option<usize> {
+    match &result.as_ref().ok()?.reply.result {
+        Ok(Response::Written { len, .. }) => usize::try_from(*len).ok(),
+        _ => None,
+    }
+}
+
+/// What it means that none of the bytes were taken, the last of the `whole` run.
+fn outcome(result: Result<Answer, Refusal>, run: &Run, whole: Run) -> Flushed {
+    match result.map(|answer| answer.reply.result) {
         // It never happened, or may be done again: the lease keeps everybody else away.
-        Err(_) => return Flushed::Again(run),
-    };
-    match &reply.result {
-        Ok(Response::Written { len, .. }) if *len == run.data.len() as u64 => {
-            let attr = attr_after(&reply, object);
-            Flushed::Answered(run, Box::new(reply), attr)
-        }
-        Ok(_) | Err(Refusal::Lost) => Flushed::Again(run),
-        Err(refusal) => Flushed::Failed(run, *refusal),
+        Err(_) | Ok(Ok(_) | Err(Refusal::Lost)) => Flushed::Again(whole),
+        Ok(Err(refusal)) => Flushed::Failed(run.clone(), refusal),
     }
 }
 

@@ -178,9 +178,9 @@ impl Object {
 
     /// As [`Object::reset`], but what is held stays.
     pub fn reset_stamps(&mut self) {
-        let (held, write) = (self.held, self.write);
+        let (held, write, tenure) = (self.held, self.write, self.tenure);
         self.reset();
-        (self.held, self.write) = (held, write);
+        (self.held, self.write, self.tenure) = (held, write, tenure);
     }
 }
 

@@ -343,21 +343,22 @@ impl Change<'_> {
             return Lateness::InTime;
         };
         let (server, session) = (&self.call.server, self.call.session.id);
-        let in_time = match kind {
-            WriteKind::Through { .. } => true,
+        let (in_time, repeated) = match kind {
+            WriteKind::Through { .. } => (true, false),
             // Read in while a recall was open, it was stored into under what is being recalled.
-            WriteKind::Page => server.leases.holds_data(session, object),
-            WriteKind::Flush { base, .. } => {
+            WriteKind::Page => (server.leases.holds_data(session, object), true),
+            WriteKind::Flush { base, repeated, .. } => {
                 let found = || server.store.getattr(object).map(|attr| attr.version());
-                server.leases.holds_write(session, object) || found() == Ok(*base)
+                let holds = server.leases.holds_write(session, object);
+                (holds || found() == Ok(*base), *repeated)
             }
         };
-        match (in_time, at) {
-            (true, _) => Lateness::InTime,
-            (false, WriteAt::Offset(offset)) if self.is_there(*offset) => {
+        match at {
+            _ if in_time => Lateness::InTime,
+            WriteAt::Offset(offset) if repeated && self.is_there(*offset) => {
                 Lateness::Repeated(*offset)
             }
-            (false, _) => Lateness::TooLate,
+            _ => Lateness::TooLate,
         }
     }
 

@@ -309,7 +309,11 @@ impl Deed {
             Self::WriteSync(_, page, _) => write(at(page), Durability::All, through(false)),
             Self::Flush(_, run, base) => {
                 let written = None;
-                let kind = WriteKind::Flush { base, written };
+                let kind = WriteKind::Flush {
+                    base,
+                    written,
+                    repeated: true,
+                };
                 write(at(run.first), Durability::None, kind)
             }
             Self::Append(..) => write(WriteAt::Append, Durability::None, through(true)),

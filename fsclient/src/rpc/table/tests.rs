@@ -79,6 +79,7 @@ fn a_flush_follows_the_flush_of_the_same_file_before_it_alone() {
     let flush = WriteKind::Flush {
         base: Version::default(),
         written: None,
+        repeated: false,
     };
     taken(&mut table, &[1]);
     let [first, other, second] = [1, 2, 1].map(|object| written(&mut table, object, flush));

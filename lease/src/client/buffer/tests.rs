@@ -110,3 +110,16 @@ fn what_the_server_has_lost_goes_below_all_that_is_here_and_under_way() {
     let next = buffer.begin_round(1 << 20);
     assert_eq!((next[0].offset, &next[0].data[..]), (2, &b"ood"[..]));
 }
+
+#[test]
+fn what_the_server_has_lost_of_a_round_under_way_is_sent_again_with_the_rest_of_it() {
+    let mut buffer = of_size(0);
+    put(&mut buffer, 0, b"aa");
+    put(&mut buffer, 4, b"bb");
+    let round = buffer.begin_round(1 << 20);
+    // Answered already, and lost: it is under way as long as its round is.
+    buffer.restore(round[0].clone());
+    buffer.again(&round[1]);
+    buffer.again(&round[0]);
+    assert_eq!(buffer.begin_round(1 << 20), round);
+}

@@ -234,6 +234,20 @@ fn a_file_that_was_given_up_in_between_is_held_in_another_tenure() {
 }
 
 #[test]
+fn a_lease_goes_on_in_its_tenure_when_the_servers_process_has_restarted() {
+    let mut leases = Leases::new();
+    let asked = leases.ask();
+    let write = Grant {
+        mode: Mode::Write,
+        ..grant(1, FILE | Parts::DATA, 1)
+    };
+    leases.granted(asked, &write);
+    let first = leases.tenure(&handle(1)).expect("held");
+    leases.restarted();
+    assert_eq!(leases.tenure(&handle(1)), Some(first));
+}
+
+#[test]
 fn what_a_recall_of_everything_takes_of_write_leases_is_claimed_too() {
     let mut leases = Leases::new();
     let asked = leases.ask();

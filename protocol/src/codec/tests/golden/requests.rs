@@ -187,6 +187,7 @@ pub fn write_kinds() -> Vec<WriteKind> {
         WriteKind::Flush {
             base,
             written: Some(timestamp(300)),
+            repeated: true,
         },
     ]
 }

@@ -1,0 +1,116 @@
+//! A file of which a Write lease is held, for tests.
+
+use super::dirty::{Ended, Flushed, Store, Stored, Writer};
+use super::entry::Dropped;
+use super::state::State;
+use bytes::Bytes;
+use leasefs_lease::client::Run;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::request::WriteAt;
+use leasefs_protocol::{
+    Attr, Caller, FileKind, Grant, Handle, Mode, OpenId, Parts, Reply, RequestId, Response, Stamp,
+    Timestamp,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) fn now() -> BootTime {
+    BootTime::from_nanos(1_000_000_000)
+}
+
+pub(crate) fn object() -> Handle {
+    Handle::new(&[1]).expect("one byte")
+}
+
+pub(crate) fn grant(mode: Mode, stamp: u64) -> Grant {
+    Grant {
+        object: object(),
+        parts: Parts::ATTRS | Parts::DATA,
+        mode,
+        stamp: Stamp(stamp),
+    }
+}
+
+pub(crate) fn attr(size: u64) -> Attr {
+    let time = Timestamp::default();
+    Attr {
+        ino: 2,
+        kind: FileKind::File,
+        mode: 0o644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: (0, 0),
+        size,
+        blocks: 0,
+        blksize: 4096,
+        atime: time,
+        mtime: time,
+        ctime: time,
+    }
+}
+
+/// A session with a Write lease on a file of this size.
+pub(crate) fn holding(size: u64) -> State {
+    let mut state = State::new();
+    state.renewed(now(), Duration::from_secs(10), 0);
+    let (asked, grants) = (state.leases.ask(), [grant(Mode::Write, 1)]);
+    state.granted(asked, &grants);
+    assert!(state.put_attr(asked, &grants, &object(), &attr(size)));
+    state.dirty.told_room(now(), Some(1 << 20));
+    state
+}
+
+pub(crate) fn write(state: &mut State, offset: u64, data: &'static [u8]) {
+    write_by(1, state, offset, data);
+}
+
+pub(crate) fn write_by(open: u64, state: &mut State, offset: u64, data: &'static [u8]) {
+    let store = Store {
+        object: object(),
+        at: WriteAt::Offset(offset),
+        data: Bytes::from_static(data),
+        kill_priv: false,
+        date: None,
+        writer: writer(open),
+    };
+    let mut dropped = Dropped::default();
+    let stored = state.store(now(), &store, (1 << 20, true), &mut dropped);
+    assert!(matches!(stored, Stored::Done { .. }));
+}
+
+pub(crate) fn writer(open: u64) -> Writer {
+    Writer {
+        open: OpenId(open),
+        caller: Caller::default(),
+        written: Arc::default(),
+    }
+}
+
+/// Brings everything to the server.
+pub(crate) fn flush(state: &mut State, stamp: u64) {
+    let round = state.begin_round(&object(), 1 << 20).expect("dirty bytes");
+    for run in round.runs {
+        answer(state, run, stamp);
+    }
+}
+
+/// The server has taken a run of a round.
+pub(crate) fn answer(state: &mut State, run: Run, stamp: u64) -> Ended {
+    let asked = state.leases.ask();
+    let written = Response::Written {
+        len: run.data.len() as u64,
+        offset: run.offset,
+    };
+    let reply = Box::new(Reply {
+        id: RequestId(0),
+        renews: false,
+        stamp: Stamp(stamp),
+        grants: Vec::new(),
+        touched: Vec::new(),
+        room: None,
+        result: Ok(written),
+    });
+    let flushed = Flushed::Answered(run, reply, Some(attr(8)));
+    state.flushed(now(), asked, &object(), flushed)
+}
