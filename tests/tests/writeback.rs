@@ -306,6 +306,17 @@ fn bytes_that_come_too_late_never_overwrite_newer_ones_and_can_be_recovered() {
 }
 
 #[test]
+fn a_mount_whose_bytes_were_refused_says_so_at_its_end() {
+    let (world, file) = overtaken("refused");
+    drop(file);
+    let (output, _) = world.mounts[0].umount(LIMIT);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{message}");
+    assert!(message.contains("fsclient recover"), "{message}");
+    assert!(!world.mounts[0].is_mounted());
+}
+
+#[test]
 fn a_mapped_page_that_comes_too_late_never_overwrites_newer_bytes_and_can_be_recovered() {
     let options = WorldOptions::mounts(2).term("3s").with_relays();
     let world = World::start("late-page", &options);

@@ -371,9 +371,7 @@ impl State {
         let first = self.becomes_dirty(undone.object, undone.base, &mut work.dropped);
         self.swept = Some(work);
         self.dirty.count(&undone.object, |file| {
-            // The newest first: each goes below what is there.
-            let runs = undone.runs.into_iter().rev();
-            runs.for_each(|run| file.buffer.restore(run));
+            file.buffer.restore(undone.runs);
             undone.writers.iter().for_each(|w| file.written_by(w));
             if let Some(last) = undone.writers.last() {
                 // Opens of the others may have been closed.

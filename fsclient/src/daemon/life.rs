@@ -7,6 +7,7 @@ use super::log;
 use super::mounts;
 use super::ready::Ready;
 use super::state::StateDir;
+use crate::writeback::Writeback;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
@@ -182,7 +183,7 @@ async fn bring_in(assembled: &Arc<Assembled>) -> Result<(), String> {
         (Ok(()), false) => Ok(Ok(())),
     };
     let failed = match committed {
-        Ok(Ok(())) => return Ok(()),
+        Ok(Ok(())) => return nothing_left_behind(writeback.clone()).await,
         Ok(Err(refusal)) => refusal.to_string(),
         Err(_) => "the server doesn't answer".to_owned(),
     };
@@ -196,6 +197,18 @@ async fn bring_in(assembled: &Arc<Assembled>) -> Result<(), String> {
         ),
         Err(error) => format!("buffered writes are lost: {error}"),
     })
+}
+
+/// Everything is on the server's disk but what was refused before.
+async fn nothing_left_behind(writeback: Writeback) -> Result<(), String> {
+    match tokio::task::spawn_blocking(move || writeback.left_behind()).await {
+        Ok(0) => Ok(()),
+        Ok(times) => Err(format!(
+            "{times} time(s) while it was mounted, written bytes could not be brought to the server; \
+             see `fsclient recover list`"
+        )),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Unmounting calls into the kernel, which may call back: never on a thread of the runtime.

@@ -170,7 +170,9 @@ impl Inner {
     pub(super) async fn keep(&self, lost: Lost) {
         let folder = self.refuge.folder.clone();
         // What becomes of it is logged there.
-        let _ = tokio::task::spawn_blocking(move || folder.keep(&lost)).await;
+        let kept = tokio::task::spawn_blocking(move || folder.keep(&lost)).await;
+        let id = kept.ok().and_then(Result::ok);
+        self.left_behind().push(id);
     }
 
     pub(super) fn lost(

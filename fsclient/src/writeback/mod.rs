@@ -8,13 +8,13 @@ mod flusher;
 
 use crate::cache::{Cache, DirtyFile, Stored};
 use crate::recall::Server;
-use crate::recovery::{Folder, Reason};
+use crate::recovery::{Folder, Reason, RecoveryId};
 use crate::rpc::Rpc;
 use crate::uncommitted::Uncommitted;
 use leasefs_lease::client::Run;
 use leasefs_protocol::{Approval, BootId, Handle, OpenId, Release};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::{Notify, Semaphore};
@@ -54,6 +54,8 @@ struct Inner {
     room: Notify,
     /// Much waits for a commit.
     many: Arc<Notify>,
+    /// What could not be brought in: where it is kept, if it is.
+    left_behind: Mutex<Vec<Option<RecoveryId>>>,
     /// Held while what another life of the server's host has lost is taken up: whoever knows the new
     /// life finds all of it buffered.
     taking_up: Mutex<()>,
@@ -82,6 +84,7 @@ impl Writeback {
             window: Semaphore::new(WINDOW),
             room: Notify::new(),
             many: Arc::default(),
+            left_behind: Mutex::default(),
             taking_up: Mutex::default(),
         });
         let committer = commit::keep_committing(Arc::downgrade(&inner));
@@ -149,6 +152,14 @@ impl Writeback {
         kept.count()
     }
 
+    /// How often bytes could not be brought in of which nobody has disposed since. Blocks on the disk.
+    pub fn left_behind(&self) -> usize {
+        let left = self.0.left_behind().clone();
+        let stands =
+            |id: &Option<RecoveryId>| id.is_none_or(|id| self.0.refuge.folder.item(id).is_ok());
+        left.iter().filter(|id| stands(id)).count()
+    }
+
     /// The files that are not flushed, for people.
     pub fn dirty_paths(&self) -> Vec<String> {
         let state = self.0.cache.lock();
@@ -166,6 +177,13 @@ impl Writeback {
         let freed = self.0.room.notified();
         self.0.hurry_all();
         let _ = tokio::time::timeout(AGE, freed).await;
+    }
+}
+
+impl Inner {
+    fn left_behind(&self) -> MutexGuard<'_, Vec<Option<RecoveryId>>> {
+        let left = self.left_behind.lock();
+        left.unwrap_or_else(PoisonError::into_inner)
     }
 }
 

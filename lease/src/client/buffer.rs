@@ -78,11 +78,13 @@ impl Buffer {
         self.dirty.put(offset, data);
     }
 
-    /// Takes in bytes that the server had and has lost: older than all that are here.
-    pub fn restore(&mut self, run: Run) {
-        self.size = self.size.max(run.end());
+    /// Takes in bytes that the server had and has lost, the oldest first: older than all that are here.
+    pub fn restore(&mut self, runs: Vec<Run>) {
         let mut older = Extents::default();
-        older.put(run.offset, run.data);
+        for run in runs {
+            self.size = self.size.max(run.end());
+            older.put(run.offset, run.data);
+        }
         older.remove_all(&self.sent);
         for run in older.runs(usize::MAX) {
             self.dirty.put_under(run.offset, &run.data);

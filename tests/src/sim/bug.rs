@@ -52,9 +52,6 @@ pub enum Bug {
     ForgetRefused,
     /// The server takes buffered bytes whatever has happened to their file.
     FlushUnchecked,
-    /// The server says of a file what it is now, and grants a Write lease of it, because it holds bytes
-    /// already that come too late.
-    TellOfRepeated,
     /// The server grants Write leases that it has not on record.
     WriteUnlogged,
     /// The server doesn't note Write leases that are reclaimed.
@@ -75,7 +72,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 32] = [
+    pub const ALL: [Bug; 31] = [
         Bug::ApproveBeforeDrop,
         Bug::ForgetRequester,
         Bug::StaleStamp,
@@ -99,7 +96,6 @@ impl Bug {
         Bug::ReleaseDirty,
         Bug::ForgetRefused,
         Bug::FlushUnchecked,
-        Bug::TellOfRepeated,
         Bug::WriteUnlogged,
         Bug::ReclaimUnlogged,
         Bug::ReadInGrace,

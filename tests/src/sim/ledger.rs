@@ -239,7 +239,11 @@ impl Judge {
         }
         if let Some(held) = self.ledger.unanswered.get(&before).copied() {
             // Its client has it still and flushes it again, unless something newer is over it.
-            if !self.ledger.over.contains_key(&item) {
+            let newer = |other: &Held| {
+                (other.item, other.session) == (item, held.session) && other.since > held.since
+            };
+            let is_covered = self.ledger.unanswered.values().any(newer);
+            if !is_covered && !self.ledger.over.contains_key(&item) {
                 let undone = true;
                 self.ledger.held.insert(before, Held { undone, ..held });
                 self.ledger.over.insert(item, (before, held.session));

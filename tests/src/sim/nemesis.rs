@@ -107,6 +107,18 @@ impl Weather {
         })
     }
 
+    /// When a client can reach the server again, or the server has started, its process may crash in
+    /// the middle of what is sent to it then; within which time.
+    pub fn company(&self, cx: &mut Cx, within: Nanos) -> Option<(Nanos, Blow)> {
+        let [.., crashes, _] = self.weights;
+        let crash = Blow::Crash {
+            down_for: (1 + cx.rng.below(300) as u64) * MS,
+            host_crashed: false,
+            amid: cx.rng.chance(70),
+        };
+        (crashes > 0 && cx.rng.chance(25)).then(|| (cx.short(within), crash))
+    }
+
     /// Lets the next one come.
     pub fn schedule(&self, cx: &mut Cx) {
         // Misfortunes like company.

@@ -295,6 +295,14 @@ impl World {
         }
     }
 
+    /// Misfortunes like company.
+    fn company(&mut self, within: Nanos) {
+        let company = self.weather.company(&mut self.cx, within);
+        if let Some((wait, blow)) = company.filter(|_| !self.healing) {
+            self.cx.after(wait, Ev::Blow(blow));
+        }
+    }
+
     fn blow(&mut self, blow: Blow) {
         if let Blow::Lost(index, link) = blow {
             self.clients[index].happens(&mut self.cx, ClientEv::Lost(link));
@@ -324,13 +332,19 @@ impl World {
             Blow::Thaw(index) => self.clients[index].thaw(cx),
             Blow::Break(index) => break_link(cx, &mut self.clients[index]),
             Blow::Part(index, time) => {
+                // What it has buffered comes too late.
+                let dirty = self.clients.iter().position(Client::is_dirty);
+                let index = dirty.filter(|_| cx.rng.chance(50)).unwrap_or(index);
                 if self.clients[index].apart.is_none() {
                     self.clients[index].apart = Some(cx.now);
                     break_link(cx, &mut self.clients[index]);
                     cx.after(time, Ev::Blow(Blow::Join(index)));
                 }
             }
-            Blow::Join(index) => self.clients[index].apart = None,
+            Blow::Join(index) => {
+                self.clients[index].apart = None;
+                self.company(20 * MS);
+            }
             Blow::Stall(index, time) => {
                 let until = &mut self.clients[index].stalled_until;
                 *until = (cx.now + time).max(*until);
@@ -357,7 +371,10 @@ impl World {
                     self.server.shut_down(cx, down_for);
                 }
             }
-            Blow::Start { host_crashed } => self.start(host_crashed),
+            Blow::Start { host_crashed } => {
+                self.start(host_crashed);
+                self.company(600 * MS);
+            }
         }
     }
 

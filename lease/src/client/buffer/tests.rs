@@ -100,10 +100,11 @@ fn what_the_server_has_lost_goes_below_all_that_is_here_and_under_way() {
     put(&mut buffer, 0, b"ss");
     assert_eq!(buffer.begin_round(1 << 20).len(), 1);
     put(&mut buffer, 4, b"d");
-    buffer.restore(Run {
+    let lost = |data: &'static [u8]| Run {
         offset: 0,
-        data: Bytes::from_static(b"ooooo"),
-    });
+        data: Bytes::from_static(data),
+    };
+    buffer.restore(vec![lost(b"xxxx"), lost(b"ooooo")]);
     assert_eq!(buffer.size(), 5);
     assert_eq!(read(&buffer, 0, 5).as_deref(), Some(&b"ssood"[..]));
     buffer.answered(None);
@@ -118,7 +119,7 @@ fn what_the_server_has_lost_of_a_round_under_way_is_sent_again_with_the_rest_of_
     put(&mut buffer, 4, b"bb");
     let round = buffer.begin_round(1 << 20);
     // Answered already, and lost: it is under way as long as its round is.
-    buffer.restore(round[0].clone());
+    buffer.restore(vec![round[0].clone()]);
     buffer.again(&round[1]);
     buffer.again(&round[0]);
     assert_eq!(buffer.begin_round(1 << 20), round);

@@ -93,7 +93,13 @@ impl Client {
         let Some(known) = self.dirty.files.get_mut(&file) else {
             return;
         };
-        let ends = std::mem::take(&mut known.ends);
+        let mut ends = std::mem::take(&mut known.ends);
+        // What was answered before a crash of the server's host is here still.
+        for (_, _, came) in &mut ends {
+            if matches!(came, Came::Answered(_, host) if *host != self.host) {
+                *came = Came::Again;
+            }
+        }
         self.keep_failed(cx, file, &ends);
         let again = ends.iter().any(|(_, _, came)| matches!(came, Came::Again));
         for (asked, run, came) in ends {

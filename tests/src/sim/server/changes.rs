@@ -176,7 +176,6 @@ impl Server {
             Stage::Turn(turn) => self.begin(cx, op, turn),
             Stage::Begun => self.run(cx, op),
             Stage::Ran(result) => self.finish(cx, op, result),
-            Stage::Repeated if cx.has(Bug::TellOfRepeated) => self.finish(cx, op, Ok(None)),
             Stage::Repeated => self.finish_repeated(cx, op),
         }
     }

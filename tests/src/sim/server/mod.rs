@@ -440,12 +440,15 @@ impl Server {
         if !self.up {
             return None;
         }
-        if self.sessions.get(&id).is_some_and(|s| s.reclaims) {
-            return self.core.grace_until().map(|ends| self.clock.when(ends));
-        }
         let all = self.core.sessions();
-        let known = all.iter().find(|s| s.session == id)?;
-        Some(known.expires.map_or(0, |at| self.clock.when(at)))
+        let known = all.iter().find(|s| s.session == id);
+        let expires = known.map(|s| s.expires.map_or(0, |at| self.clock.when(at)));
+        if !self.sessions.get(&id).is_some_and(|s| s.reclaims) {
+            return expires;
+        }
+        // After an orderly end there is none, and nothing that could be trusted in.
+        let grace = self.core.grace_until()?;
+        expires.max(Some(self.clock.when(grace)))
     }
 
     /// Whether a session's leases are alive.
