@@ -54,7 +54,7 @@ fn every_history_of_the_shipped_cores_is_linearizable_and_every_operation_ends()
 }
 
 /// Seeds in which a fault has to be found.
-const TRIES: u64 = 600;
+const TRIES: u64 = 2_000;
 
 #[test]
 fn faults_put_in_on_purpose_are_found() {

@@ -116,7 +116,7 @@ impl Weather {
             host_crashed: false,
             amid: cx.rng.chance(70),
         };
-        (crashes > 0 && cx.rng.chance(25)).then(|| (cx.short(within), crash))
+        (crashes > 0 && cx.rng.chance(40)).then(|| (cx.short(within), crash))
     }
 
     /// Lets the next one come.
