@@ -100,8 +100,8 @@ pub enum WriteKind {
         /// When the last of them was written, by the server's clock as far as the client knows it.
         /// It becomes the file's mtime, unless that would go back or be to come.
         written: Option<Timestamp>,
-        /// Some of it may have been carried out before: then it isn't refused if the file holds the
-        /// bytes already.
+        /// Some of it may have been carried out before, by an earlier request: then it isn't refused if
+        /// the file holds the bytes already. So it is with what is [sent again](crate::Change::resent).
         repeated: bool,
     },
 }

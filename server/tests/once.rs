@@ -139,13 +139,8 @@ async fn appends_of_a_client_that_keeps_reconnecting_are_neither_lost_nor_double
 }
 
 /// Bytes kept back under a lease that has ended, for a file that has changed since.
-async fn flush_late(
-    client: &mut Client,
-    open: OpenId,
-    (offset, data): (u64, &[u8]),
-    repeated: bool,
-) -> Reply {
-    let request = Request::Write {
+fn late_flush(open: OpenId, offset: u64, repeated: bool) -> Request {
+    Request::Write {
         open,
         at: WriteAt::Offset(offset),
         kill_priv: false,
@@ -155,8 +150,15 @@ async fn flush_late(
             written: None,
             repeated,
         },
-    };
-    client.ask_with(request, data).await.0
+    }
+}
+
+/// As after a crash of the server that took the answer.
+async fn ask_again(client: &mut Client, request: Request, data: &[u8]) -> Reply {
+    let mut frame = client.frame(request);
+    frame.change.as_mut().expect("a change").resent = true;
+    client.send(&frame, data).await;
+    client.reply().await.0
 }
 
 #[tokio::test]
@@ -172,12 +174,15 @@ async fn bytes_that_come_too_late_again_are_taken_if_the_file_holds_them_and_not
         .result
         .expect("written");
     for (offset, data) in [(0, &b"THERE"[..]), (3, b"re and more"), (9, b"x")] {
-        let reply = flush_late(&mut client, open, (offset, data), true).await;
+        let (reply, _) = client.ask_with(late_flush(open, offset, true), data).await;
         assert_eq!(reply.result, Err(Refusal::Changed));
     }
-    let first = flush_late(&mut client, open, (2, b"ere"), false).await;
+    let (first, _) = client.ask_with(late_flush(open, 2, false), b"ere").await;
     assert_eq!(first.result, Err(Refusal::Changed), "another's bytes");
-    let reply = flush_late(&mut client, open, (2, b"ere"), true).await;
-    assert_eq!(reply.result, Ok(Response::Written { len: 3, offset: 2 }));
-    assert_eq!((reply.grants, reply.touched), (Vec::new(), Vec::new()));
+    let (repeated, _) = client.ask_with(late_flush(open, 2, true), b"ere").await;
+    let resent = ask_again(&mut client, late_flush(open, 2, false), b"ere").await;
+    for reply in [repeated, resent] {
+        assert_eq!(reply.result, Ok(Response::Written { len: 3, offset: 2 }));
+        assert_eq!((reply.grants, reply.touched), (Vec::new(), Vec::new()));
+    }
 }

@@ -230,6 +230,17 @@ fn a_log_that_can_only_be_appended_to_takes_buffered_appends() {
 }
 
 #[test]
+fn a_file_that_is_renamed_into_place_is_whole_at_the_storage_host_at_once() {
+    let world = world("replace", 1);
+    let (draft, current) = (world.mount(0).path("draft"), world.mount(0).path("current"));
+    for number in 0..50_u8 {
+        fs::write(&draft, [number; 10_000]).expect("written");
+        fs::rename(&draft, &current).expect("renamed");
+        assert_eq!(read(host(&world, "current")), [number; 10_000]);
+    }
+}
+
+#[test]
 fn buffered_writes_survive_a_crash_of_the_server_process() {
     let mut world = world("crash", 1);
     let mut file = File::create(world.mount(0).path("f")).expect("a file");

@@ -350,7 +350,8 @@ impl Change<'_> {
             WriteKind::Flush { base, repeated, .. } => {
                 let found = || server.store.getattr(object).map(|attr| attr.version());
                 let holds = server.leases.holds_write(session, object);
-                (holds || found() == Ok(*base), *repeated)
+                let repeated = *repeated || self.job.resent;
+                (holds || found() == Ok(*base), repeated)
             }
         };
         match at {

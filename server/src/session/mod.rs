@@ -37,6 +37,8 @@ pub struct Job {
     pub payload: Bytes,
     /// Objects whose covered parts the client has dropped itself.
     pub dropped: Vec<Handle>,
+    /// It may have been carried out in an earlier life of the server.
+    pub resent: bool,
 }
 
 /// One mount's standing with the server.

@@ -177,6 +177,7 @@ impl Lane {
             request,
             payload,
             dropped: change.dropped.clone(),
+            resent: change.resent,
         };
         let arrival = self.session.arrive(self.link.number, &change, job, sink);
         let arrival = arrival.map_err(|violation| End::Breach(violation.to_string()))?;
