@@ -304,9 +304,14 @@ impl Kernel {
         }
     }
 
-    /// What a change of names that was answered does to the dentries.
+    /// What a change of names that was answered does to the dentries, and one of the size to the pages.
     pub(super) fn told_done(&mut self, deed: Deed, made: Option<Obj>) {
         match (deed, made) {
+            (Deed::Truncate(file, _), _) => {
+                let pages = self.inode(file).pages.iter_mut();
+                let full = pages.filter(|page| matches!(page, Page::Full(_)));
+                full.for_each(|page| *page = Page::Empty);
+            }
             (Deed::Create(dir, name) | Deed::Link(_, (dir, name)), Some(target)) => {
                 let dentry = Dentry {
                     target,
