@@ -43,9 +43,9 @@ impl<'a> Learned<'a> {
         }
     }
 
-    /// Attributes.
-    pub fn attr(&mut self, object: &Handle, attr: &Attr) {
-        self.state.put_attr(self.asked, self.grants, object, attr);
+    /// Attributes. False if no lease covers them.
+    pub fn attr(&mut self, object: &Handle, attr: &Attr) -> bool {
+        self.state.put_attr(self.asked, self.grants, object, attr)
     }
 
     /// Attributes; returns the timeout they may have in the reply to a GETATTR, and only there.

@@ -2,7 +2,7 @@
 
 use super::expect::{attr_of, done};
 use super::opens::Fh;
-use super::{Ask, Ops};
+use super::{Ask, MOST_OUTDATED, Ops};
 use crate::nodes::NodeId;
 use crate::recall::{ChangeScope, PageChange};
 use bytes::Bytes;
@@ -131,11 +131,18 @@ impl Ops {
         ask: &Ask,
         object: &Handle,
     ) -> Result<(Attr, Duration), Refusal> {
-        let told = self.call(ask, Request::GetAttr { object: *object }).await?;
-        let attr = attr_of(&told.response)?;
-        ask.unless_left(self.engine.clean(object)).await?;
-        let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
-        Ok((attr, valid))
+        let mut asked = 0;
+        loop {
+            let filled = self.filled();
+            let told = self.call(ask, Request::GetAttr { object: *object }).await?;
+            let attr = attr_of(&told.response)?;
+            ask.unless_left(self.engine.clean(object)).await?;
+            let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
+            asked += 1;
+            if !valid.is_zero() || self.filled() == filled || asked == MOST_OUTDATED {
+                return Ok((attr, valid));
+            }
+        }
     }
 
     /// Whether the kernel must be made to believe the size before it is told.

@@ -11,6 +11,7 @@ use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, Fill, WriteAt};
 use leasefs_protocol::{Mode, Refusal, Request, Response};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// How often the server is asked for pages that come without a lease: more than a minute.
 const MOST_ASKED: u32 = 1000;
@@ -147,6 +148,7 @@ impl Ops {
                     let end = at.offset.saturating_add(data.len() as u64);
                     self.nodes.told_size(open.node, end);
                 }
+                self.filled.fetch_add(1, Ordering::Release);
                 return Ok(Filling { data, _read: read });
             }
             ask.unless_left(read.again()).await?;

@@ -31,6 +31,7 @@ use leasefs_protocol::{BootId, Caller, FsStat, Grant, Refusal, Request, Response
 use opens::Opens;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One request of the kernel, for as long as it is unanswered.
 #[derive(Clone, Debug)]
@@ -118,6 +119,8 @@ pub struct Ops {
     writeback: Writeback,
     /// Whether writes are buffered.
     buffers: bool,
+    /// READs of pages that were answered.
+    filled: AtomicU64,
 }
 
 impl std::fmt::Debug for Ops {
@@ -125,6 +128,9 @@ impl std::fmt::Debug for Ops {
         f.debug_struct("Ops").finish_non_exhaustive()
     }
 }
+
+/// How often attributes are asked for that no lease covers while pages come.
+const MOST_OUTDATED: usize = 3;
 
 impl Ops {
     /// The operations of a mount. Writes are buffered if told so. `owner` is shown as the owner of everything where the server's
@@ -148,6 +154,7 @@ impl Ops {
             owner: (identity == IdentityPolicy::Squash).then_some(owner),
             writeback,
             buffers,
+            filled: AtomicU64::new(0),
         }
     }
 
@@ -193,6 +200,12 @@ impl Ops {
 
     fn caller(&self, ask: &Ask) -> Caller {
         ask.asker.caller(self.identity)
+    }
+
+    /// To be compared before attributes are told that no lease covers: pages that have come since may
+    /// be newer, and the kernel cuts off what lies behind the size it is told.
+    fn filled(&self) -> u64 {
+        self.filled.load(Ordering::Acquire)
     }
 
     fn cache(&self) -> &Cache {

@@ -1,7 +1,7 @@
 //! Names: lookup, and everything that makes, moves or removes one.
 
 use super::expect::{done, object_of, unexpected};
-use super::{Ask, Ops, Shown, Told};
+use super::{Ask, MOST_OUTDATED, Ops, Shown, Told};
 use crate::cache::Known;
 use crate::nodes::{Node, NodeId};
 use crate::recall::ChangeScope;
@@ -62,30 +62,42 @@ impl Ops {
     ) -> Result<Option<Entry>, Refusal> {
         let dir = self.node(parent)?.handle;
         let raw = Name::new(name)?.to_raw();
-        let told = self.call(ask, Request::Lookup { dir, name: raw }).await?;
-        match told.response {
-            Response::Object { handle, attr } => {
-                let attr = self.settled_attr(ask, &handle, attr).await?;
-                self.nodes.search(parent);
-                let valid = {
-                    let tells = self.tells_names(parent);
+        let mut asked = 0;
+        loop {
+            asked += 1;
+            let filled = self.filled();
+            let request = Request::Lookup {
+                dir,
+                name: raw.clone(),
+            };
+            let told = self.call(ask, request).await?;
+            let (handle, attr) = match told.response {
+                Response::Object { handle, attr } => (handle, attr),
+                Response::NoEntry => {
                     let mut learned = told.learn(self.cache());
-                    learned.attr(&handle, &attr);
-                    if tells {
-                        learned.name_for_kernel(&dir, name, Known::Object(handle))
-                    } else {
-                        learned.name(&dir, name, Known::Object(handle));
-                        Duration::ZERO
-                    }
-                };
-                Ok(Some(self.entry((parent, name), (handle, attr), valid)))
-            }
-            Response::NoEntry => {
+                    learned.name(&dir, name, Known::Absent);
+                    return Ok(None);
+                }
+                ref other => return Err(unexpected("an object or none", other)),
+            };
+            let attr = self.settled_attr(ask, &handle, attr).await?;
+            self.nodes.search(parent);
+            let tells = self.tells_names(parent);
+            let (covered, valid) = {
                 let mut learned = told.learn(self.cache());
-                learned.name(&dir, name, Known::Absent);
-                Ok(None)
+                let covered = learned.attr(&handle, &attr);
+                let known = Known::Object(handle);
+                match tells {
+                    true => (covered, learned.name_for_kernel(&dir, name, known)),
+                    false => {
+                        learned.name(&dir, name, known);
+                        (covered, Duration::ZERO)
+                    }
+                }
+            };
+            if covered || self.filled() == filled || asked == MOST_OUTDATED {
+                return Ok(Some(self.entry((parent, name), (handle, attr), valid)));
             }
-            ref other => Err(unexpected("an object or none", other)),
         }
     }
 
