@@ -372,11 +372,10 @@ impl State {
         self.swept = Some(work);
         self.dirty.count(&undone.object, |file| {
             file.buffer.restore(undone.runs);
-            undone.writers.iter().for_each(|w| file.written_by(w));
-            if let Some(last) = undone.writers.last() {
-                // Opens of the others may have been closed.
-                file.writers.retain(|writer| writer.open != last.open);
-                file.writers.push(last.clone());
+            // The last stays last: the opens of others may have been closed.
+            for writer in undone.writers {
+                file.writers.retain(|known| known.open != writer.open);
+                file.writers.push(writer);
             }
             file.closing.extend(undone.closing);
             file.repeated = true;

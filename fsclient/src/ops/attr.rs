@@ -2,7 +2,7 @@
 
 use super::expect::{attr_of, done};
 use super::opens::Fh;
-use super::{Ask, MOST_OUTDATED, Ops};
+use super::{Ask, Ops};
 use crate::nodes::NodeId;
 use crate::recall::{ChangeScope, PageChange};
 use bytes::Bytes;
@@ -139,7 +139,7 @@ impl Ops {
             ask.unless_left(self.engine.clean(object)).await?;
             let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
             asked += 1;
-            if !valid.is_zero() || self.filled() == filled || asked == MOST_OUTDATED {
+            if self.may_tell(!valid.is_zero(), filled, asked) {
                 return Ok((attr, valid));
             }
         }

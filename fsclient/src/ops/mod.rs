@@ -202,10 +202,15 @@ impl Ops {
         ask.asker.caller(self.identity)
     }
 
-    /// To be compared before attributes are told that no lease covers: pages that have come since may
-    /// be newer, and the kernel cuts off what lies behind the size it is told.
     fn filled(&self) -> u64 {
         self.filled.load(Ordering::Acquire)
+    }
+
+    /// Whether the kernel may be told attributes that were asked for after so many READs, for the
+    /// `asked`th time. If no lease covers them, pages that have come since may be newer, and the kernel
+    /// cuts off what lies behind the size it is told.
+    fn may_tell(&self, covered: bool, filled: u64, asked: usize) -> bool {
+        covered || self.filled() == filled || asked == MOST_OUTDATED
     }
 
     fn cache(&self) -> &Cache {

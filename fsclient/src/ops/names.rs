@@ -1,7 +1,7 @@
 //! Names: lookup, and everything that makes, moves or removes one.
 
 use super::expect::{done, object_of, unexpected};
-use super::{Ask, MOST_OUTDATED, Ops, Shown, Told};
+use super::{Ask, Ops, Shown, Told};
 use crate::cache::Known;
 use crate::nodes::{Node, NodeId};
 use crate::recall::ChangeScope;
@@ -95,7 +95,7 @@ impl Ops {
                     }
                 }
             };
-            if covered || self.filled() == filled || asked == MOST_OUTDATED {
+            if self.may_tell(covered, filled, asked) {
                 return Ok(Some(self.entry((parent, name), (handle, attr), valid)));
             }
         }

@@ -235,6 +235,12 @@ impl Drop for AppendOnly {
     }
 }
 
+/// A log of one byte, `1`.
+fn append_only_log(w: &World) -> (Handle, AppendOnly) {
+    std::fs::write(w.path("log"), b"1").expect("write");
+    (w.look("log"), AppendOnly::set(w.path("log")))
+}
+
 fn chattr(flag: &str, path: &std::path::Path) {
     let done = std::process::Command::new("chattr")
         .arg(flag)
@@ -246,9 +252,7 @@ fn chattr(flag: &str, path: &std::path::Path) {
 #[test]
 fn an_append_only_file_is_appended_to_and_nothing_else_also_after_a_restart() {
     let w = world();
-    std::fs::write(w.path("log"), b"1").expect("write");
-    let log = w.look("log");
-    let _append_only = AppendOnly::set(w.path("log"));
+    let (log, _append_only) = append_only_log(&w);
     let open = |flags: i32| w.store.open_object(&w.who(0), &log, flags as u32);
     assert_eq!(open(libc::O_RDWR).map(drop), Err(errno(libc::EPERM)));
     let (opened, _) = open(libc::O_RDWR | libc::O_APPEND).expect("for appending");
@@ -266,9 +270,7 @@ fn an_append_only_file_is_appended_to_and_nothing_else_also_after_a_restart() {
 #[test]
 fn appends_that_were_buffered_come_to_an_append_only_file_once_though_they_are_sent_twice() {
     let w = world();
-    std::fs::write(w.path("log"), b"1").expect("write");
-    let log = w.look("log");
-    let _append_only = AppendOnly::set(w.path("log"));
+    let (log, _append_only) = append_only_log(&w);
     let flags = (libc::O_WRONLY | libc::O_APPEND) as u32;
     let (opened, _) = w.store.open_object(&w.who(0), &log, flags).expect("open");
     let put = |offset, data: &[u8]| write(&w, &opened, WriteAt::Offset(offset), data);

@@ -1,11 +1,11 @@
 //! A mount without kernel and server: both are played by the test.
 
-use crate::cache::{Cache, Clock, Known};
+use crate::cache::{Cache, Clock, Known, fixtures};
 use crate::recall::{Engine, KernelCache, Server};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{
-    Approval, Attr, BootId, FileKind, Grant, Handle, Mode, OpenId, Parts, RawName, Recall,
-    RecallId, Release, Reply, RequestId, Response, Scope, Stamp, Timestamp,
+    Approval, Attr, BootId, Grant, Handle, Mode, OpenId, Parts, RawName, Recall, RecallId, Release,
+    Reply, RequestId, Response, Scope, Stamp,
 };
 use std::collections::HashSet;
 use std::io;
@@ -265,18 +265,8 @@ pub(super) fn grant(object: u8, parts: Parts, stamp: u64) -> Grant {
 pub(super) fn attr(ino: u8) -> Attr {
     Attr {
         ino: u64::from(ino),
-        kind: FileKind::File,
-        mode: 0o644,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: (0, 0),
-        size: 1,
         blocks: 8,
-        blksize: 4096,
-        atime: Timestamp::default(),
-        mtime: Timestamp::default(),
-        ctime: Timestamp::default(),
+        ..fixtures::attr(1)
     }
 }
 

@@ -13,6 +13,13 @@ fn grant(object: u8, parts: Parts, stamp: u64) -> Grant {
     }
 }
 
+fn write_grant(object: u8, parts: Parts, stamp: u64) -> Grant {
+    Grant {
+        mode: Mode::Write,
+        ..grant(object, parts, stamp)
+    }
+}
+
 fn names(of: &[&str]) -> Vec<RawName> {
     of.iter()
         .map(|name| RawName(name.as_bytes().to_vec()))
@@ -184,10 +191,7 @@ fn a_restarted_server_counts_anew() {
 #[test]
 fn a_write_lease_whose_recall_was_not_approved_is_claimed_from_a_restarted_server() {
     let content = FILE | Parts::DATA;
-    let write = |object, stamp| Grant {
-        mode: Mode::Write,
-        ..grant(object, content, stamp)
-    };
+    let write = |object, stamp| write_grant(object, content, stamp);
     let mut leases = Leases::new();
     let asked = leases.ask();
     for object in [1, 2] {
@@ -213,10 +217,7 @@ fn a_write_lease_whose_recall_was_not_approved_is_claimed_from_a_restarted_serve
 #[test]
 fn a_file_that_was_given_up_in_between_is_held_in_another_tenure() {
     let content = FILE | Parts::DATA;
-    let write = |stamp| Grant {
-        mode: Mode::Write,
-        ..grant(1, content, stamp)
-    };
+    let write = |stamp| write_grant(1, content, stamp);
     let mut leases = Leases::new();
     let asked = leases.ask();
     leases.granted(asked, &grant(1, content, 1));
@@ -237,10 +238,7 @@ fn a_file_that_was_given_up_in_between_is_held_in_another_tenure() {
 fn a_lease_goes_on_in_its_tenure_when_the_servers_process_has_restarted() {
     let mut leases = Leases::new();
     let asked = leases.ask();
-    let write = Grant {
-        mode: Mode::Write,
-        ..grant(1, FILE | Parts::DATA, 1)
-    };
+    let write = write_grant(1, FILE | Parts::DATA, 1);
     leases.granted(asked, &write);
     let first = leases.tenure(&handle(1)).expect("held");
     leases.restarted();
@@ -251,10 +249,7 @@ fn a_lease_goes_on_in_its_tenure_when_the_servers_process_has_restarted() {
 fn what_a_recall_of_everything_takes_of_write_leases_is_claimed_too() {
     let mut leases = Leases::new();
     let asked = leases.ask();
-    let write = Grant {
-        mode: Mode::Write,
-        ..grant(1, Parts::DATA, 1)
-    };
+    let write = write_grant(1, Parts::DATA, 1);
     leases.granted(asked, &write);
     leases.granted(asked, &grant(2, FILE, 2));
     leases.recall(&Recall {
@@ -305,10 +300,7 @@ fn a_recall_of_everything_leaves_nothing() {
 fn what_is_held_exclusively_stays_so_until_its_recall_is_approved() {
     let mut leases = Leases::new();
     let asked = leases.ask();
-    let write = Grant {
-        mode: Mode::Write,
-        ..grant(1, Parts::DATA, 5)
-    };
+    let write = write_grant(1, Parts::DATA, 5);
     leases.granted(asked, &write);
     assert!(leases.is_exclusive(&handle(1)));
     leases.recall(&recall(1, 6, 1, Parts::DATA, &[]));
