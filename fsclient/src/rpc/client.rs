@@ -74,6 +74,9 @@ impl Rpc {
     /// Asks for a change. It takes effect after the unanswered changes of the same session to the
     /// objects in `touches`; `dropped` is sent with it. The future must not be dropped before it is
     /// resolved (use [`CallOptions::abandon`]): nobody would know what is unsettled.
+    ///
+    /// Opens are closed in the background, though `close` of the last open of an unlinked file makes
+    /// room at once on a local file system: who finds none asks again once the server knows of them.
     pub async fn change(
         &self,
         caller: Caller,
@@ -84,23 +87,32 @@ impl Rpc {
         options: CallOptions<'_>,
     ) -> Changed {
         let wait = self.0.wait();
-        let permit = match self.0.permit(wait, options).await {
-            Ok(permit) => permit,
-            Err(refusal) => return Changed::never(refusal),
-        };
-        let new = New {
-            caller,
-            request,
-            payload,
+        let told = lock(&self.0.opens).told();
+        let new = || New {
+            caller: caller.clone(),
+            request: request.clone(),
+            payload: payload.clone(),
             change: Some(NewChange {
                 touches: touches.to_vec(),
-                dropped,
+                dropped: dropped.clone(),
                 life: options.life,
             }),
             wait,
             pid: options.pid,
-            permit,
+            permit: None,
         };
+        let changed = self.change_once(new(), options).await;
+        match changed.finds_no_room() && self.0.further_closes(told, wait, options).await {
+            true => self.change_once(new(), options).await,
+            false => changed,
+        }
+    }
+
+    async fn change_once(&self, mut new: New, options: CallOptions<'_>) -> Changed {
+        match self.0.permit(new.wait, options).await {
+            Ok(permit) => new.permit = permit,
+            Err(refusal) => return Changed::never(refusal),
+        }
         match self.0.run(new, options).await {
             Outcome::Answered(answer) => Changed {
                 result: Ok(answer),

@@ -12,6 +12,10 @@ pub(super) struct Opens {
     tokens: HashMap<OpenId, OpenToken>,
     /// To be closed by the next Close request.
     closing: Vec<OpenId>,
+    /// In the Close request under way.
+    under_way: usize,
+    /// Put into `closing` so far.
+    closed: u64,
     /// Closed by an approval that the server has acknowledged with the keep-alive of this number.
     approved: Vec<(u64, OpenId)>,
 }
@@ -25,9 +29,25 @@ impl Opens {
     pub(super) fn close(&mut self, open: OpenId) -> bool {
         let known = self.tokens.remove(&open).is_some();
         if known {
-            self.closing.push(open);
+            self.queue([open]);
         }
         known
+    }
+
+    fn queue(&mut self, opens: impl IntoIterator<Item = OpenId>) {
+        let before = self.closing.len();
+        self.closing.extend(opens);
+        self.closed += (self.closing.len() - before) as u64;
+    }
+
+    /// How many opens have been closed so far.
+    pub(super) fn closed(&self) -> u64 {
+        self.closed
+    }
+
+    /// Of how many of these nobody has to tell the server any more.
+    pub(super) fn told(&self) -> u64 {
+        self.closed - (self.closing.len() + self.under_way) as u64
     }
 
     /// Closed by an approval; the server knows once it has answered this keep-alive.
@@ -46,14 +66,13 @@ impl Opens {
     /// What approvals closed and was not acknowledged must be closed again.
     pub(super) fn disconnected(&mut self) {
         let approved = std::mem::take(&mut self.approved);
-        self.closing
-            .extend(approved.into_iter().map(|(_, open)| open));
+        self.queue(approved.into_iter().map(|(_, open)| open));
     }
 
-    /// The opens of the next Close request.
+    /// The opens of the next Close request; the one before has ended.
     pub(super) fn take_closing(&mut self) -> Vec<OpenId> {
-        let count = self.closing.len().min(MAX_BATCH);
-        self.closing.drain(..count).collect()
+        self.under_way = self.closing.len().min(MAX_BATCH);
+        self.closing.drain(..self.under_way).collect()
     }
 
     /// Everything is gone. Returns what was open.

@@ -38,6 +38,8 @@ pub(super) struct Shared {
     pub(super) room: Notify,
     /// Something is to be closed.
     pub(super) closes: Notify,
+    /// A Close request has ended.
+    closes_told: Notify,
     /// Number of the next keep-alive.
     pub(super) keep_alives: AtomicU64,
     pub(super) renewals_sent: AtomicU64,
@@ -69,6 +71,7 @@ impl Shared {
             contact: Mutex::new(Contact::default()),
             room: Notify::new(),
             closes: Notify::new(),
+            closes_told: Notify::new(),
             keep_alives: AtomicU64::new(1),
             renewals_sent: AtomicU64::new(0),
             term_ms: AtomicU64::new(0),
@@ -283,11 +286,33 @@ impl Shared {
         Ok(self.patiently(wait, options, permit).await?.ok())
     }
 
+    /// Waits until the server knows of every open that is closed by now. False if it knew when it knew
+    /// of `told` of them, or isn't told in time.
+    pub(super) async fn further_closes(
+        &self,
+        told: u64,
+        wait: Option<Wait>,
+        options: CallOptions<'_>,
+    ) -> bool {
+        let closed = lock(&self.opens).closed();
+        let all_told = async {
+            loop {
+                let next = self.closes_told.notified();
+                if lock(&self.opens).told() >= closed {
+                    return;
+                }
+                next.await;
+            }
+        };
+        closed > told && self.patiently(wait, options, all_told).await.is_ok()
+    }
+
     /// Tells the server of closed opens, many at a time.
     pub(super) async fn run_closer(self: Arc<Self>) {
         loop {
             let closes = self.closes.notified();
             let opens = lock(&self.opens).take_closing();
+            self.closes_told.notify_waiters();
             if opens.is_empty() {
                 closes.await;
                 continue;

@@ -282,6 +282,32 @@ async fn changes_follow_unanswered_ones_of_the_same_object_and_tell_the_low_wate
 }
 
 #[tokio::test]
+async fn a_change_that_finds_no_room_is_asked_again_once_what_was_closed_before_is_closed() {
+    let fake = Fake::start();
+    let (client, mut session) = connect(&fake, PATIENT).await;
+    let never = Abandon::new();
+    let full = || Err(Refusal::Host(libc::ENOSPC as u16));
+    let open = client.call(getattr());
+    session.asked().await.answer(opened(7), Bytes::new());
+    open.await.expect("task").expect("an open");
+
+    client.rpc.close(OpenId(7));
+    let close = session.asked().await;
+    let change = client.change(2, &never);
+    session.asked().await.answer(full(), Bytes::new());
+    close.answer(Ok(Response::Done), Bytes::new());
+    session.asked().await.answer(Ok(Response::Done), Bytes::new());
+    assert!(is_done(
+        &change.await.expect("task").result.expect("answer")
+    ));
+
+    let change = client.change(2, &never);
+    session.asked().await.answer(full(), Bytes::new());
+    let told = change.await.expect("task").result.expect("answer");
+    assert_eq!(told.reply.result, full(), "nothing was closed meanwhile");
+}
+
+#[tokio::test]
 async fn an_abandoned_change_lets_its_caller_go_and_settles_by_the_cancels_answer() {
     let fake = Fake::start();
     let (client, mut session) = connect(&fake, PATIENT).await;

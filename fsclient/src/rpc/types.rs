@@ -180,6 +180,16 @@ impl Changed {
             overtaken: false,
         }
     }
+
+    /// The storage host's disk is full, or its owner's quota used up.
+    pub(super) fn finds_no_room(&self) -> bool {
+        const NO_ROOM: [i32; 2] = [libc::ENOSPC, libc::EDQUOT];
+        let answer = self.result.as_ref().ok();
+        matches!(
+            answer.map(|answer| &answer.reply.result),
+            Some(Err(Refusal::Host(errno))) if NO_ROOM.contains(&i32::from(*errno))
+        )
+    }
 }
 
 /// Resolves when it is known what became of a change whose caller has gone.
