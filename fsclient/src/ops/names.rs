@@ -8,7 +8,7 @@ use crate::recall::ChangeScope;
 use bytes::Bytes;
 use leasefs_protocol::limits::MAX_SYMLINK;
 use leasefs_protocol::request::Make;
-use leasefs_protocol::{Attr, Handle, Name, Parts, RawName, Refusal, Request, Response};
+use leasefs_protocol::{Attr, FileKind, Handle, Name, Parts, RawName, Refusal, Request, Response};
 use std::time::{Duration, Instant};
 
 /// An entry as the kernel is told it; it has been counted as a reference of the kernel's.
@@ -47,7 +47,7 @@ impl Ops {
                 (Known::Object(handle), valid) => (handle, tier.attr(&handle)?, valid),
             }
         };
-        Some(Some(self.entry((parent, name), (handle, attr), valid)))
+        Some(Some(self.found((parent, name), (handle, attr), valid)))
     }
 
     /// What a name denotes, from the server; `None` if nothing.
@@ -62,43 +62,49 @@ impl Ops {
     ) -> Result<Option<Entry>, Refusal> {
         let dir = self.node(parent)?.handle;
         let raw = Name::new(name)?.to_raw();
-        let mut asked = 0;
-        loop {
-            asked += 1;
-            let filled = self.filled();
-            let request = Request::Lookup {
-                dir,
-                name: raw.clone(),
-            };
-            let told = self.call(ask, request).await?;
-            let (handle, attr) = match told.response {
-                Response::Object { handle, attr } => (handle, attr),
-                Response::NoEntry => {
-                    let mut learned = told.learn(self.cache());
-                    learned.name(&dir, name, Known::Absent);
-                    return Ok(None);
-                }
-                ref other => return Err(unexpected("an object or none", other)),
-            };
-            let attr = self.settled_attr(ask, &handle, attr).await?;
-            self.nodes.search(parent);
-            let tells = self.tells_names(parent);
-            let (covered, valid) = {
+        let told = self.call(ask, Request::Lookup { dir, name: raw }).await?;
+        let (handle, attr) = match told.response {
+            Response::Object { handle, attr } => (handle, attr),
+            Response::NoEntry => {
                 let mut learned = told.learn(self.cache());
-                let covered = learned.attr(&handle, &attr);
-                let known = Known::Object(handle);
-                match tells {
-                    true => (covered, learned.name_for_kernel(&dir, name, known)),
-                    false => {
-                        learned.name(&dir, name, known);
-                        (covered, Duration::ZERO)
-                    }
-                }
-            };
-            if self.may_tell(covered, filled, asked) {
-                return Ok(Some(self.entry((parent, name), (handle, attr), valid)));
+                learned.name(&dir, name, Known::Absent);
+                return Ok(None);
             }
+            ref other => return Err(unexpected("an object or none", other)),
+        };
+        let attr = self.settled_attr(ask, &handle, attr).await?;
+        self.nodes.search(parent);
+        let tells = self.tells_names(parent);
+        let valid = {
+            let mut learned = told.learn(self.cache());
+            learned.attr(&handle, &attr);
+            let known = Known::Object(handle);
+            match tells {
+                true => learned.name_for_kernel(&dir, name, known),
+                false => {
+                    learned.name(&dir, name, known);
+                    Duration::ZERO
+                }
+            }
+        };
+        Ok(Some(self.found((parent, name), (handle, attr), valid)))
+    }
+
+    /// An entry for an answer to LOOKUP. Of a file that the kernel knows already it is made to ignore
+    /// the attributes: with a size that isn't the newest any more when the kernel's thread gets to it,
+    /// it would cut off what its pages hold beyond. It asks for them before it uses them.
+    fn found(
+        &self,
+        place: (NodeId, &[u8]),
+        (handle, attr): (Handle, Attr),
+        valid: Duration,
+    ) -> Entry {
+        let known = self.nodes.id_of(&handle).is_some();
+        let entry = self.entry(place, (handle, attr), valid);
+        if known && attr.kind == FileKind::File {
+            self.engine.ignore_attrs(&handle);
         }
+        entry
     }
 
     /// Whether the kernel may be told names of a directory with a timeout.

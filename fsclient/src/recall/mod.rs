@@ -160,6 +160,14 @@ impl Engine {
         }
     }
 
+    /// Makes the kernel ignore attributes in answers that it has not taken in yet. Never blocks.
+    pub fn ignore_attrs(&self, object: &Handle) {
+        self.0.drop_at_once(&Dropped {
+            attrs: vec![*object],
+            ..Dropped::default()
+        });
+    }
+
     /// The kernel has forgotten an inode, and with it its pages. `is_unknown` must say whether it
     /// still has (it may have looked it up again meanwhile); it is called under the cache's lock.
     pub fn forgotten(&self, object: &Handle, is_unknown: impl FnOnce() -> bool) {

@@ -296,7 +296,10 @@ async fn a_change_that_finds_no_room_is_asked_again_once_what_was_closed_before_
     let change = client.change(2, &never);
     session.asked().await.answer(full(), Bytes::new());
     close.answer(Ok(Response::Done), Bytes::new());
-    session.asked().await.answer(Ok(Response::Done), Bytes::new());
+    session
+        .asked()
+        .await
+        .answer(Ok(Response::Done), Bytes::new());
     assert!(is_done(
         &change.await.expect("task").result.expect("answer")
     ));
