@@ -112,7 +112,7 @@ impl Inner {
         let result = change(changed);
         self.bytes = self.bytes + changed.kept.bytes() - bytes;
         self.files = self.files + usize::from(empty) - usize::from(changed.kept.is_empty());
-        if changed.forgotten && changed.kept.is_empty() {
+        if changed.says_nothing() || (changed.forgotten && changed.kept.is_empty()) {
             self.objects.remove(object);
         }
         Some(result)
@@ -155,6 +155,11 @@ impl Committed {
 }
 
 impl Changed {
+    /// Whether no entry would mean the same.
+    fn says_nothing(&self) -> bool {
+        self.since.is_none() && self.losses == 0 && !self.out_of_reach && self.kept.is_empty()
+    }
+
     /// A commit of this life of the host covers changes up to a number.
     fn committed(&mut self, covered: Covered, host: BootId) -> Vec<OpenId> {
         if self.since.is_some_and(|since| since != host) {

@@ -67,6 +67,17 @@ fn a_commit_after_a_crash_of_the_host_fails_once_for_what_came_before_it() {
 }
 
 #[test]
+fn nothing_stays_of_a_file_that_was_forgotten_before_its_bytes_were_written_and_committed() {
+    let uncommitted = Uncommitted::default();
+    let open = uncommitted.told(&object());
+    uncommitted.buffered(object());
+    uncommitted.forget(&object());
+    let _ = wrote(&uncommitted, 0, b"late", BEFORE);
+    assert_eq!(commit(&uncommitted, BEFORE, &open), Committed::Durable);
+    assert!(uncommitted.lock().objects.is_empty());
+}
+
+#[test]
 fn each_open_of_before_the_loss_is_told_of_it_and_none_of_after_it() {
     let uncommitted = Uncommitted::default();
     let opens = [uncommitted.told(&object()), uncommitted.told(&object())];
