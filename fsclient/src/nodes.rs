@@ -75,6 +75,44 @@ struct Tables {
     by_handle: HashMap<Handle, NodeId>,
 }
 
+impl Tables {
+    fn refer(&mut self, handle: Handle, attr: &Attr) -> Node {
+        let (id, kind) = (NodeId::of(attr.ino), attr.kind);
+        let known = match self.by_id.entry(id) {
+            Entry::Vacant(vacant) => vacant.insert(Known {
+                node: Node {
+                    id,
+                    handle,
+                    kind,
+                    generation: 0,
+                },
+                lookups: 0,
+                searched: false,
+                floor: attr.size,
+                stirred: None,
+                called: None,
+            }),
+            Entry::Occupied(occupied) => occupied.into_mut(),
+        };
+        if known.node.handle != handle {
+            // The host has given the inode number to a new object. What the kernel still
+            // counts for the old one comes back as forgets of the same id.
+            self.by_handle.remove(&known.node.handle);
+            known.node = Node {
+                id,
+                handle,
+                kind,
+                generation: known.node.generation + 1,
+            };
+        }
+        known.lookups += 1;
+        known.floor = known.floor.min(attr.size);
+        let node = known.node;
+        self.by_handle.insert(handle, id);
+        node
+    }
+}
+
 /// All nodes the kernel knows.
 #[derive(Debug)]
 pub struct Nodes {
@@ -146,46 +184,35 @@ impl Nodes {
         self.lock().by_handle.get(handle).copied()
     }
 
-    /// Counts a reference that the kernel is about to be given along with these attributes.
+    /// Counts a reference that the kernel is about to be given along with these attributes, of an
+    /// object that exists.
     pub fn refer(&self, handle: Handle, attr: &Attr) -> Node {
         if handle == self.root.handle {
             return self.root;
         }
-        let mut tables = self.lock();
-        let tables = &mut *tables;
-        let (id, kind) = (NodeId::of(attr.ino), attr.kind);
-        let known = match tables.by_id.entry(id) {
-            Entry::Vacant(vacant) => vacant.insert(Known {
-                node: Node {
-                    id,
-                    handle,
-                    kind,
-                    generation: 0,
-                },
-                lookups: 0,
-                searched: false,
-                floor: attr.size,
-                stirred: None,
-                called: None,
-            }),
-            Entry::Occupied(occupied) => occupied.into_mut(),
-        };
-        if known.node.handle != handle {
-            // The host has given the inode number to a new object. What the kernel still
-            // counts for the old one comes back as forgets of the same id.
-            tables.by_handle.remove(&known.node.handle);
-            known.node = Node {
-                id,
-                handle,
-                kind,
-                generation: known.node.generation + 1,
-            };
+        self.lock().refer(handle, attr)
+    }
+
+    /// As [`Nodes::refer`], of an object that may have gone since the server was asked.
+    ///
+    /// # Errors
+    /// Another object that is known by its inode number, unless it was known to be (`over`) when the
+    /// server was asked: either of them may be the newer one.
+    pub fn refer_over(
+        &self,
+        handle: Handle,
+        attr: &Attr,
+        over: Option<Handle>,
+    ) -> Result<Node, Handle> {
+        if handle == self.root.handle {
+            return Ok(self.root);
         }
-        known.lookups += 1;
-        known.floor = known.floor.min(attr.size);
-        let node = known.node;
-        tables.by_handle.insert(handle, id);
-        node
+        let mut tables = self.lock();
+        let known = tables.by_id.get(&NodeId::of(attr.ino));
+        match known.map(|known| known.node.handle) {
+            Some(other) if other != handle && Some(other) != over => Err(other),
+            _ => Ok(tables.refer(handle, attr)),
+        }
     }
 
     /// A name of a directory is being changed here.
@@ -366,6 +393,18 @@ mod tests {
             assert!(nodes.is_searched(id) && nodes.take_searched(id));
             assert!(!nodes.take_searched(id));
         }
+    }
+
+    #[test]
+    fn an_older_object_does_not_take_the_inode_number_of_a_newer_one() {
+        let nodes = nodes();
+        let file = attr(12, FileKind::File);
+        let new = nodes.refer(handle(2), &file);
+        assert_eq!(nodes.refer_over(handle(1), &file, None), Err(handle(2)));
+        assert_eq!(nodes.get(NodeId(12)), Some(new));
+        // Asked for after that: the newer one has gone meanwhile.
+        let newest = nodes.refer_over(handle(3), &file, Some(handle(2)));
+        assert_eq!(newest.map(|node| node.handle), Ok(handle(3)));
     }
 
     #[test]

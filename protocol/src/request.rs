@@ -176,7 +176,8 @@ pub enum Request {
         /// Symlink.
         object: Handle,
     },
-    /// Change: makes an object that isn't opened.
+    /// Change: makes an object that isn't opened; grants ATTRS of it, and NAMES of a directory if it is
+    /// sure to be empty still.
     Make {
         /// Directory.
         dir: Handle,

@@ -5,9 +5,9 @@ use crate::opens::OpenFile;
 use crate::resolve::open_entry;
 use crate::{attrs, names::Node};
 use leasefs_protocol::limits::{LISTING_PAGE, MAX_LISTING_ENTRIES};
-use leasefs_protocol::{DirEntry, FileKind, Name, Refusal};
+use leasefs_protocol::{DirEntry, FileKind, Handle, Name, Refusal};
 use rustix::fd::AsFd;
-use rustix::fs::{RawDir, RawDirEntry, SeekFrom};
+use rustix::fs::{Mode, OFlags, RawDir, RawDirEntry, SeekFrom};
 use std::mem::MaybeUninit;
 
 /// Upper bound of what an entry takes on the wire besides its name and node.
@@ -49,6 +49,27 @@ impl Store {
             .map(|found| self.complete(open, found, nodes))
             .collect();
         Ok(Listing { entries, end })
+    }
+
+    /// Whether a directory is sure to have no entries.
+    pub fn is_empty(&self, dir: &Handle) -> bool {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOATIME | OFlags::CLOEXEC;
+        let opened = self.target(dir).map(|dir| {
+            let dir = dir.as_fd();
+            rustix::fs::openat(dir, c".", flags, Mode::empty())
+        });
+        let Ok(Ok(dir)) = opened else {
+            return false;
+        };
+        let mut buffer = [MaybeUninit::uninit(); 512];
+        let mut dir = RawDir::new(dir, &mut buffer);
+        while let Some(entry) = dir.next() {
+            let dots = entry.map(|e| matches!(e.file_name().to_bytes(), b"." | b".."));
+            if !dots.unwrap_or(false) {
+                return false;
+            }
+        }
+        true
     }
 
     fn list(

@@ -104,6 +104,44 @@ fn listing_a_cached_directory_and_asking_for_missing_names_again_sends_nothing()
 }
 
 #[test]
+fn names_of_a_directory_that_was_made_or_listed_here_are_not_asked_for_one_by_one() {
+    let world = World::start_on("names", &WorldOptions::mounts(2), |export| {
+        fs::create_dir(export.join("old")).expect("a folder");
+        fs::write(export.join("old/there"), b"x").expect("a file");
+    });
+    let [here, there] = [0, 1].map(|at| world.mount(at).dir.clone());
+    let folders = here.clone();
+    within("a new folder and a listing", LIMIT, move || {
+        fs::create_dir(folders.join("new")).expect("a folder");
+        let listed = fs::read_dir(folders.join("old")).expect("the folder");
+        assert_eq!(listed.count(), 1);
+    });
+    let before = world.mount(0).settled_requests();
+    let folders = here.clone();
+    within("new names", LIMIT, move || {
+        for folder in ["new", "old"].map(|name| folders.join(name)) {
+            for number in 0..100 {
+                let file = folder.join(format!("f{number}"));
+                assert!(!file.exists(), "{file:?}");
+                File::create_new(&file).expect("a file");
+            }
+        }
+    });
+    let sent = world.mount(0).settled_requests().since(&before);
+    assert!(sent.of("lookup") <= 4, "{sent:?}");
+    assert_eq!(sent.of("create"), 200, "{sent:?}");
+    within("names made elsewhere", LIMIT, move || {
+        for name in ["new", "old"].map(|folder| format!("{folder}/elsewhere")) {
+            assert!(!here.join(&name).exists());
+            File::create_new(there.join(&name)).expect("a file");
+            assert!(here.join(&name).exists(), "{name}");
+            fs::remove_file(there.join(&name)).expect("it is there");
+            assert!(!here.join(&name).exists(), "{name}");
+        }
+    });
+}
+
+#[test]
 fn a_change_elsewhere_is_seen_after_all_this() {
     let world = World::start_on("recall", &WorldOptions::mounts(2), |export| {
         fs::write(export.join("f"), b"old").expect("a file");

@@ -3,7 +3,7 @@
 use super::opens::Opens;
 use bytes::Bytes;
 use leasefs_protocol::{Attr, DirEntry, Handle, OpenId, Parts};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// What a name denotes.
@@ -35,6 +35,8 @@ pub(super) struct Entry {
     pub xattr_names: Option<Bytes>,
     pub listing: Option<Listing>,
     pub names: HashMap<Box<[u8]>, NameEntry>,
+    /// If present: no other names than these and those in `names` can be there.
+    pub others: Option<HashSet<Box<[u8]>>>,
     pub opens: Opens,
     /// The kernel may hold attributes.
     pub attr_told: bool,
@@ -57,6 +59,8 @@ pub struct Dropped {
 
 /// Approximate size of an entry with its slots in the tables.
 pub(super) const ENTRY_COST: usize = 640;
+/// Of a directory with more names whose object isn't known, each name is asked for.
+const MOST_OTHERS: usize = 16_384;
 /// Approximate size of a name beside its bytes.
 const NAME_COST: usize = 160;
 
@@ -81,6 +85,7 @@ impl Entry {
             self.cost = self.cost.saturating_sub(listing_cost(&listing));
         }
         if parts.contains(Parts::NAMES) {
+            self.drop_others();
             for (name, entry) in std::mem::take(&mut self.names) {
                 self.cost = self.cost.saturating_sub(name_cost(&name));
                 if entry.told == epoch {
@@ -92,12 +97,57 @@ impl Entry {
 
     /// Forgets one name.
     pub fn drop_name(&mut self, me: &Handle, name: &[u8], epoch: u64, out: &mut Dropped) {
+        self.may_be_there(name);
         if let Some((name, entry)) = self.names.remove_entry(name) {
             self.cost = self.cost.saturating_sub(name_cost(&name));
             if entry.told == epoch {
                 out.names.push((*me, name));
             }
         }
+    }
+
+    /// What a name denotes, if that is known.
+    pub fn name(&self, name: &[u8]) -> Option<Known> {
+        match (self.names.get(name), &self.others) {
+            (Some(entry), _) => Some(entry.known),
+            (None, Some(others)) if !others.contains(name) => Some(Known::Absent),
+            (None, _) => None,
+        }
+    }
+
+    /// Only these names, and those that are known, can be there.
+    pub fn put_others(&mut self, others: HashSet<Box<[u8]>>) {
+        self.drop_others();
+        if others.len() <= MOST_OTHERS {
+            self.cost += others.iter().map(|name| name_cost(name)).sum::<usize>();
+            self.others = Some(others);
+        }
+    }
+
+    /// It isn't known any more whether the name is there.
+    fn may_be_there(&mut self, name: &[u8]) {
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        if others.insert(name.into()) {
+            self.cost += name_cost(name);
+        }
+        if others.len() > MOST_OTHERS {
+            self.drop_others();
+        }
+    }
+
+    /// It is known what the name denotes.
+    pub fn is_known(&mut self, name: &[u8]) {
+        if self.others.as_mut().is_some_and(|o| o.remove(name)) {
+            self.cost = self.cost.saturating_sub(name_cost(name));
+        }
+    }
+
+    fn drop_others(&mut self) {
+        let others = self.others.take().unwrap_or_default();
+        let cost = others.iter().map(|name| name_cost(name)).sum();
+        self.cost = self.cost.saturating_sub(cost);
     }
 
     /// Whether nothing is cached and the kernel knows nothing that would have to be dropped.
@@ -109,6 +159,7 @@ impl Entry {
             && self.xattr_names.is_none()
             && self.listing.is_none()
             && self.names.is_empty()
+            && self.others.is_none()
             && self.opens.is_empty()
     }
 

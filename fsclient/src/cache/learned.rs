@@ -122,6 +122,15 @@ impl<'a> Learned<'a> {
         covered
     }
 
+    /// A directory that has just been made here is empty, if that is covered.
+    pub fn empty_directory(&mut self, dir: &Handle) {
+        let of_names = |g: &&Grant| g.object == *dir && g.parts.contains(Parts::NAMES);
+        if let Some(grant) = self.grants.iter().find(of_names) {
+            let at = (dir, grant.stamp);
+            self.state.put_all_names(self.asked, at, std::iter::empty());
+        }
+    }
+
     /// The lease of the first page of a listing, if one came with it.
     pub fn listing(&self, dir: &Handle) -> Option<ListingLease> {
         let grant = self
@@ -151,6 +160,9 @@ impl ListingLease {
         let Self { asked, dir, stamp } = self;
         let cacheable = state.leases.cacheable(asked, &dir, Parts::LISTING, stamp);
         if cacheable.contains(Parts::LISTING) {
+            // No name has changed since the first page, or the listing's lease would be gone.
+            let names = listing.iter().map(|entry| entry.name.0.as_slice());
+            state.put_all_names(asked, (&dir, stamp), names);
             state.tables.put_listing(dir, listing);
         }
     }

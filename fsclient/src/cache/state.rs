@@ -8,7 +8,10 @@ use super::pages::{Outcome, Pages, Then};
 use super::tables::Tables;
 use leasefs_lease::client::{Asked, ChangeOf, DropKind, Leases, Renewal, SessionClock, Span};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Approval, Attr, BootId, Grant, Handle, Parts, Recall, Release, Scope};
+use leasefs_protocol::{
+    Approval, Attr, BootId, Grant, Handle, Parts, Recall, Release, Scope, Stamp,
+};
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// What has been dropped here and must be dropped from the kernel, or told to the server.
@@ -227,6 +230,23 @@ impl State {
             self.tables.put_name(*dir, name, known);
         }
         cacheable
+    }
+
+    /// Only these names can be there: a reply with a NAMES grant of this stamp has said so of the whole
+    /// directory.
+    pub fn put_all_names<'a>(
+        &mut self,
+        asked: Asked,
+        (dir, stamp): (&Handle, Stamp),
+        names: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let names_held = self.leases.cacheable(asked, dir, Parts::NAMES, stamp);
+        if !names_held.contains(Parts::NAMES) {
+            return;
+        }
+        let mut others: HashSet<Box<[u8]>> = names.map(Into::into).collect();
+        others.extend(self.leases.unsettled_names(dir, stamp));
+        self.tables.put_others(*dir, others);
     }
 
     /// Whether what a reply with these grants says of a part may be cached now.

@@ -6,7 +6,7 @@ use super::entry::{
 use bytes::Bytes;
 use leasefs_lease::client::Live;
 use leasefs_protocol::{Attr, Caller, Handle, OpenId, Parts};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 /// Most opens kept without a user; the server has a bound for all opens of a session.
@@ -61,7 +61,7 @@ impl Tables {
     }
 
     pub fn name(&mut self, _: &Live<'_>, dir: &Handle, name: &[u8]) -> Option<Known> {
-        self.used(dir)?.names.get(name).map(|entry| entry.known)
+        self.used(dir)?.name(name)
     }
 
     /// What a name denotes, for a LOOKUP reply, and the timeout it may have there.
@@ -72,15 +72,16 @@ impl Tables {
         name: &[u8],
     ) -> Option<(Known, Duration)> {
         let epoch = self.epoch;
-        let entry = self.used(dir)?.names.get_mut(name)?;
-        let timeout = match entry.known {
+        let dir = self.used(dir)?;
+        let known = dir.name(name)?;
+        let timeout = match known {
             Known::Object(_) => live.kernel_timeout(),
             Known::Absent => Duration::ZERO,
         };
-        if !timeout.is_zero() {
+        if let Some(entry) = dir.names.get_mut(name).filter(|_| !timeout.is_zero()) {
             entry.told = epoch;
         }
-        Some((entry.known, timeout))
+        Some((known, timeout))
     }
 
     pub fn listing(&mut self, _: &Live<'_>, dir: &Handle) -> Option<Listing> {
@@ -111,6 +112,9 @@ impl Tables {
     pub fn put_name(&mut self, dir: Handle, name: &[u8], known: Known) {
         let cost = name_cost(name);
         let entry = self.entry(dir);
+        let before = entry.cost;
+        entry.is_known(name);
+        let refunded = before - entry.cost;
         match entry.names.get_mut(name) {
             // What the kernel was told stays to be taken back.
             Some(old) => old.known = known,
@@ -121,6 +125,16 @@ impl Tables {
                 self.charge(&dir, cost);
             }
         }
+        self.bytes = self.bytes.saturating_sub(refunded);
+    }
+
+    /// No other names than these, and those that are known, can be there.
+    pub fn put_others(&mut self, dir: Handle, others: HashSet<Box<[u8]>>) {
+        let entry = self.entry(dir);
+        let before = entry.cost;
+        entry.put_others(others);
+        let after = entry.cost;
+        self.bytes = (self.bytes + after).saturating_sub(before);
     }
 
     pub fn put_listing(&mut self, dir: Handle, listing: Listing) {
@@ -198,7 +212,7 @@ impl Tables {
         for name in names {
             entry.drop_name(object, name, epoch, out);
         }
-        self.bytes = self.bytes.saturating_sub(cost - entry.cost);
+        self.bytes = (self.bytes + entry.cost).saturating_sub(cost);
         self.shared_opens -= opens - entry.opens.len();
     }
 

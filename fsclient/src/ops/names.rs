@@ -35,6 +35,8 @@ impl Ops {
     /// What a name denotes, if that is cached; `Some(None)` if nothing.
     pub fn lookup_cached(&self, parent: NodeId, name: &[u8]) -> Option<Option<Entry>> {
         let dir = self.nodes.get(parent)?.handle;
+        // Of a name that can't be the server says why.
+        Name::new(name).ok()?;
         let tells = self.tells_names(parent);
         let (handle, attr, valid) = {
             let mut tier = self.cache().live()?;
@@ -47,7 +49,10 @@ impl Ops {
                 (Known::Object(handle), valid) => (handle, tier.attr(&handle)?, valid),
             }
         };
-        Some(Some(self.found((parent, name), (handle, attr), valid)))
+        let known = self.nodes.id_of(&handle).is_some();
+        let node = self.nodes.refer(handle, &attr);
+        let entry = self.entry((parent, name), node, attr, valid);
+        Some(Some(self.found(entry, known)))
     }
 
     /// What a name denotes, from the server; `None` if nothing.
@@ -62,47 +67,69 @@ impl Ops {
     ) -> Result<Option<Entry>, Refusal> {
         let dir = self.node(parent)?.handle;
         let raw = Name::new(name)?.to_raw();
-        let told = self.call(ask, Request::Lookup { dir, name: raw }).await?;
-        let (handle, attr) = match told.response {
-            Response::Object { handle, attr } => (handle, attr),
-            Response::NoEntry => {
-                let mut learned = told.learn(self.cache());
-                learned.name(&dir, name, Known::Absent);
-                return Ok(None);
-            }
-            ref other => return Err(unexpected("an object or none", other)),
-        };
-        let attr = self.settled_attr(ask, &handle, attr).await?;
-        self.nodes.search(parent);
-        let tells = self.tells_names(parent);
-        let valid = {
-            let mut learned = told.learn(self.cache());
-            learned.attr(&handle, &attr);
-            let known = Known::Object(handle);
-            match tells {
-                true => learned.name_for_kernel(&dir, name, known),
-                false => {
-                    learned.name(&dir, name, known);
-                    Duration::ZERO
+        let mut over = None;
+        loop {
+            let request = Request::Lookup {
+                dir,
+                name: raw.clone(),
+            };
+            let told = self.call(ask, request).await?;
+            let (handle, attr) = match told.response {
+                Response::Object { handle, attr } => (handle, attr),
+                Response::NoEntry => {
+                    let mut learned = told.learn(self.cache());
+                    learned.name(&dir, name, Known::Absent);
+                    return Ok(None);
                 }
+                ref other => return Err(unexpected("an object or none", other)),
+            };
+            let attr = self.settled_attr(ask, &handle, attr).await?;
+            self.nodes.search(parent);
+            let (exists, valid) = self.learn_name(&told, (parent, dir, name), (handle, &attr));
+            let known = self.nodes.id_of(&handle).is_some();
+            let node = match exists {
+                true => Ok(self.nodes.refer(handle, &attr)),
+                false => self.nodes.refer_over(handle, &attr, over),
+            };
+            match node {
+                Ok(node) => {
+                    let entry = self.entry((parent, name), node, attr, valid);
+                    return Ok(Some(self.found(entry, known)));
+                }
+                // The answer may be older than what is known of that inode number.
+                Err(other) => over = Some(other),
+            }
+        }
+    }
+
+    /// Caches what a LOOKUP was answered. Whether the object is sure to exist still, since a lease
+    /// covers its attributes; and how long the kernel may believe in the name.
+    fn learn_name(
+        &self,
+        told: &Told,
+        (parent, dir, name): (NodeId, Handle, &[u8]),
+        (handle, attr): (Handle, &Attr),
+    ) -> (bool, Duration) {
+        let tells = self.tells_names(parent);
+        let mut learned = told.learn(self.cache());
+        let exists = learned.attr(&handle, attr);
+        let known = Known::Object(handle);
+        let valid = match tells {
+            true => learned.name_for_kernel(&dir, name, known),
+            false => {
+                learned.name(&dir, name, known);
+                Duration::ZERO
             }
         };
-        Ok(Some(self.found((parent, name), (handle, attr), valid)))
+        (exists, valid)
     }
 
     /// An entry for an answer to LOOKUP. Of a file that the kernel knows already it is made to ignore
     /// the attributes: with a size that isn't the newest any more when the kernel's thread gets to it,
     /// it would cut off what its pages hold beyond. It asks for them before it uses them.
-    fn found(
-        &self,
-        place: (NodeId, &[u8]),
-        (handle, attr): (Handle, Attr),
-        valid: Duration,
-    ) -> Entry {
-        let known = self.nodes.id_of(&handle).is_some();
-        let entry = self.entry(place, (handle, attr), valid);
-        if known && attr.kind == FileKind::File {
-            self.engine.ignore_attrs(&handle);
+    fn found(&self, entry: Entry, known: bool) -> Entry {
+        if known && entry.node.kind == FileKind::File {
+            self.engine.ignore_attrs(&entry.node.handle);
         }
         entry
     }
@@ -133,17 +160,18 @@ impl Ops {
             learned.attr(&handle, &attr);
             learned.name(&dir, name.as_bytes(), Known::Object(handle));
         }
-        self.entry((parent, name.as_bytes()), (handle, attr), Duration::ZERO)
+        let node = self.nodes.refer(handle, &attr);
+        self.entry((parent, name.as_bytes()), node, attr, Duration::ZERO)
     }
 
-    /// Counts a reference and shows the object.
+    /// A node as the kernel is told it under a name; it has been counted as a reference.
     fn entry(
         &self,
         (parent, name): (NodeId, &[u8]),
-        (handle, attr): (Handle, Attr),
+        node: Node,
+        attr: Attr,
         valid: Duration,
     ) -> Entry {
-        let node = self.nodes.refer(handle, &attr);
         self.nodes.called(node.id, parent, name);
         Entry {
             node,
@@ -225,6 +253,9 @@ impl Ops {
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let made = object_of(&told.response)?;
+        if made.1.kind == FileKind::Directory {
+            told.learn(self.cache()).empty_directory(&made.0);
+        }
         Ok(self.made(&told, (parent, dir, &name), made))
     }
 

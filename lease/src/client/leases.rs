@@ -133,6 +133,13 @@ impl Leases {
                 .is_some_and(|dir| dir.name_is_settled(name, stamp))
     }
 
+    /// Names of a directory of which a reply with a NAMES grant of this stamp may say something outdated,
+    /// or that are being changed.
+    pub fn unsettled_names(&self, dir: &Handle, stamp: Stamp) -> Vec<Box<[u8]>> {
+        let known = self.objects.get(dir);
+        known.map_or_else(Vec::new, |dir| dir.unsettled_names(stamp))
+    }
+
     /// Parts held of an object.
     pub fn held(&self, object: &Handle) -> Parts {
         self.objects.get(object).map_or(Parts::NONE, |o| o.held)

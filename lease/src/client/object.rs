@@ -90,6 +90,16 @@ impl Object {
         })
     }
 
+    /// The names that are not settled as of this stamp.
+    pub fn unsettled_names(&self, stamp: Stamp) -> Vec<Box<[u8]>> {
+        let Some(names) = &self.names else {
+            return Vec::new();
+        };
+        let newer = names.acted.iter().filter(|(_, acted)| stamp < **acted);
+        let newer = newer.map(|(name, _)| name);
+        names.busy.keys().chain(newer).cloned().collect()
+    }
+
     /// Counts an open recall or own change of `parts` and `names`.
     pub fn block<'a>(&mut self, parts: Parts, names: impl IntoIterator<Item = &'a [u8]>) {
         for (slot, _) in slots(parts) {

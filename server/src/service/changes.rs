@@ -12,9 +12,10 @@ use crate::runtime::{Finished, Turn};
 use crate::server::Server;
 use crate::session::{Job, Session, refused};
 use leasefs_lease::server::{Touch, Wanted};
-use leasefs_protocol::request::{Durability, O_TRUNC, WriteAt, WriteKind};
+use leasefs_protocol::request::{Durability, Make, O_TRUNC, WriteAt, WriteKind};
 use leasefs_protocol::{
-    Attr, Handle, Name, Parts, Refusal, Reply, Request, RequestId, Response, Seq, Touched,
+    Attr, FileKind, Grant, Handle, Name, Parts, Refusal, Reply, Request, RequestId, Response, Seq,
+    Touched,
 };
 use std::sync::Arc;
 
@@ -445,9 +446,9 @@ impl Change<'_> {
             touched = self.touched(touches, &done.known);
             let read = |t: &Touched| Wanted::read(t.object, shown(touches, t.object));
             wants.extend(touched.iter().map(read));
-            let made = done.known.iter().map(|(handle, _)| *handle);
-            for handle in made.filter(|h| touched.iter().all(|t| t.object != *h)) {
-                wants.push(Wanted::read(handle, Parts::ATTRS));
+            let known = done.known.iter();
+            for (handle, _) in known.filter(|(h, _)| touched.iter().all(|t| t.object != *h)) {
+                wants.push(Wanted::read(*handle, self.shown_of_made()));
             }
             if let Some(object) = self.wants_to_keep(done) {
                 keeps = true;
@@ -456,7 +457,7 @@ impl Change<'_> {
             }
         }
         let Finished { stamp, grants } = turn.finish(wants);
-        Reply {
+        let mut reply = Reply {
             id: RequestId(0),
             renews: false,
             stamp,
@@ -464,7 +465,55 @@ impl Change<'_> {
             grants,
             touched,
             result: done.map(|done| done.response),
+        };
+        if touches
+            .iter()
+            .all(|touch| Some(touch.object) != made(&reply))
+        {
+            self.look_again(&mut reply);
         }
+        reply
+    }
+
+    /// What a reply shows of what was made: a new directory is empty.
+    fn shown_of_made(&self) -> Parts {
+        match &self.job.request {
+            Request::Make {
+                make: Make::Directory,
+                ..
+            } => Parts::ATTRS | Parts::NAMES,
+            _ => Parts::ATTRS,
+        }
+    }
+
+    /// What was made is looked at again under its lease: by its name others may have found and changed
+    /// it before the turn ended, which doesn't cover it.
+    fn look_again(&self, reply: &mut Reply) {
+        let (
+            Ok(Response::Object { handle, attr } | Response::Created { handle, attr, .. }),
+            server,
+        ) = (&mut reply.result, &self.call.server)
+        else {
+            return;
+        };
+        let leased = |grant: &Grant| grant.object == *handle;
+        if !reply.grants.iter().any(leased) {
+            return;
+        }
+        let lost = match server.store.getattr(handle) {
+            Ok(now) => {
+                *attr = now;
+                match now.kind == FileKind::Directory && !server.store.is_empty(handle) {
+                    true => Parts::NAMES,
+                    false => Parts::NONE,
+                }
+            }
+            Err(_) => Parts::ALL,
+        };
+        let of_made = reply.grants.iter_mut().filter(|grant| leased(grant));
+        let lost: Vec<Grant> = of_made.filter_map(|grant| split_off(grant, lost)).collect();
+        reply.grants.retain(|grant| !grant.parts.is_empty());
+        server.leases.give_back(self.call.session.id, &lost);
     }
 
     fn touched(&self, touches: &[Touch], known: &[(Handle, Attr)]) -> Vec<Touched> {
@@ -477,6 +526,21 @@ impl Change<'_> {
             attr(&object).map(|attr| Touched { object, attr })
         };
         touches.iter().filter_map(touched).collect()
+    }
+}
+
+/// Takes parts out of a grant.
+fn split_off(grant: &mut Grant, parts: Parts) -> Option<Grant> {
+    let parts = grant.parts & parts;
+    grant.parts = grant.parts - parts;
+    (!parts.is_empty()).then_some(Grant { parts, ..*grant })
+}
+
+/// The object that a change has made, or given a further name.
+fn made(reply: &Reply) -> Option<Handle> {
+    match &reply.result {
+        Ok(Response::Object { handle, .. } | Response::Created { handle, .. }) => Some(*handle),
+        _ => None,
     }
 }
 

@@ -224,3 +224,12 @@ fn a_handle_whose_inode_number_is_being_given_away_is_stale() {
         }
     });
 }
+
+#[test]
+fn a_directory_is_empty_until_something_is_made_in_it() {
+    let w = world();
+    let dir = w.mkdir(&w.root(), "d").handle;
+    assert!(w.store.is_empty(&dir));
+    w.mkdir(&dir, "inner");
+    assert!(!w.store.is_empty(&dir));
+}

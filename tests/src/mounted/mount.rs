@@ -68,6 +68,11 @@ impl Requests {
         READ_KINDS.iter().filter_map(|kind| self.0.get(*kind)).sum()
     }
 
+    /// Requests of one kind.
+    pub fn of(&self, kind: &str) -> u64 {
+        self.0.get(kind).copied().unwrap_or_default()
+    }
+
     /// What has been sent since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let grown = self.0.iter().map(|(kind, count)| {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cache::{Known, Store, Stored, Undone, Writer};
+use crate::cache::{Store, Stored, Undone, Writer};
 use crate::rpc::{Answer, Changed};
 use bytes::Bytes;
 use leasefs_lease::client::Tenure;
@@ -9,6 +9,7 @@ use leasefs_protocol::{
 };
 use world::{Told, World, attr, eventually, grant, handle, reply};
 
+mod names;
 mod world;
 
 const ATTRS: Parts = Parts::ATTRS;
@@ -61,60 +62,6 @@ fn attributes_leave_the_kernel_before_the_approval() {
     assert_eq!(tier, Some(None));
     assert!(world.getattr(1, 4).is_zero(), "older than the recall");
     assert!(!world.getattr(1, 6).is_zero());
-}
-
-#[test]
-fn only_names_the_kernel_knows_make_it_look_names_up_again() {
-    let world = World::new();
-    assert!(!world.lookup(1, b"a", 2, 3).is_zero());
-    world.recall(1, 5, 1, Parts::NONE, &["b"]);
-    assert_eq!(world.other.told(), vec![approve(1)]);
-    world.recall(2, 6, 1, Parts::NONE, &["a"]);
-    let expected = vec![approve(1), Told::ForgetNames, approve(2)];
-    assert_eq!(world.other.told(), expected);
-}
-
-#[test]
-fn after_the_kernel_has_forgotten_all_names_none_is_known() {
-    let world = World::new();
-    world.lookup(1, b"a", 2, 3);
-    world.lookup(1, b"b", 2, 4);
-    world.recall(1, 5, 1, Parts::NONE, &["a"]);
-    world.recall(2, 6, 1, Parts::NONE, &["b"]);
-    let forgotten = world
-        .other
-        .told()
-        .iter()
-        .filter(|t| **t == Told::ForgetNames)
-        .count();
-    assert_eq!(forgotten, 1);
-}
-
-#[test]
-fn absent_names_are_never_given_to_the_kernel() {
-    let world = World::new();
-    let grants = [grant(1, Parts::NAMES, 3)];
-    let asked = world.cache.ask();
-    let mut learned = world.cache.learn(asked, &grants);
-    let timeout = learned.name_for_kernel(&handle(1), b"a", Known::Absent);
-    assert!(timeout.is_zero());
-    drop(learned);
-    let known = world
-        .cache
-        .live()
-        .and_then(|mut t| t.name(&handle(1), b"a"));
-    assert_eq!(known, Some(Known::Absent));
-}
-
-#[test]
-fn with_something_mounted_inside_names_are_dropped_singly() {
-    let world = World::new();
-    world.lookup(1, b"a", 2, 3);
-    world.other.mount_inside();
-    world.recall(1, 5, 1, Parts::NONE, &["a"]);
-    world.other.wait_for(&approve(1));
-    let expected = vec![Told::DropName(handle(1), b"a".to_vec()), approve(1)];
-    assert_eq!(world.other.told(), expected);
 }
 
 #[tokio::test]
