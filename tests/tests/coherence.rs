@@ -74,7 +74,7 @@ fn attributes_are_linearizable() {
 /// Runs the families against clients with `fault` until one is found in violation.
 fn is_flagged(fault: &str, families: &[Family]) {
     let world = World::start(fault, &WorldOptions::mounts(3).fault(fault));
-    for _ in 0..3 {
+    for _ in 0..5 {
         if !run_bounded(config(&world, families)).passed() {
             return;
         }

@@ -2,7 +2,7 @@
 //!
 //! `LEASEFS_TEST_FAULT` names one: `no-invalidation` (the kernel is never told to drop anything),
 //! `approve-early` (recalls are approved before anything is dropped), `lookup-attr-timeout`
-//! (LOOKUP replies carry an attribute timeout).
+//! (LOOKUP replies carry an attribute timeout, and the kernel isn't made to ignore them).
 
 use super::KernelCache;
 use leasefs_protocol::Handle;
@@ -20,7 +20,7 @@ pub enum Fault {
     NoInvalidation,
     /// Recalls are approved before anything is dropped.
     ApproveEarly,
-    /// LOOKUP replies carry an attribute timeout.
+    /// LOOKUP replies carry an attribute timeout, and the kernel believes them.
     LookupAttrTimeout,
 }
 

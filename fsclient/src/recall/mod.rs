@@ -162,6 +162,9 @@ impl Engine {
 
     /// Makes the kernel ignore attributes in answers that it has not taken in yet. Never blocks.
     pub fn ignore_attrs(&self, object: &Handle) {
+        if self.0.fault == Some(Fault::LookupAttrTimeout) {
+            return;
+        }
         self.0.drop_at_once(&Dropped {
             attrs: vec![*object],
             ..Dropped::default()
