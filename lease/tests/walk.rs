@@ -29,6 +29,7 @@ enum Step {
     Approve(u8, u8),
     Progress(u8, u8),
     Release(u8, u8, Parts, u8),
+    TakeBack(u8, u8, Parts),
     Reclaim(u8, u8, Parts, Mode),
     Done(u8),
     RoundTrip(u8, u16),
@@ -118,6 +119,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..SESSIONS, any::<u8>()).prop_map(|(s, r)| Step::Progress(s, r)),
         2 => (0..SESSIONS, 0..OBJECTS, parts(), any::<u8>())
             .prop_map(|(s, o, p, at)| Step::Release(s, o, p, at)),
+        1 => (0..SESSIONS, 0..OBJECTS, parts()).prop_map(|(s, o, p)| Step::TakeBack(s, o, p)),
         2 => (0..SESSIONS, 0..OBJECTS, parts(), prop::sample::select(vec![Mode::Read, Mode::Write]))
             .prop_map(|(s, o, p, m)| Step::Reclaim(s, o, p, m)),
         1 => (0..SESSIONS).prop_map(Step::Done),
@@ -293,6 +295,11 @@ impl Walk {
                 object: object(o),
                 parts,
                 seen: Stamp(seen.into()),
+            },
+            Step::TakeBack(s, o, parts) => Event::TakeBack {
+                session: session(s),
+                object: object(o),
+                parts,
             },
             Step::Done(s) => Event::ReclaimDone {
                 session: session(s),

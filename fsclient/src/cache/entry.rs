@@ -37,6 +37,8 @@ pub(super) struct Entry {
     pub names: HashMap<Box<[u8]>, NameEntry>,
     /// If present: no other names than these and those in `names` can be there.
     pub others: Option<HashSet<Box<[u8]>>>,
+    /// How many names have become unknown since anybody asked for one.
+    unasked: usize,
     pub opens: Opens,
     /// The kernel may hold attributes.
     pub attr_told: bool,
@@ -61,6 +63,9 @@ pub struct Dropped {
 pub(super) const ENTRY_COST: usize = 640;
 /// Of a directory with more names whose object isn't known, each name is asked for.
 const MOST_OTHERS: usize = 16_384;
+/// If so many names change that nobody here asks for, others work in the directory: they should not
+/// have to recall each.
+const MOST_UNASKED: usize = 64;
 /// Approximate size of a name beside its bytes.
 const NAME_COST: usize = 160;
 
@@ -107,7 +112,8 @@ impl Entry {
     }
 
     /// What a name denotes, if that is known.
-    pub fn name(&self, name: &[u8]) -> Option<Known> {
+    pub fn name(&mut self, name: &[u8]) -> Option<Known> {
+        self.unasked = 0;
         match (self.names.get(name), &self.others) {
             (Some(entry), _) => Some(entry.known),
             (None, Some(others)) if !others.contains(name) => Some(Known::Absent),
@@ -116,12 +122,19 @@ impl Entry {
     }
 
     /// Only these names, and those that are known, can be there.
-    pub fn put_others(&mut self, others: HashSet<Box<[u8]>>) {
+    pub fn put_others(&mut self, names: impl Iterator<Item = Box<[u8]>>) {
         self.drop_others();
+        let unknown = names.filter(|name| !self.names.contains_key(name));
+        let others: HashSet<Box<[u8]>> = unknown.take(MOST_OTHERS + 1).collect();
         if others.len() <= MOST_OTHERS {
             self.cost += others.iter().map(|name| name_cost(name)).sum::<usize>();
             self.others = Some(others);
         }
+    }
+
+    /// Whether nothing is known of any name.
+    pub fn knows_no_name(&self) -> bool {
+        self.names.is_empty() && self.others.is_none()
     }
 
     /// It isn't known any more whether the name is there.
@@ -132,7 +145,8 @@ impl Entry {
         if others.insert(name.into()) {
             self.cost += name_cost(name);
         }
-        if others.len() > MOST_OTHERS {
+        self.unasked += 1;
+        if others.len() > MOST_OTHERS || self.unasked > MOST_UNASKED {
             self.drop_others();
         }
     }

@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub swept: Option<Work>,
     /// Objects whose pages the kernel has forgotten: their leases are worth nothing.
     pub idle: Vec<Handle>,
+    /// Directories of which no name is known any more.
+    nameless: HashSet<Handle>,
 }
 
 impl State {
@@ -55,6 +57,7 @@ impl State {
             host: None,
             swept: None,
             idle: Vec::new(),
+            nameless: HashSet::new(),
         }
     }
 
@@ -133,8 +136,11 @@ impl State {
                 if parts.contains(Parts::DATA) {
                     self.content.drop_file(object);
                 }
-                let names = names.iter().map(|name| name.0.as_slice());
-                self.tables.drop_parts(object, *parts, names, &mut dropped);
+                let singly = names.iter().map(|name| name.0.as_slice());
+                self.tables.drop_parts(object, *parts, singly, &mut dropped);
+                if !names.is_empty() && self.tables.knows_no_name(object) {
+                    self.nameless.insert(*object);
+                }
             }
         }
         Some(dropped)
@@ -244,9 +250,9 @@ impl State {
         if !names_held.contains(Parts::NAMES) {
             return;
         }
-        let mut others: HashSet<Box<[u8]>> = names.map(Into::into).collect();
-        others.extend(self.leases.unsettled_names(dir, stamp));
-        self.tables.put_others(*dir, others);
+        let unsettled = self.leases.unsettled_names(dir, stamp);
+        let names = names.map(Into::into).chain(unsettled);
+        self.tables.put_others(*dir, names);
     }
 
     /// Whether what a reply with these grants says of a part may be cached now.
@@ -281,9 +287,12 @@ impl State {
             .into_iter()
             .filter(|object| !self.pages.may_hold(object) && !self.content.holds(object));
         let unused: Vec<Handle> = unused.collect();
+        let nameless = std::mem::take(&mut self.nameless).into_iter();
+        let nameless = nameless.filter(|dir| self.tables.knows_no_name(dir));
+        let unused = unused.into_iter().map(|object| (object, Parts::DATA));
+        let unused = unused.chain(nameless.map(|dir| (dir, Parts::NAMES)));
         unused
-            .iter()
-            .filter_map(|object| self.leases.release(object, Parts::DATA))
+            .filter_map(|(object, parts)| self.leases.release(&object, parts))
             .collect()
     }
 }

@@ -6,7 +6,7 @@ use super::entry::{
 use bytes::Bytes;
 use leasefs_lease::client::Live;
 use leasefs_protocol::{Attr, Caller, Handle, OpenId, Parts};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// Most opens kept without a user; the server has a bound for all opens of a session.
@@ -129,12 +129,17 @@ impl Tables {
     }
 
     /// No other names than these, and those that are known, can be there.
-    pub fn put_others(&mut self, dir: Handle, others: HashSet<Box<[u8]>>) {
+    pub fn put_others(&mut self, dir: Handle, names: impl Iterator<Item = Box<[u8]>>) {
         let entry = self.entry(dir);
         let before = entry.cost;
-        entry.put_others(others);
+        entry.put_others(names);
         let after = entry.cost;
         self.bytes = (self.bytes + after).saturating_sub(before);
+    }
+
+    /// Whether nothing is known of any name of a directory, here or in the kernel.
+    pub fn knows_no_name(&self, dir: &Handle) -> bool {
+        self.objects.get(dir).is_none_or(Entry::knows_no_name)
     }
 
     pub fn put_listing(&mut self, dir: Handle, listing: Listing) {

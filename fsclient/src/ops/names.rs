@@ -6,10 +6,14 @@ use crate::cache::Known;
 use crate::nodes::{Node, NodeId};
 use crate::recall::ChangeScope;
 use bytes::Bytes;
+use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::MAX_SYMLINK;
 use leasefs_protocol::request::Make;
 use leasefs_protocol::{Attr, FileKind, Handle, Name, Parts, RawName, Refusal, Request, Response};
 use std::time::{Duration, Instant};
+
+/// Permission bits of a directory that everybody may search.
+const SEARCHED_BY_ALL: u16 = 0o111;
 
 /// An entry as the kernel is told it; it has been counted as a reference of the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,20 +42,27 @@ impl Ops {
         // Of a name that can't be the server says why.
         Name::new(name).ok()?;
         let tells = self.tells_names(parent);
-        let (handle, attr, valid) = {
+        let (entry, known) = {
             let mut tier = self.cache().live()?;
             let found = match tells {
                 true => tier.name_for_kernel(&dir, name)?,
                 false => (tier.name(&dir, name)?, Duration::ZERO),
             };
-            match found {
+            let (handle, valid) = match found {
+                (Known::Object(handle), valid) => (handle, valid),
+                // Where the kernel doesn't know who may search a directory the server says it.
+                (Known::Absent, _) if self.identity == IdentityPolicy::Squash => {
+                    let searched = tier.attr(&dir)?.mode & SEARCHED_BY_ALL == SEARCHED_BY_ALL;
+                    return searched.then_some(None);
+                }
                 (Known::Absent, _) => return Some(None),
-                (Known::Object(handle), valid) => (handle, tier.attr(&handle)?, valid),
-            }
+            };
+            let attr = tier.attr(&handle)?;
+            let known = self.nodes.id_of(&handle).is_some();
+            // While it is sure to exist: the host may give its inode number to another one.
+            let node = self.nodes.refer(handle, &attr);
+            (self.entry((parent, name), node, attr, valid), known)
         };
-        let known = self.nodes.id_of(&handle).is_some();
-        let node = self.nodes.refer(handle, &attr);
-        let entry = self.entry((parent, name), node, attr, valid);
         Some(Some(self.found(entry, known)))
     }
 
@@ -85,12 +96,9 @@ impl Ops {
             };
             let attr = self.settled_attr(ask, &handle, attr).await?;
             self.nodes.search(parent);
-            let (exists, valid) = self.learn_name(&told, (parent, dir, name), (handle, &attr));
             let known = self.nodes.id_of(&handle).is_some();
-            let node = match exists {
-                true => Ok(self.nodes.refer(handle, &attr)),
-                false => self.nodes.refer_over(handle, &attr, over),
-            };
+            let (node, valid) = self.learn_name(&told, (parent, dir, name), (handle, &attr));
+            let node = node.map_or_else(|| self.nodes.refer_over(handle, &attr, over), Ok);
             match node {
                 Ok(node) => {
                     let entry = self.entry((parent, name), node, attr, valid);
@@ -102,17 +110,18 @@ impl Ops {
         }
     }
 
-    /// Caches what a LOOKUP was answered. Whether the object is sure to exist still, since a lease
-    /// covers its attributes; and how long the kernel may believe in the name.
+    /// Caches what a LOOKUP was answered. Returns the node, counted as a reference, if a lease says that
+    /// it exists still; and how long the kernel may believe in the name.
     fn learn_name(
         &self,
         told: &Told,
         (parent, dir, name): (NodeId, Handle, &[u8]),
         (handle, attr): (Handle, &Attr),
-    ) -> (bool, Duration) {
+    ) -> (Option<Node>, Duration) {
         let tells = self.tells_names(parent);
         let mut learned = told.learn(self.cache());
         let exists = learned.attr(&handle, attr);
+        let node = exists.then(|| self.nodes.refer(handle, attr));
         let known = Known::Object(handle);
         let valid = match tells {
             true => learned.name_for_kernel(&dir, name, known),
@@ -121,7 +130,7 @@ impl Ops {
                 Duration::ZERO
             }
         };
-        (exists, valid)
+        (node, valid)
     }
 
     /// An entry for an answer to LOOKUP. Of a file that the kernel knows already it is made to ignore
@@ -155,12 +164,12 @@ impl Ops {
         (parent, dir, name): (NodeId, Handle, &Name),
         (handle, attr): (Handle, Attr),
     ) -> Entry {
-        {
+        let node = {
             let mut learned = told.learn(self.cache());
             learned.attr(&handle, &attr);
             learned.name(&dir, name.as_bytes(), Known::Object(handle));
-        }
-        let node = self.nodes.refer(handle, &attr);
+            self.nodes.refer(handle, &attr)
+        };
         self.entry((parent, name.as_bytes()), node, attr, Duration::ZERO)
     }
 

@@ -20,6 +20,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const MOST_BYTES: usize = 512 << 20;
 /// With so many it is time for a commit.
 const MANY_BYTES: usize = MOST_BYTES / 4;
+/// With so many objects that were changed it is time for a commit too.
+const MANY_OBJECTS: usize = 65_536;
 /// Of so many files bytes are kept: each holds an open at the server.
 const MOST_FILES: usize = 16_384;
 
@@ -112,7 +114,7 @@ impl Inner {
         let result = change(changed);
         self.bytes = self.bytes + changed.kept.bytes() - bytes;
         self.files = self.files + usize::from(empty) - usize::from(changed.kept.is_empty());
-        if changed.says_nothing() || (changed.forgotten && changed.kept.is_empty()) {
+        if changed.is_over() {
             self.objects.remove(object);
         }
         Some(result)
@@ -155,9 +157,11 @@ impl Committed {
 }
 
 impl Changed {
-    /// Whether no entry would mean the same.
-    fn says_nothing(&self) -> bool {
-        self.since.is_none() && self.losses == 0 && !self.out_of_reach && self.kept.is_empty()
+    /// Whether there is nothing to be noted of it any more. What is out of reach is noted until its
+    /// bytes are flushed.
+    fn is_over(&self) -> bool {
+        let says_nothing = self.since.is_none() && self.losses == 0;
+        self.kept.is_empty() && !self.out_of_reach && (self.forgotten || says_nothing)
     }
 
     /// A commit of this life of the host covers changes up to a number.
@@ -251,15 +255,24 @@ impl Uncommitted {
         }
     }
 
-    /// Nobody here can reach the file any more: nothing of it is kept from now on. Returns the opens
-    /// to be closed at the server.
+    /// Nobody here can reach the file any more: nothing of it is kept from now on, until
+    /// [`Uncommitted::flushed`]. Returns the opens to be closed at the server.
     pub fn out_of_reach(&self, object: &Handle) -> Vec<OpenId> {
         let mut inner = self.lock();
+        inner.touch(*object);
         let closes = inner.with(object, |changed| {
             changed.out_of_reach = true;
             changed.kept.drop_all()
         });
         closes.unwrap_or_default()
+    }
+
+    /// No bytes of the file are to be flushed.
+    pub fn flushed(&self, object: &Handle) {
+        let mut inner = self.lock();
+        if inner.objects.get(object).is_some_and(|c| c.out_of_reach) {
+            inner.objects.remove(object);
+        }
     }
 
     /// Whether an open that is closed here must stay open at the server until a commit.
@@ -334,9 +347,10 @@ impl Uncommitted {
         (closes, Committed::of(lost))
     }
 
-    /// Whether a commit would let go of anything.
+    /// Whether a commit would let go of anything that matters.
     pub fn keeps(&self) -> bool {
-        self.lock().files > 0
+        let inner = self.lock();
+        inner.files > 0 || inner.objects.len() > MANY_OBJECTS
     }
 
     /// The server's host is in this life. Returns what was written in another and no commit covers.

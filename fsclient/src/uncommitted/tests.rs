@@ -78,6 +78,18 @@ fn nothing_stays_of_a_file_that_was_forgotten_before_its_bytes_were_written_and_
 }
 
 #[test]
+fn nothing_is_kept_of_a_file_that_went_out_of_reach_and_was_forgotten_while_dirty() {
+    let uncommitted = Uncommitted::default();
+    uncommitted.buffered(object());
+    assert_eq!(uncommitted.out_of_reach(&object()), Vec::new());
+    uncommitted.forget(&object());
+    let _ = wrote(&uncommitted, 0, b"late", BEFORE);
+    assert!(!uncommitted.close_later(&object(), OpenId(7)));
+    uncommitted.flushed(&object());
+    assert!(uncommitted.lock().objects.is_empty());
+}
+
+#[test]
 fn each_open_of_before_the_loss_is_told_of_it_and_none_of_after_it() {
     let uncommitted = Uncommitted::default();
     let opens = [uncommitted.told(&object()), uncommitted.told(&object())];

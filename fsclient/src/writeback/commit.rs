@@ -79,6 +79,9 @@ impl Writeback {
         }
         let closes = self.0.uncommitted.out_of_reach(object);
         self.0.rpc.close_all(closes);
+        if !self.0.cache.is_dirty(object) {
+            self.0.uncommitted.flushed(object);
+        }
     }
 
     /// Ends an open at the server, once nothing has to be written through it any more.

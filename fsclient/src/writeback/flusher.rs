@@ -81,6 +81,7 @@ impl Inner {
     pub(super) async fn keep_flushing(self: Arc<Self>, object: Handle) {
         loop {
             let Some(hurry) = self.cache.lock().hurry(&object) else {
+                self.uncommitted.flushed(&object);
                 return;
             };
             let _ = tokio::time::timeout(AGE, hurry.notified()).await;

@@ -224,6 +224,16 @@ pub enum Event {
         /// Newest stamp the client has seen for the object.
         seen: Stamp,
     },
+    /// A grant that no answer carries to its session. What the session holds of these parts, by this
+    /// grant or an earlier one it knows of, is recalled.
+    TakeBack {
+        /// Who was granted it.
+        session: SessionId,
+        /// The object.
+        object: Handle,
+        /// Parts granted.
+        parts: Parts,
+    },
     /// The session has reclaimed everything it wants (see
     /// [`Core::reclaim`](super::Core::reclaim)).
     ReclaimDone {

@@ -152,6 +152,23 @@ impl Core {
         Some((object, held))
     }
 
+    pub(super) fn take_back(
+        &mut self,
+        now: BootTime,
+        id: SessionId,
+        handle: &Handle,
+        parts: Parts,
+    ) {
+        let (Some(sid), Some(object)) = (self.sessions.find(id), self.table.find(handle)) else {
+            return;
+        };
+        let holder = self.table.get(object).and_then(|o| o.holder(sid));
+        let held = holder.map_or(Parts::NONE, |holder| holder.parts & parts);
+        if !held.is_empty() {
+            self.recall(now, sid, object, Cover::parts(held), None);
+        }
+    }
+
     pub(super) fn release(&mut self, id: SessionId, handle: &Handle, parts: Parts, seen: Stamp) {
         let (Some(sid), Some(object)) = (self.sessions.find(id), self.table.find(handle)) else {
             return;

@@ -140,6 +140,11 @@ impl Core {
                 parts,
                 seen,
             } => self.release(session, &object, parts, seen),
+            Event::TakeBack {
+                session,
+                object,
+                parts,
+            } => self.take_back(now, session, &object, parts),
             Event::ReclaimDone { session } => self.reclaim_done(now, session),
             Event::Shutdown => self.shut_down(now),
         }

@@ -163,6 +163,11 @@ pub fn event(words: &[&str]) -> Option<Event> {
         [who, "is-done"] => Event::ReclaimDone {
             session: session(who),
         },
+        [who, "never-hears-of", what] => Event::TakeBack {
+            session: session(who),
+            object: item(what).0,
+            parts: item(what).1,
+        },
         [who, "releases", what, "seen", stamp] => Event::Release {
             session: session(who),
             object: item(what).0,

@@ -180,15 +180,15 @@ impl Leases {
         });
     }
 
-    /// Takes back grants that no reply carries, because their object is gone.
-    pub fn give_back(&self, session: SessionId, grants: &[Grant]) {
-        let release = |grant: &Grant| Release {
-            object: grant.object,
-            parts: grant.parts,
-            seen: grant.stamp,
-        };
-        if !grants.is_empty() {
-            self.release(session, grants.iter().map(release).collect());
+    /// Takes back grants that no reply carries, because their object is gone. They are recalled: the
+    /// session may hold the same parts by an earlier grant, and have cached something under it.
+    pub fn take_back(&self, session: SessionId, grants: &[Grant]) {
+        for grant in grants {
+            self.event(Event::TakeBack {
+                session,
+                object: grant.object,
+                parts: grant.parts,
+            });
         }
     }
 

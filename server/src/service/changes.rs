@@ -513,7 +513,7 @@ impl Change<'_> {
         let of_made = reply.grants.iter_mut().filter(|grant| leased(grant));
         let lost: Vec<Grant> = of_made.filter_map(|grant| split_off(grant, lost)).collect();
         reply.grants.retain(|grant| !grant.parts.is_empty());
-        server.leases.give_back(self.call.session.id, &lost);
+        server.leases.take_back(self.call.session.id, &lost);
     }
 
     fn touched(&self, touches: &[Touch], known: &[(Handle, Attr)]) -> Vec<Touched> {

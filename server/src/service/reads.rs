@@ -138,7 +138,7 @@ fn settle(call: &Call, told: Result<Told, Refusal>, admission: Admission) -> Ans
         }
         Err(refusal) => {
             if is_gone(refusal) {
-                call.server.leases.give_back(call.session.id, &grants);
+                call.server.leases.take_back(call.session.id, &grants);
                 grants.clear();
             }
             // A refusal may be cached too: that there is no such xattr.
@@ -287,7 +287,7 @@ async fn lookup(call: &Call, dir: Handle, name: &Name) -> Option<Result<Told, Re
         Ok(attr) => (attr, grants),
         Err(refusal) => {
             if is_gone(refusal) {
-                leases.give_back(call.session.id, &grants);
+                leases.take_back(call.session.id, &grants);
             }
             (node.attr, Vec::new())
         }
@@ -328,7 +328,7 @@ async fn read_dir(
             let lost = read_again(call, &mut page.entries).await;
             let is_gone = |g: &&Grant| lost.get(&g.object) == Some(&true);
             let gone: Vec<Grant> = grants.iter().filter(is_gone).copied().collect();
-            leases.give_back(call.session.id, &gone);
+            leases.take_back(call.session.id, &gone);
             grants.retain(|g| !lost.contains_key(&g.object));
         }
     }

@@ -150,8 +150,21 @@ fn names_of_a_large_directory_are_given_up_and_cost_nothing_any_more() {
     let empty = world.cache.status().bytes;
     for number in 0..20_000_u64 {
         let name = format!("name{number}");
+        known(&world, b"b");
         world.recall(number + 1, number + 5, 1, Parts::NONE, &[&name]);
     }
     assert_eq!(known(&world, b"b"), None);
     assert_eq!(world.cache.status().bytes, empty);
+}
+
+#[test]
+fn the_names_of_a_directory_in_which_only_others_work_are_given_back() {
+    let world = World::new();
+    made(&world, 3);
+    for number in 0..100_u64 {
+        let name = format!("name{number}");
+        world.recall(number + 1, number + 5, 1, Parts::NONE, &[&name]);
+    }
+    assert_eq!(known(&world, b"b"), None);
+    world.other.wait_for(&Told::Release(handle(1), Parts::NAMES));
 }
