@@ -124,9 +124,9 @@ impl Entry {
     /// Only these names, and those that are known, can be there.
     pub fn put_others(&mut self, names: impl Iterator<Item = Box<[u8]>>) {
         self.drop_others();
-        let unknown = names.filter(|name| !self.names.contains_key(name));
-        let others: HashSet<Box<[u8]>> = unknown.take(MOST_OTHERS + 1).collect();
-        if others.len() <= MOST_OTHERS {
+        let mut unknown = names.filter(|name| !self.names.contains_key(name));
+        let others: HashSet<Box<[u8]>> = unknown.by_ref().take(MOST_OTHERS).collect();
+        if unknown.next().is_none() {
             self.cost += others.iter().map(|name| name_cost(name)).sum::<usize>();
             self.others = Some(others);
         }

@@ -287,13 +287,14 @@ impl State {
             .into_iter()
             .filter(|object| !self.pages.may_hold(object) && !self.content.holds(object));
         let unused: Vec<Handle> = unused.collect();
-        let nameless = std::mem::take(&mut self.nameless).into_iter();
-        let nameless = nameless.filter(|dir| self.tables.knows_no_name(dir));
-        let unused = unused.into_iter().map(|object| (object, Parts::DATA));
-        let unused = unused.chain(nameless.map(|dir| (dir, Parts::NAMES)));
-        unused
-            .filter_map(|(object, parts)| self.leases.release(&object, parts))
-            .collect()
+        let data = |object: Handle| self.leases.release(&object, Parts::DATA);
+        let mut releases: Vec<Release> = unused.into_iter().filter_map(data).collect();
+        for dir in std::mem::take(&mut self.nameless) {
+            if self.tables.knows_no_name(&dir) {
+                releases.extend(self.leases.release_names(&dir));
+            }
+        }
+        releases
     }
 }
 

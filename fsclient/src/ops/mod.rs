@@ -166,9 +166,14 @@ impl Ops {
     /// The kernel gives back references to a node.
     pub fn forget(&self, node: NodeId, count: u64) {
         if let Some(node) = self.nodes.forget(node, count) {
-            let is_unknown = || self.nodes.id_of(&node.handle).is_none();
+            let is_unknown = || {
+                let unknown = self.nodes.id_of(&node.handle).is_none();
+                if unknown {
+                    self.uncommitted.forget(&node.handle);
+                }
+                unknown
+            };
             self.engine.forgotten(&node.handle, is_unknown);
-            self.uncommitted.forget(&node.handle);
         }
     }
 

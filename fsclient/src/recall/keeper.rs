@@ -110,6 +110,8 @@ impl Inner {
     }
 
     fn release_idle(&self) {
+        // What leaves the tables has left the kernel when this can be had.
+        let _dropping = self.dropping();
         let releases = self.cache.lock().release_idle();
         if !releases.is_empty() {
             self.server.release(releases);

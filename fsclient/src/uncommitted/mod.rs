@@ -284,8 +284,11 @@ impl Uncommitted {
 
     /// For a new open of the object, which earlier losses don't concern, unless nobody was told of them.
     pub fn told(&self, object: &Handle) -> Told {
-        let inner = self.lock();
-        let known = inner.objects.get(object).map_or(0, |c| c.known);
+        let mut inner = self.lock();
+        let known = inner.objects.get_mut(object).map_or(0, |changed| {
+            changed.out_of_reach = false;
+            changed.known
+        });
         Told(AtomicU64::new(known))
     }
 

@@ -290,6 +290,23 @@ impl Leases {
         })
     }
 
+    /// As [`Leases::release`] of a directory's names, which it recalls one by one as long as it believes
+    /// that they are held here: a release that met an open recall was in vain.
+    pub fn release_names(&mut self, dir: &Handle) -> Option<Release> {
+        let known = self.objects.get(dir)?;
+        if known.is_busy(Parts::NAMES) || known.has_busy_name() {
+            return None;
+        }
+        let seen = known.seen;
+        self.give_up(dir, Parts::NAMES, seen.next());
+        self.remember(*dir);
+        Some(Release {
+            object: *dir,
+            parts: Parts::NAMES,
+            seen,
+        })
+    }
+
     /// The leases of an object are lost (they could not be reclaimed).
     pub fn lost(&mut self, object: &Handle) {
         if self.objects.contains_key(object) {

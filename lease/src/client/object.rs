@@ -82,6 +82,11 @@ impl Object {
         slots(parts).any(|(slot, _)| self.busy.get(slot).is_some_and(|count| *count > 0))
     }
 
+    /// Whether any single name is being recalled or changed.
+    pub fn has_busy_name(&self) -> bool {
+        self.names.as_ref().is_some_and(|n| !n.busy.is_empty())
+    }
+
     /// As [`Object::current`] and [`Object::is_busy`], of a single name.
     pub fn name_is_settled(&self, name: &[u8], stamp: Stamp) -> bool {
         self.names.as_ref().is_none_or(|names| {
@@ -169,8 +174,8 @@ impl Object {
 
     /// Whether nothing is held and nothing is under way: only stamps are remembered.
     pub fn is_idle(&self) -> bool {
-        let busy_name = self.names.as_ref().is_some_and(|n| !n.busy.is_empty());
-        self.held.is_empty() && !self.yielding && !self.is_busy(Parts::ALL) && !busy_name
+        let busy = self.is_busy(Parts::ALL) || self.has_busy_name();
+        self.held.is_empty() && !self.yielding && !busy
     }
 
     /// Forgets what was held and every stamp; what is under way stays.

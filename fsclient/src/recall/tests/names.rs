@@ -166,5 +166,7 @@ fn the_names_of_a_directory_in_which_only_others_work_are_given_back() {
         world.recall(number + 1, number + 5, 1, Parts::NONE, &[&name]);
     }
     assert_eq!(known(&world, b"b"), None);
-    world.other.wait_for(&Told::Release(handle(1), Parts::NAMES));
+    world
+        .other
+        .wait_for(&Told::Release(handle(1), Parts::NAMES));
 }
