@@ -69,7 +69,7 @@ const MOST_UNASKED: usize = 64;
 /// Approximate size of a name beside its bytes.
 const NAME_COST: usize = 160;
 
-pub(super) fn name_cost(name: &[u8]) -> usize {
+fn name_cost(name: &[u8]) -> usize {
     NAME_COST + name.len()
 }
 
@@ -152,9 +152,17 @@ impl Entry {
     }
 
     /// It is known what the name denotes.
-    pub fn is_known(&mut self, name: &[u8]) {
+    pub fn put_name(&mut self, name: &[u8], known: Known) {
         if self.others.as_mut().is_some_and(|o| o.remove(name)) {
             self.cost = self.cost.saturating_sub(name_cost(name));
+        }
+        match self.names.get_mut(name) {
+            // What the kernel was told stays to be taken back.
+            Some(old) => old.known = known,
+            None => {
+                self.names.insert(name.into(), NameEntry { known, told: 0 });
+                self.cost += name_cost(name);
+            }
         }
     }
 

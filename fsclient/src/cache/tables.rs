@@ -1,8 +1,6 @@
 //! The cached data of all objects, under a memory budget.
 
-use super::entry::{
-    Dropped, ENTRY_COST, Entry, Known, Listing, NameEntry, listing_cost, name_cost, xattr_cost,
-};
+use super::entry::{Dropped, ENTRY_COST, Entry, Known, Listing, listing_cost, xattr_cost};
 use bytes::Bytes;
 use leasefs_lease::client::Live;
 use leasefs_protocol::{Attr, Caller, Handle, OpenId, Parts};
@@ -110,31 +108,12 @@ impl Tables {
     }
 
     pub fn put_name(&mut self, dir: Handle, name: &[u8], known: Known) {
-        let cost = name_cost(name);
-        let entry = self.entry(dir);
-        let before = entry.cost;
-        entry.is_known(name);
-        let refunded = before - entry.cost;
-        match entry.names.get_mut(name) {
-            // What the kernel was told stays to be taken back.
-            Some(old) => old.known = known,
-            None => {
-                entry
-                    .names
-                    .insert(name.into(), NameEntry { known, told: 0 });
-                self.charge(&dir, cost);
-            }
-        }
-        self.bytes = self.bytes.saturating_sub(refunded);
+        self.recount(dir, |entry| entry.put_name(name, known));
     }
 
     /// No other names than these, and those that are known, can be there.
     pub fn put_others(&mut self, dir: Handle, names: impl Iterator<Item = Box<[u8]>>) {
-        let entry = self.entry(dir);
-        let before = entry.cost;
-        entry.put_others(names);
-        let after = entry.cost;
-        self.bytes = (self.bytes + after).saturating_sub(before);
+        self.recount(dir, |entry| entry.put_others(names));
     }
 
     /// Whether nothing is known of any name of a directory, here or in the kernel.
@@ -289,6 +268,15 @@ impl Tables {
         });
         entry.used = true;
         entry
+    }
+
+    /// Changes an entry that counts its cost itself.
+    fn recount(&mut self, object: Handle, change: impl FnOnce(&mut Entry)) {
+        let entry = self.entry(object);
+        let before = entry.cost;
+        change(entry);
+        let after = entry.cost;
+        self.bytes = (self.bytes + after).saturating_sub(before);
     }
 
     fn charge(&mut self, object: &Handle, cost: usize) {

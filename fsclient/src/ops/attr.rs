@@ -9,6 +9,7 @@ use bytes::Bytes;
 use leasefs_protocol::{Attr, FileKind, Handle, Parts, Refusal, Request, SetAttr};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Attributes under the identity policy, with the inode number applications see.
@@ -42,6 +43,9 @@ pub struct Known {
     /// The timeout.
     pub valid: Duration,
 }
+
+/// How often attributes are asked for that no lease covers while pages come.
+const MOST_OUTDATED: usize = 3;
 
 /// Whom a mount shows as the owner of everything, where the server makes all callers one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,13 +137,16 @@ impl Ops {
     ) -> Result<(Attr, Duration), Refusal> {
         let mut asked = 0;
         loop {
-            let filled = self.filled();
+            let filled = self.filled.load(Ordering::Acquire);
             let told = self.call(ask, Request::GetAttr { object: *object }).await?;
             let attr = attr_of(&told.response)?;
             ask.unless_left(self.engine.clean(object)).await?;
             let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
             asked += 1;
-            if self.may_tell(!valid.is_zero(), filled, asked) {
+            // If no lease covers them, pages that have come since may be newer, and the kernel cuts
+            // off what lies behind the size it is told.
+            let current = !valid.is_zero() || self.filled.load(Ordering::Acquire) == filled;
+            if current || asked == MOST_OUTDATED {
                 return Ok((attr, valid));
             }
         }

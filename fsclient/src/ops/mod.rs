@@ -31,7 +31,7 @@ use leasefs_protocol::{BootId, Caller, FsStat, Grant, Refusal, Request, Response
 use opens::Opens;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// One request of the kernel, for as long as it is unanswered.
 #[derive(Clone, Debug)]
@@ -129,9 +129,6 @@ impl std::fmt::Debug for Ops {
     }
 }
 
-/// How often attributes are asked for that no lease covers while pages come.
-const MOST_OUTDATED: usize = 3;
-
 impl Ops {
     /// The operations of a mount. Writes are buffered if told so. `owner` is shown as the owner of everything where the server's
     /// policy is squash.
@@ -205,17 +202,6 @@ impl Ops {
 
     fn caller(&self, ask: &Ask) -> Caller {
         ask.asker.caller(self.identity)
-    }
-
-    fn filled(&self) -> u64 {
-        self.filled.load(Ordering::Acquire)
-    }
-
-    /// Whether the kernel may be told attributes that were asked for after so many READs, for the
-    /// `asked`th time. If no lease covers them, pages that have come since may be newer, and the kernel
-    /// cuts off what lies behind the size it is told.
-    fn may_tell(&self, covered: bool, filled: u64, asked: usize) -> bool {
-        covered || self.filled() == filled || asked == MOST_OUTDATED
     }
 
     fn cache(&self) -> &Cache {

@@ -168,6 +168,9 @@ impl Ops {
             let mut learned = told.learn(self.cache());
             learned.attr(&handle, &attr);
             learned.name(&dir, name.as_bytes(), Known::Object(handle));
+            if attr.kind == FileKind::Directory {
+                learned.empty_directory(&handle);
+            }
             self.nodes.refer(handle, &attr)
         };
         self.entry((parent, name.as_bytes()), node, attr, Duration::ZERO)
@@ -262,9 +265,6 @@ impl Ops {
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let made = object_of(&told.response)?;
-        if made.1.kind == FileKind::Directory {
-            told.learn(self.cache()).empty_directory(&made.0);
-        }
         Ok(self.made(&told, (parent, dir, &name), made))
     }
 

@@ -165,10 +165,7 @@ impl Engine {
         if self.0.fault == Some(Fault::LookupAttrTimeout) {
             return;
         }
-        self.0.drop_at_once(&Dropped {
-            attrs: vec![*object],
-            ..Dropped::default()
-        });
+        self.0.drop_attrs(object);
     }
 
     /// The kernel has forgotten an inode, and with it its pages. `is_unknown` must say whether it
@@ -271,12 +268,17 @@ impl Inner {
     fn drop_at_once(&self, dropped: &Dropped) -> bool {
         let mut done = true;
         for object in &dropped.attrs {
-            if let Err(error) = self.kernel.drop_attrs(object) {
-                tracing::warn!(%error, "the kernel doesn't drop attributes");
-                done = false;
-            }
+            done &= self.drop_attrs(object);
         }
         done & (dropped.names.is_empty() || self.forget_names())
+    }
+
+    fn drop_attrs(&self, object: &Handle) -> bool {
+        let dropped = self.kernel.drop_attrs(object);
+        if let Err(error) = &dropped {
+            tracing::warn!(%error, "the kernel doesn't drop attributes");
+        }
+        dropped.is_ok()
     }
 
     fn dropping(&self) -> MutexGuard<'_, ()> {

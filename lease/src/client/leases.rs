@@ -277,34 +277,31 @@ impl Leases {
     /// to the newest stamp seen.
     pub fn release(&mut self, object: &Handle, parts: Parts) -> Option<Release> {
         let known = self.objects.get(object)?;
-        let (parts, seen) = (parts & known.held, known.seen);
+        let parts = parts & known.held;
         if parts.is_empty() || known.is_busy(parts) {
             return None;
         }
-        self.give_up(object, parts, seen.next());
-        self.remember(*object);
-        Some(Release {
-            object: *object,
-            parts,
-            seen,
-        })
+        Some(self.give_back(*object, parts, known.seen))
     }
 
-    /// As [`Leases::release`] of a directory's names, which it recalls one by one as long as it believes
-    /// that they are held here: a release that met an open recall was in vain.
+    /// As [`Leases::release`] of a directory's names, which the server recalls one by one as long as it
+    /// believes that they are held here: a release that met an open recall was in vain.
     pub fn release_names(&mut self, dir: &Handle) -> Option<Release> {
         let known = self.objects.get(dir)?;
         if known.is_busy(Parts::NAMES) || known.has_busy_name() {
             return None;
         }
-        let seen = known.seen;
-        self.give_up(dir, Parts::NAMES, seen.next());
-        self.remember(*dir);
-        Some(Release {
-            object: *dir,
-            parts: Parts::NAMES,
+        Some(self.give_back(*dir, Parts::NAMES, known.seen))
+    }
+
+    fn give_back(&mut self, object: Handle, parts: Parts, seen: Stamp) -> Release {
+        self.give_up(&object, parts, seen.next());
+        self.remember(object);
+        Release {
+            object,
+            parts,
             seen,
-        })
+        }
     }
 
     /// The leases of an object are lost (they could not be reclaimed).

@@ -466,12 +466,7 @@ impl Change<'_> {
             touched,
             result: done.map(|done| done.response),
         };
-        if touches
-            .iter()
-            .all(|touch| Some(touch.object) != made(&reply))
-        {
-            self.look_again(&mut reply);
-        }
+        self.look_again(touches, &mut reply);
         reply
     }
 
@@ -488,16 +483,16 @@ impl Change<'_> {
 
     /// What was made is looked at again under its lease: by its name others may have found and changed
     /// it before the turn ended, which doesn't cover it.
-    fn look_again(&self, reply: &mut Reply) {
-        let (
-            Ok(Response::Object { handle, attr } | Response::Created { handle, attr, .. }),
-            server,
-        ) = (&mut reply.result, &self.call.server)
+    fn look_again(&self, touches: &[Touch], reply: &mut Reply) {
+        let server = &self.call.server;
+        let (Ok(Response::Object { handle, attr }) | Ok(Response::Created { handle, attr, .. })) =
+            &mut reply.result
         else {
             return;
         };
         let leased = |grant: &Grant| grant.object == *handle;
-        if !reply.grants.iter().any(leased) {
+        let touched = touches.iter().any(|touch| touch.object == *handle);
+        if touched || !reply.grants.iter().any(leased) {
             return;
         }
         let lost = match server.store.getattr(handle) {
@@ -534,14 +529,6 @@ fn split_off(grant: &mut Grant, parts: Parts) -> Option<Grant> {
     let parts = grant.parts & parts;
     grant.parts = grant.parts - parts;
     (!parts.is_empty()).then_some(Grant { parts, ..*grant })
-}
-
-/// The object that a change has made, or given a further name.
-fn made(reply: &Reply) -> Option<Handle> {
-    match &reply.result {
-        Ok(Response::Object { handle, .. } | Response::Created { handle, .. }) => Some(*handle),
-        _ => None,
-    }
 }
 
 /// What a reply shows of a touched object: attributes, and of a directory the names that changed.
