@@ -1,6 +1,6 @@
 //! Memory-mapped parts of files.
 
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mlock, mmap, msync, munmap};
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::AsFd;
@@ -81,6 +81,15 @@ impl Mapping {
                     .write_volatile(*byte)
             }
         }
+    }
+
+    /// Reads its pages in and keeps them in memory (`mlock`).
+    ///
+    /// # Errors
+    /// What `mlock` says.
+    pub fn pin(&self) -> io::Result<()> {
+        // SAFETY: exactly our own mapping.
+        unsafe { mlock(self.base, self.len) }.map_err(io::Error::from)
     }
 
     /// Waits until what was stored is written (`MS_SYNC`).

@@ -1,11 +1,13 @@
 //! Cached work sends nothing.
 
+use leasefs_tests::mapping::Mapping;
 use leasefs_tests::mounted::{Mount, World, WorldOptions, within};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+const PAGE: usize = 4096;
 const BIG: usize = 256 * 1024 * 1024;
 const FILES: usize = 1000;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -63,6 +65,17 @@ fn second_time_sends_nothing<T: PartialEq + Send + std::fmt::Debug + 'static>(
 fn reading_a_cached_256_mib_file_again_sends_nothing() {
     let world = World::start_on("reread", &WorldOptions::mounts(1), fill_big);
     let path = world.mount(0).path("big");
+    let opened = path.clone();
+    second_time_sends_nothing(world.mount(0), move || {
+        File::open(&opened)
+            .and_then(|mut file| file.read(&mut [0; PAGE]))
+            .expect("a read")
+    });
+    // The machine may take pages away that are not pinned, and then they must be asked for.
+    let file = File::open(&path).expect("the file");
+    let pinned = Mapping::new(&file, 0, BIG, false).expect("a mapping");
+    pinned.pin().expect("room in memory");
+    drop(file);
     second_time_sends_nothing(world.mount(0), move || read_all(&path));
 }
 
