@@ -47,8 +47,23 @@ pub const MAX_LISTING_ENTRIES: usize = 1024;
 pub const MAX_SESSIONS: usize = 10_000;
 /// Most sessions of one client.
 pub const MAX_SESSIONS_PER_CLIENT: usize = 256;
-/// Most connections that have not said `Hello`.
+/// Most connections whose TLS handshake is under way. Where there are more, one gives way to the
+/// newest: the oldest of the network that most come from.
+pub const MAX_HANDSHAKES: usize = 256;
+/// With more handshakes under way than this, a client must show first that it receives at its
+/// address.
+pub const HANDSHAKES_UNVALIDATED: usize = 32;
+/// Most connections of keys that aren't enrolled. Where there are more, one gives way as above.
 pub const MAX_STRANGERS: usize = 256;
+/// Most connections of enrolled clients that are being greeted. Where there are more, the oldest of
+/// the client that has most gives way.
+pub const MAX_GREETINGS: usize = 1024;
+/// Bytes under way to the server on a connection that has not been let in.
+pub const STRANGER_WINDOW: u32 = 64 * 1024;
+/// Datagrams kept of a connection that the server has not looked at yet, in bytes.
+pub const UNSEEN_BYTES: u64 = 128 * 1024;
+/// Of all of those.
+pub const UNSEEN_BYTES_IN_ALL: u64 = 8 * 1024 * 1024;
 /// Most leases one session may hold; over it the server recalls the oldest.
 pub const MAX_LEASES_PER_SESSION: usize = 2_000_000;
 /// Most opens one session may have.
@@ -95,7 +110,8 @@ pub const RECALL_OVERDUE: Duration = Duration::from_millis(200);
 pub const ROOM_LASTS: Duration = Duration::from_secs(3);
 /// How long an orderly shutdown waits for recalls.
 pub const SHUTDOWN_RECALL: Duration = Duration::from_secs(2);
-/// Time a `Hello` may take from the connection's start.
+/// Time a greeting may take in all, from the connection's first packet until the client has its
+/// answer.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long opens of an expired session are kept for its return.
 pub const SESSION_COURTESY: Duration = Duration::from_secs(3600);

@@ -80,6 +80,9 @@ pub struct Found {
 
 /// The state directory. Every method may block on the disk and is called on I/O threads only.
 pub trait Records: Send + Sync + 'static {
+    /// Whether a client with this key is enrolled and not revoked.
+    fn knows(&self, key: KeyHash) -> bool;
+
     /// Whether the client with this key may have this session: checks enrolment (or enrols the key
     /// with the ticket's secret), revocation, and that a recorded session is the client's own.
     ///

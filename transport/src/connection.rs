@@ -2,6 +2,7 @@
 
 use crate::error::{CloseCode, Lost};
 use crate::frame::{FrameReader, FrameWriter};
+use crate::tuning;
 use leasefs_protocol::KeyHash;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -70,6 +71,12 @@ impl Connection {
     pub async fn open(&self) -> Result<(FrameWriter, FrameReader), Lost> {
         let (send, receive) = self.inner.open_bi().await?;
         Ok(Self::framed(send, receive))
+    }
+
+    /// Lets the client open its lanes, and have as much under way as these need. For servers: until
+    /// then it has the control stream alone, and little room on it.
+    pub fn let_in(&self) {
+        tuning::let_in(&self.inner);
     }
 
     /// The next stream the client opens, and its place in the order of opening (0 is the control

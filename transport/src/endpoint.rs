@@ -6,7 +6,9 @@ use crate::identity::{EndpointSecret, Identity, key_hash};
 use crate::tls;
 use crate::tuning::{self, Path, Role};
 use leasefs_protocol::KeyHash;
-use leasefs_protocol::limits::HELLO_TIMEOUT;
+use leasefs_protocol::limits::{
+    HANDSHAKES_UNVALIDATED, MAX_HANDSHAKES, UNSEEN_BYTES, UNSEEN_BYTES_IN_ALL,
+};
 use quinn::{EndpointConfig, TokioRuntime};
 use quinn_proto::HashedConnectionIdGenerator;
 use rustls::pki_types::CertificateDer;
@@ -16,11 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// With more handshakes under way than this, a client must show first that it receives at its
-/// address.
-const HANDSHAKES_UNVALIDATED: usize = 32;
-/// Further handshakes are refused.
-const HANDSHAKES: usize = 1024;
 /// How long a client tries one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -59,7 +56,9 @@ impl Server {
             config
                 .transport_config(tuning::transport(path, Role::Server))
                 .migration(true)
-                .max_incoming(HANDSHAKES);
+                .max_incoming(MAX_HANDSHAKES)
+                .incoming_buffer_size(UNSEEN_BYTES)
+                .incoming_buffer_size_total(UNSEEN_BYTES_IN_ALL);
             Arc::new(config)
         };
         let configs = Configs {
@@ -84,15 +83,14 @@ impl Server {
         self.address
     }
 
-    /// The next client that wants to connect; `None` once the server is closed. Cancel-safe.
+    /// The next client that wants to connect; `None` once the server is closed. Cancel-safe. How many
+    /// handshakes are under way at a time is the caller's to bound, by dropping what is too much.
     pub async fn accept(&self) -> Option<Incoming> {
         loop {
             let incoming = self.endpoint.accept().await?;
             let open = Handshake::begin(&self.handshakes);
             let validated = incoming.remote_address_validated();
-            if open.others >= HANDSHAKES {
-                incoming.refuse();
-            } else if open.others >= HANDSHAKES_UNVALIDATED && !validated {
+            if open.others >= HANDSHAKES_UNVALIDATED && !validated {
                 // Fails only if the client has been asked before: it is validated then.
                 let _ = incoming.retry();
             } else {
@@ -152,10 +150,11 @@ impl Incoming {
         self.incoming.remote_address()
     }
 
-    /// Finishes the handshake: afterwards the client's key is known and proven.
+    /// Finishes the handshake: afterwards the client's key is known and proven. Waits for the client
+    /// as long as QUIC does; dropped, the connection ends.
     ///
     /// # Errors
-    /// If the client doesn't keep to TLS, or takes longer than [`HELLO_TIMEOUT`].
+    /// If the client doesn't keep to TLS, or has gone.
     pub async fn handshake(self) -> Result<Connection, TransportError> {
         let _open = self.open;
         let address = self.incoming.remote_address();
@@ -164,10 +163,7 @@ impl Incoming {
             Path::Network => self.configs.network,
         };
         let connecting = self.incoming.accept_with(config).map_err(Lost::from)?;
-        let connection = tokio::time::timeout(HELLO_TIMEOUT, connecting)
-            .await
-            .map_err(|_| TransportError::NoAnswer(address))?
-            .map_err(Lost::from)?;
+        let connection = connecting.await.map_err(Lost::from)?;
         let peer = peer_key(&connection)
             .ok_or_else(|| TransportError::Tls("the client showed no key".into()))?;
         Ok(Connection::new(connection, peer, None))

@@ -1,6 +1,6 @@
 //! Sockets and QUIC settings.
 
-use leasefs_protocol::limits::MAX_LANES;
+use leasefs_protocol::limits::{MAX_LANES, STRANGER_WINDOW};
 use quinn::congestion::CubicConfig;
 use quinn::{IdleTimeout, TransportConfig, VarInt};
 use rustix::net::sockopt;
@@ -97,17 +97,17 @@ pub(crate) enum Role {
 /// QUIC's settings for one connection.
 pub(crate) fn transport(path: Path, role: Role) -> Arc<TransportConfig> {
     let mut config = TransportConfig::default();
-    // The client opens the control stream and the lanes, the server the push stream.
-    let (bidi, uni) = match role {
-        Role::Client => (0, 1),
-        Role::Server => (MAX_LANES as u32 + 1, 0),
+    // The client opens the control stream and, let in, the lanes; the server the push stream.
+    let (bidi, uni, window) = match role {
+        Role::Client => (0, 1, RECEIVE_WINDOW),
+        Role::Server => (1, 0, STRANGER_WINDOW),
     };
     config
         .max_concurrent_bidi_streams(VarInt::from_u32(bidi))
         .max_concurrent_uni_streams(VarInt::from_u32(uni))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
-        .receive_window(VarInt::from_u32(RECEIVE_WINDOW))
-        .send_window(u64::from(RECEIVE_WINDOW))
+        .receive_window(VarInt::from_u32(window))
+        .send_window(u64::from(window))
         .datagram_receive_buffer_size(None)
         .initial_rtt(INITIAL_RTT)
         .max_idle_timeout(IdleTimeout::try_from(IDLE).ok());
@@ -122,4 +122,11 @@ pub(crate) fn transport(path: Path, role: Role) -> Arc<TransportConfig> {
             .congestion_controller_factory(Arc::new(cubic));
     }
     Arc::new(config)
+}
+
+/// Gives a connection to a server what its lanes need.
+pub(crate) fn let_in(connection: &quinn::Connection) {
+    connection.set_max_concurrent_bi_streams(VarInt::from_u32(MAX_LANES as u32 + 1));
+    connection.set_receive_window(VarInt::from_u32(RECEIVE_WINDOW));
+    connection.set_send_window(u64::from(RECEIVE_WINDOW));
 }

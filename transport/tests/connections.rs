@@ -43,7 +43,9 @@ async fn pair() -> Result<Pair> {
 
 async fn accept(server: &Server) -> Result<Connection> {
     let incoming = server.accept().await.ok_or("closed")?;
-    Ok(incoming.handshake().await?)
+    let connection = incoming.handshake().await?;
+    connection.let_in();
+    Ok(connection)
 }
 
 /// A stream in both directions: (client's ends, server's ends).

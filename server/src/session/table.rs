@@ -50,11 +50,17 @@ impl Sessions {
         session
     }
 
-    /// The client's session with this id, made if there is none.
+    /// The client's session with this id, made if there is none. One that is never connected is over
+    /// after the courtesy period like any other.
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn open(&self, id: SessionId, key: KeyHash) -> Result<Arc<Session>, Refused> {
+    pub fn open(
+        &self,
+        id: SessionId,
+        key: KeyHash,
+        now: BootTime,
+    ) -> Result<Arc<Session>, Refused> {
         let mut table = sync::write(&self.table);
         if let Some(session) = table.get(&id) {
             return match session.key == key {
@@ -67,6 +73,7 @@ impl Sessions {
             return Err(Refused::TooMany);
         }
         let session = Arc::new(Session::new(id, key, self.life, Answers::default()));
+        session.idle_from(now);
         table.insert(id, Arc::clone(&session));
         Ok(session)
     }

@@ -186,6 +186,10 @@ fn noted(what: &'static str, result: io::Result<()>) {
 }
 
 impl Records for State {
+    fn knows(&self, key: KeyHash) -> bool {
+        lock(&self.registry).knows(key)
+    }
+
     fn admit(
         &self,
         key: KeyHash,

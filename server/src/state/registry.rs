@@ -96,6 +96,12 @@ impl Registry {
         &self.content.clients
     }
 
+    /// Whether the key is enrolled and not revoked.
+    pub fn knows(&self, key: KeyHash) -> bool {
+        let mut clients = self.content.clients.iter();
+        clients.any(|client| client.key == key && client.revoked.is_none())
+    }
+
     /// Applies a change if it can be written.
     fn change(&mut self, content: Content) -> io::Result<()> {
         files::write_json(&self.path, &content)?;

@@ -1,14 +1,13 @@
 //! The first message of a connection, and whether its client is let in.
 
+use super::entrance::{Leave, Place};
 use crate::records::Client;
 use crate::runtime::Opened;
 use crate::server::Server;
 use crate::session::{Link, Refused, Session};
 use leasefs_lease::server::Standing as CoreStanding;
 use leasefs_protocol::control::{Hello, HelloRefusal, Standing, ToClient, ToServer, Welcome};
-use leasefs_protocol::limits::{
-    HELLO_TIMEOUT, MAX_DRIFT_PPM, MAX_SESSIONS_PER_CLIENT, PROTOCOL_VERSION,
-};
+use leasefs_protocol::limits::{MAX_DRIFT_PPM, MAX_SESSIONS_PER_CLIENT, PROTOCOL_VERSION};
 use leasefs_protocol::{Attr, Caller, Handle, KeyHash, Name, RawName, Refusal};
 use leasefs_store::Node;
 use leasefs_transport::{CloseCode, Connection, FrameReader, FrameWriter, Outbox};
@@ -31,29 +30,77 @@ pub struct Greeted {
 }
 
 /// Hears a client's `Hello` and answers it. `None` if it was refused or never came.
-pub async fn greet(server: &Arc<Server>, connection: &Connection) -> Option<Greeted> {
-    let first = timeout(HELLO_TIMEOUT, first_message(connection)).await;
-    let (mut writer, reader, message) = match first {
-        Ok(Some(first)) => first,
-        Ok(None) => return None,
-        Err(_) => {
-            let address = connection.remote_address();
-            tracing::info!(%address, "connection closed: no hello in time");
-            connection.close(CloseCode::TooSlow, "no hello in time");
-            return None;
-        }
-    };
+pub async fn greet(
+    server: &Arc<Server>,
+    connection: &Connection,
+    mut place: Place,
+) -> Option<Greeted> {
+    let heard = place.wait(hear(server, connection)).await;
+    let (admitted, writer, reader) = may_stay(connection, heard)??;
+    let session = Arc::clone(&admitted.session);
+    let ready = place
+        .wait(prepare(server, &session, connection, writer))
+        .await;
+    let ready = may_stay(connection, ready)??;
+    admitted
+        .welcome(server, connection, place, ready, reader)
+        .await
+}
+
+fn may_stay<T>(connection: &Connection, waited: Result<T, Leave>) -> Option<T> {
+    waited
+        .inspect_err(|leave| {
+            let (address, client) = (connection.remote_address(), connection.peer());
+            tracing::debug!(%address, %client, %leave, "connection closed");
+            connection.close(CloseCode::TooSlow, &leave.to_string());
+        })
+        .ok()
+}
+
+/// The client's `Hello`, and whether it may have its session; if not it has been told.
+async fn hear(
+    server: &Arc<Server>,
+    connection: &Connection,
+) -> Option<(Admitted, FrameWriter, FrameReader)> {
+    let (mut writer, reader, message) = first_message(connection).await?;
     let admitted = match message {
         Ok(hello) => admit(server, connection, hello).await,
         Err(refusal) => Err(refusal),
     };
     match admitted {
-        Ok(admitted) => admitted.welcome(server, connection, writer, reader).await,
+        Ok(admitted) => Some((admitted, writer, reader)),
         Err(refusal) => {
             refuse(connection, &mut writer, refusal).await;
             None
         }
     }
+}
+
+/// What a session needs before it is answered.
+struct Ready<'a> {
+    /// Hellos of one session are answered one at a time.
+    _turn: tokio::sync::MutexGuard<'a, ()>,
+    push: FrameWriter,
+    control: FrameWriter,
+}
+
+async fn prepare<'a>(
+    server: &Arc<Server>,
+    session: &'a Arc<Session>,
+    connection: &Connection,
+    mut control: FrameWriter,
+) -> Option<Ready<'a>> {
+    let turn = session.hello.lock().await;
+    if let Err(refusal) = record(server, session).await {
+        refuse(connection, &mut control, refusal).await;
+        return None;
+    }
+    let push = connection.open_push().await.ok()?;
+    Some(Ready {
+        _turn: turn,
+        push,
+        control,
+    })
 }
 
 type First = (FrameWriter, FrameReader, Result<Hello, HelloRefusal>);
@@ -136,7 +183,7 @@ fn judge(server: &Server, key: KeyHash, hello: Hello) -> Result<Admitted, HelloR
     let root = root(server, &client, &hello.subdir)?;
     let session = server
         .sessions
-        .open(hello.session, key)
+        .open(hello.session, key, server.now())
         .map_err(|refused| match refused {
             Refused::Foreign => HelloRefusal::ForeignSession,
             Refused::TooMany => HelloRefusal::TooMany(format!(
@@ -194,19 +241,13 @@ impl Admitted {
         self,
         server: &Arc<Server>,
         connection: &Connection,
-        mut writer: FrameWriter,
+        mut place: Place,
+        ready: Ready<'_>,
         reader: FrameReader,
     ) -> Option<Greeted> {
         let session = Arc::clone(&self.session);
-        let _one_at_a_time = session.hello.lock().await;
-        if let Err(refusal) = record(server, &session).await {
-            refuse(connection, &mut writer, refusal).await;
-            return None;
-        }
-        let push = timeout(HELLO_TIMEOUT, connection.open_push())
-            .await
-            .ok()?
-            .ok()?;
+        let mut writer = ready.control;
+        connection.let_in();
         let number = server.next_link();
         let link = Arc::new(Link::new(
             number,
@@ -221,7 +262,7 @@ impl Admitted {
         }
         let drift = self.hello.drift_ppm;
         let leases = &server.leases;
-        let opened = leases.open_session(session.id, drift, number, push.into_outbox());
+        let opened = leases.open_session(session.id, drift, number, ready.push.into_outbox());
         leases.round_trip(session.id, connection.rtt());
         let standing = standing(&session, opened);
         let welcome = self.message(server, standing);
@@ -230,7 +271,8 @@ impl Admitted {
             address = %connection.remote_address(), mount = ?session.mount(),
             standing = ?standing.0, "client connected"
         );
-        if writer.send(&welcome, bytes::Bytes::new()).await.is_err() {
+        let sent = place.finish(writer.send(&welcome, bytes::Bytes::new()));
+        if !matches!(sent.await, Ok(Ok(()))) {
             link.close(CloseCode::Goodbye, "");
             if session.disconnect(number, server.now()) {
                 leases.disconnect(session.id, number);
@@ -280,12 +322,16 @@ fn standing(session: &Session, opened: Opened) -> (Standing, bool) {
 }
 
 /// The session is on record before it is granted anything.
-async fn record(server: &Arc<Server>, session: &Session) -> Result<(), HelloRefusal> {
-    let (task_server, id, key) = (Arc::clone(server), session.id, session.key);
-    let task = async move { task_server.records.record_session(id, key) };
-    let recorded = server.spawn_io(task).await;
-    session.leased.store(true, Ordering::Relaxed);
-    match recorded {
+async fn record(server: &Arc<Server>, session: &Arc<Session>) -> Result<(), HelloRefusal> {
+    let (task_server, task_session) = (Arc::clone(server), Arc::clone(session));
+    // Whoever waits for it may leave.
+    let task = async move {
+        let (id, key) = (task_session.id, task_session.key);
+        let recorded = task_server.records.record_session(id, key);
+        task_session.leased.store(true, Ordering::Relaxed);
+        recorded
+    };
+    match server.spawn_io(task).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => {
             tracing::error!(%error, "a session can't be put on record");

@@ -111,7 +111,10 @@ async fn note_ended_leases(server: &Arc<Server>) {
 
 /// A session that isn't connected gets no lease, and none connects while this lock is held.
 async fn note(server: &Arc<Server>, session: &Arc<Session>) {
-    let _no_hello = session.hello.lock().await;
+    // One that is being greeted is not without leases for long.
+    let Ok(_no_hello) = session.hello.try_lock() else {
+        return;
+    };
     if session.link().is_some() {
         return;
     }

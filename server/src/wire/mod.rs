@@ -1,6 +1,8 @@
 //! Connections: from the first packet to the last, and what a client may not do on them.
 
 mod control;
+mod crowd;
+mod entrance;
 mod hello;
 mod housekeeping;
 mod lane;
@@ -8,14 +10,15 @@ mod lane;
 use crate::runtime::Notice;
 use crate::server::Server;
 use crate::session::{Link, Session};
+use entrance::{Entrance, Place};
 use hello::Greeted;
-use leasefs_protocol::limits::{MAX_LANES, MAX_STRANGERS, SHUTDOWN_RECALL};
+use leasefs_protocol::limits::{MAX_LANES, SHUTDOWN_RECALL};
 use leasefs_transport::{CloseCode, Connection, FrameError, Incoming};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// How a connection's service ended, seen from here.
@@ -58,7 +61,7 @@ pub async fn serve(
     tasks.spawn(async move { keeper.keep_time().await });
     tasks.spawn(housekeeping::notices(Arc::clone(&server), notices));
     tasks.spawn(housekeeping::sweep(Arc::clone(&server)));
-    let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+    let entrance = Arc::new(Entrance::default());
     tokio::pin!(stop);
     loop {
         let incoming = tokio::select! {
@@ -66,7 +69,7 @@ pub async fn serve(
             () = &mut stop => break,
         };
         match incoming {
-            Some(incoming) => welcome(&server, &strangers, incoming),
+            Some(incoming) => welcome(&server, &entrance, incoming),
             None => break,
         }
     }
@@ -78,24 +81,42 @@ pub async fn serve(
     orderly
 }
 
-fn welcome(server: &Arc<Server>, strangers: &Arc<Semaphore>, incoming: Incoming) {
-    let Ok(stranger) = Arc::clone(strangers).try_acquire_owned() else {
-        tracing::warn!(address = %incoming.remote_address(), "connection refused: too many that have not said hello");
-        return;
-    };
-    let server = Arc::clone(server);
+fn welcome(server: &Arc<Server>, entrance: &Arc<Entrance>, incoming: Incoming) {
+    let place = entrance.handshake(incoming.remote_address().ip());
+    let (server, entrance) = (Arc::clone(server), Arc::clone(entrance));
     tokio::spawn(async move {
-        let address = incoming.remote_address();
-        let connection = match incoming.handshake().await {
-            Ok(connection) => connection,
-            Err(error) => return tracing::info!(%address, %error, "connection failed"),
-        };
-        let greeted = hello::greet(&server, &connection).await;
-        drop(stranger);
-        if let Some(greeted) = greeted {
+        if let Some((connection, place)) = meet(&server, &entrance, incoming, place).await
+            && let Some(greeted) = hello::greet(&server, &connection, place).await
+        {
             attend(&server, greeted).await;
         }
     });
+}
+
+/// Finishes the handshake. Then the key tells in which room the client waits to be greeted.
+async fn meet(
+    server: &Arc<Server>,
+    entrance: &Entrance,
+    incoming: Incoming,
+    mut place: Place,
+) -> Option<(Connection, Place)> {
+    let address = incoming.remote_address();
+    let connection = match place.wait(incoming.handshake()).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => {
+            tracing::debug!(%address, %error, "connection failed");
+            return None;
+        }
+        Err(leave) => {
+            tracing::debug!(%address, %leave, "handshake ended");
+            return None;
+        }
+    };
+    let (task_server, key) = (Arc::clone(server), connection.peer());
+    let known = server.spawn_io(async move { task_server.records.knows(key) });
+    let enrolled = known.await.unwrap_or(false);
+    let place = entrance.greeting(&place, key, enrolled, address.ip());
+    Some((connection, place))
 }
 
 /// Everything a connection does after its `Hello`.

@@ -91,6 +91,11 @@ impl Memory {
 }
 
 impl Records for Memory {
+    fn knows(&self, key: KeyHash) -> bool {
+        let state = self.state();
+        state.clients.contains_key(&key) && !state.revoked.contains(&key)
+    }
+
     fn admit(
         &self,
         key: KeyHash,

@@ -176,6 +176,7 @@ impl Transport {
             }
         );
         let (client, served) = (client?, served?);
+        served.let_in();
         let mut lanes = Vec::new();
         // Before the bulk lanes come the control stream and the lane of small requests.
         for index in 0..LANES + 2 {

@@ -124,6 +124,7 @@ impl Fake {
         soon("a connection", async {
             let incoming = self.server.accept().await.expect("open");
             let connection = incoming.handshake().await.expect("handshake");
+            connection.let_in();
             let (index, writer, mut reader) = connection.accept().await.expect("control");
             assert_eq!(index, 0);
             match reader.next::<ToServer>().await.expect("hello") {
