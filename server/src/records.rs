@@ -2,7 +2,7 @@
 
 use crate::intent::Intent;
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
-use leasefs_protocol::{BootId, Handle, KeyHash, Refusal, Response, Seq, SessionId};
+use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use std::io;
 use std::time::Duration;
 
@@ -15,8 +15,25 @@ pub struct Client {
     pub name: String,
     /// Whether it may only read.
     pub read_only: bool,
-    /// Whose rights its requests have.
+    /// Whose rights its requests have on the host, given their callers.
     pub identity: IdentityPolicy,
+    /// The caller that all its requests have, whoever called at the client.
+    pub acts_as: Option<Caller>,
+}
+
+impl Client {
+    /// On whose behalf a request is, of which the client says that it is the caller's.
+    pub fn caller(&self, told: Caller) -> Caller {
+        self.acts_as.clone().unwrap_or(told)
+    }
+
+    /// What the client is told of whose rights its requests have.
+    pub fn policy_shown(&self) -> IdentityPolicy {
+        match self.acts_as {
+            Some(_) => IdentityPolicy::Squash,
+            None => self.identity,
+        }
+    }
 }
 
 /// A session that is on record from an earlier life of the server.

@@ -176,3 +176,47 @@ fn a_second_server_on_the_same_an_enclosing_or_an_enclosed_directory_is_refused(
     let same_state = scratch.refusal(&["serve", scratch.0.to_str().expect("text")], "state");
     assert!(same_state.contains("lies inside"), "{same_state}");
 }
+
+#[test]
+fn a_ticket_for_one_user_says_whom_and_is_refused_with_trust_and_for_root() {
+    let scratch = Scratch::new();
+    let _server = Serving::start(&scratch, &scratch.path("export"), &["--identity", "trust"]);
+    assert!(
+        scratch
+            .output(&["ticket", "--as", "1000:100"])
+            .starts_with("leasefs://")
+    );
+    for wrong in [
+        &["ticket", "--as", "1000:100", "--trust"][..],
+        &["ticket", "--as", "0:0"],
+        &["ticket", "--as", "1000"],
+    ] {
+        assert!(!scratch.refusal(wrong, "state").is_empty());
+    }
+    let list = std::fs::read_to_string(scratch.path("state/server/clients.json"));
+    assert!(list.expect("the list").contains("\"uid\": 1000"));
+}
+
+#[test]
+fn a_list_of_clients_put_back_from_a_copy_is_spoken_of_by_every_command() {
+    let scratch = Scratch::new();
+    let list = scratch.path("state/server/clients.json");
+    let server = Serving::start(&scratch, &scratch.path("export"), &[]);
+    let old = std::fs::read(&list).expect("the list");
+    scratch.output(&["ticket"]);
+    drop(server);
+    std::fs::write(&list, &old).expect("written");
+    let server = Serving::start(&scratch, &scratch.path("export"), &[]);
+    for command in ["clients", "status"] {
+        let told = scratch.output(&[command]);
+        assert!(told.contains("put back from a copy"), "{told}");
+    }
+    drop(server);
+    std::fs::write(&list, &old).expect("written");
+    let alone = scratch.run(&["clients"], "state");
+    let told = String::from_utf8_lossy(&alone.stderr).into_owned();
+    assert!(told.contains("put back from a copy"), "{told}");
+    scratch.output(&["ticket"]);
+    let alone = scratch.run(&["clients"], "state");
+    assert!(alone.stderr.is_empty(), "{alone:?}");
+}

@@ -2,7 +2,7 @@
 
 use super::control::{AskError, Reply, Request, ask};
 use super::{RevokeArgs, StateArg, StatusArgs, TicketArgs, present};
-use crate::state::{Enrolled, Location, Role, StateDir, wall_clock};
+use crate::state::{Enrolled, Location, Policy, Registry, Role, StateDir, wall_clock};
 use leasefs_protocol::ticket::{ServerAddr, Ticket};
 use std::io::Write;
 
@@ -42,14 +42,24 @@ pub(super) fn ticket(args: &TicketArgs) -> Result<(), String> {
     let role = Role {
         read_only: args.read_only,
         trust: args.trust,
+        acts_as: args.acts_as,
     };
-    match ask_or(&args.state, &Request::Ticket(role), |dir| {
+    match ask_or(&args.state, &Request::Ticket(role.clone()), |dir| {
         ticket_alone(&dir, role)
     })? {
         Reply::Ticket(ticket) => print(&format!("{ticket}\n")),
         _ => return Err(UNEXPECTED.to_owned()),
     }
     Ok(())
+}
+
+/// Clients and tickets. What is wrong with them is said here, since the next change mends it.
+fn registry(dir: &StateDir) -> Result<Registry, String> {
+    let registry = dir.registry().map_err(|e| e.to_string())?;
+    if let Some(note) = registry.note() {
+        eprintln!("fsserver: {note}");
+    }
+    Ok(registry)
 }
 
 fn ticket_alone(dir: &StateDir, role: Role) -> Result<Reply, String> {
@@ -59,15 +69,14 @@ fn ticket_alone(dir: &StateDir, role: Role) -> Result<Reply, String> {
          yet: start it first (`fsserver serve DIR`)"
             .to_owned()
     })?;
-    let role = served.identity.role(role)?;
+    Policy::can_give(&role)?;
     let server: ServerAddr = served
         .advertise
         .parse()
         .map_err(|e| format!("the server's address on record: {e}"))?;
-    let secret = dir
-        .registry()
-        .and_then(|mut registry| registry.issue(role, wall_clock()))
-        .map_err(|e| e.to_string())?;
+    let mut registry = registry(dir)?;
+    let secret = registry.issue(role, wall_clock());
+    let secret = secret.map_err(|e| e.to_string())?;
     let key = dir.identity().map_err(|e| e.to_string())?.key_hash();
     let ticket = Ticket {
         server,
@@ -79,11 +88,14 @@ fn ticket_alone(dir: &StateDir, role: Role) -> Result<Reply, String> {
 
 pub(super) fn clients(args: &StateArg) -> Result<(), String> {
     let alone = |dir: StateDir| {
-        let registry = dir.registry().map_err(|e| e.to_string())?;
-        Ok(Reply::Clients(registry.clients().to_vec()))
+        let registry = registry(&dir)?;
+        Ok(Reply::Clients {
+            clients: registry.clients().to_vec(),
+            note: None,
+        })
     };
     match ask_or(args, &Request::Clients, alone)? {
-        Reply::Clients(clients) => print(&present::clients(&clients)),
+        Reply::Clients { clients, note } => print(&present::clients(&clients, note.as_deref())),
         _ => return Err(UNEXPECTED.to_owned()),
     }
     Ok(())
@@ -92,7 +104,7 @@ pub(super) fn clients(args: &StateArg) -> Result<(), String> {
 pub(super) fn revoke(args: &RevokeArgs) -> Result<(), String> {
     let which = args.client.clone();
     let alone = |dir: StateDir| {
-        let mut registry = dir.registry().map_err(|e| e.to_string())?;
+        let mut registry = registry(&dir)?;
         let client = registry.revoke(&which, wall_clock());
         client.map(Reply::Revoked).map_err(|e| e.to_string())
     };

@@ -45,7 +45,12 @@ pub enum Reply {
     /// The ticket.
     Ticket(String),
     /// The clients.
-    Clients(Vec<Enrolled>),
+    Clients {
+        /// All of them.
+        clients: Vec<Enrolled>,
+        /// What is wrong with the list.
+        note: Option<String>,
+    },
     /// The one that was revoked.
     Revoked(Enrolled),
     /// How it is.
@@ -61,6 +66,9 @@ pub struct ServerStatus {
     pub address: String,
     /// Its process.
     pub pid: u32,
+    /// What is wrong with its list of clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// Its sessions.
     #[serde(flatten)]
     pub status: Status,

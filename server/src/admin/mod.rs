@@ -8,7 +8,7 @@ mod control;
 mod present;
 mod serve;
 
-use crate::state::Policy;
+use crate::state::{Policy, User};
 use clap::{Args, Parser, Subcommand};
 use leasefs_protocol::limits::{MAX_TERM, MIN_TERM};
 use leasefs_protocol::ticket::ServerAddr;
@@ -79,6 +79,9 @@ struct TicketArgs {
     /// Its client's user ids are believed, root's too
     #[arg(long)]
     trust: bool,
+    /// Everybody on its client's machine acts as this one user of the server's host
+    #[arg(long = "as", value_name = "UID:GID", conflicts_with = "trust")]
+    acts_as: Option<User>,
     #[command(flatten)]
     state: StateArg,
 }

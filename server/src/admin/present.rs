@@ -7,20 +7,26 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The list of clients.
-pub fn clients(clients: &[Enrolled]) -> String {
+pub fn clients(clients: &[Enrolled], note: Option<&str>) -> String {
+    let mut text = note.map_or(String::new(), |note| format!("NOTE: {note}\n"));
     if clients.is_empty() {
-        return "no clients: give a ticket to one (`fsserver ticket` prints it)\n".to_owned();
+        text.push_str("no clients: give a ticket to one (`fsserver ticket` prints it)\n");
+        return text;
     }
     let now = wall_clock();
-    clients.iter().fold(String::new(), |mut text, client| {
+    clients.iter().fold(text, |mut text, client| {
         let key: String = client.key.to_string().chars().take(16).collect();
         let access = if client.role.read_only { "ro" } else { "rw" };
-        let trust = if client.role.trust { " trust" } else { "" };
+        let rights = match client.role.acts_as {
+            Some(user) => format!(" as {user}"),
+            None if client.role.trust => " trust".to_owned(),
+            None => String::new(),
+        };
         let when = match client.revoked {
             Some(when) => format!("revoked {} ago", age(now, when)),
             None => format!("enrolled {} ago", age(now, client.enrolled)),
         };
-        let _ = writeln!(text, "{key}  {access}{trust}  {}  {when}", client.name);
+        let _ = writeln!(text, "{key}  {access}{rights}  {}  {when}", client.name);
         text
     })
 }
@@ -52,6 +58,9 @@ pub fn status(server: &ServerStatus) -> String {
             status.renewals
         ),
     ];
+    if let Some(note) = &server.note {
+        lines.push(format!("  note       {note}"));
+    }
     if let Some(left) = status.grace_ms {
         lines.push(format!(
             "  grace      changes wait for clients of the server's earlier life, {} at most",

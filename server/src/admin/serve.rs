@@ -81,6 +81,14 @@ fn prepare(args: &ServeArgs, policy: Policy) -> Result<Prepared, String> {
         tracing::warn!("{note}");
     }
     let (state, found) = State::open(dir, policy).map_err(text)?;
+    if let Some(note) = state.note() {
+        tracing::error!("{note}");
+    }
+    if policy == Policy::Trust {
+        tracing::info!(
+            "trusted are clients enrolled with `fsserver ticket --trust`; all others are served as with root_squash"
+        );
+    }
     let endpoint = bind(args.listen, |address| {
         leasefs_transport::Server::bind(address, &identity, &secret)
     })?;
@@ -216,7 +224,7 @@ impl Desk {
     }
 
     fn ticket(&self, role: Role) -> Result<Ticket, String> {
-        let role = self.policy.role(role)?;
+        Policy::can_give(&role)?;
         Ok(Ticket {
             server: self.advertise.clone(),
             key: self.key,
@@ -270,7 +278,10 @@ impl Attendant {
         let desk = &self.desk;
         match request {
             Request::Ticket(role) => desk.ticket(role).map(|t| Reply::Ticket(t.to_string())),
-            Request::Clients => Ok(Reply::Clients(desk.state.clients())),
+            Request::Clients => Ok(Reply::Clients {
+                clients: desk.state.clients(),
+                note: desk.state.note(),
+            }),
             Request::Revoke(which) => {
                 let client = desk.state.revoke(&which).map_err(|e| e.to_string())?;
                 self.server.revoke(client.key);
@@ -280,6 +291,7 @@ impl Attendant {
                 export: desk.export.clone(),
                 address: desk.address.to_string(),
                 pid: std::process::id(),
+                note: desk.state.note(),
                 status: self.server.status(),
             }))),
         }

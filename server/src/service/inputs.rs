@@ -224,6 +224,7 @@ mod tests {
             name: String::new(),
             read_only: true,
             identity: leasefs_protocol::control::IdentityPolicy::Trust,
+            acts_as: None,
         };
         let object = Handle::new(&[1]).expect("one byte");
         let open = |flags| Request::Open { object, flags };

@@ -3,6 +3,7 @@
 use super::error::StateError;
 use super::files;
 use super::registry::{Registry, Role};
+use super::wall_clock;
 use leasefs_protocol::ExportId;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_store::MacKey;
@@ -53,31 +54,32 @@ pub enum Policy {
     Squash,
     /// Callers' own ids, but root is nobody
     RootSquash,
-    /// Callers' own ids, root's too
+    /// As root_squash, but for clients enrolled with --trust: callers' own ids, root's too
     Trust,
 }
 
-impl From<Policy> for IdentityPolicy {
-    fn from(policy: Policy) -> Self {
-        match policy {
-            Policy::Squash => Self::Squash,
-            Policy::RootSquash => Self::RootSquash,
-            Policy::Trust => Self::Trust,
+impl Policy {
+    /// Whose rights clients have that nobody has said to trust.
+    pub fn untrusted(self) -> IdentityPolicy {
+        match self {
+            Self::Squash => IdentityPolicy::Squash,
+            Self::RootSquash | Self::Trust => IdentityPolicy::RootSquash,
         }
     }
-}
 
-impl Policy {
-    /// The role that a ticket gives: where clients are trusted by default, so does every ticket.
+    /// Refuses a role that a server can't give.
     ///
     /// # Errors
-    /// A message for people, if the server can't trust anybody.
-    pub fn role(self, asked: Role) -> Result<Role, String> {
-        if asked.trust && !rustix::process::geteuid().is_root() {
-            return Err("only a server that runs as root can trust a client's user ids".to_owned());
+    /// A message for people.
+    pub fn can_give(role: &Role) -> Result<(), String> {
+        let own_rights = role.trust || role.acts_as.is_some();
+        match own_rights && !rustix::process::geteuid().is_root() {
+            true => Err(
+                "only a server that runs as root can give a client other rights than its own"
+                    .to_owned(),
+            ),
+            false => Ok(()),
         }
-        let trust = asked.trust || self == Self::Trust;
-        Ok(Role { trust, ..asked })
     }
 }
 
@@ -242,7 +244,8 @@ impl StateDir {
     /// # Errors
     /// If they can't be read.
     pub fn registry(&self) -> Result<Registry, StateError> {
-        Registry::open(&self.file("clients.json"))
+        let (list, spent) = (self.file("clients.json"), self.file("spent"));
+        Registry::open(&list, &spent, wall_clock())
     }
 
     /// How the server was run last; `None` if it never was.

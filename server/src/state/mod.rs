@@ -7,6 +7,7 @@
 //! | `export.json` | the export's id | when made |
 //! | `served.json` | how the server was run last | at start |
 //! | `clients.json` | clients and tickets | before anyone is told |
+//! | `spent` | revoked keys and used tickets, once more | before `clients.json` |
 //! | `life.json` | clean-shutdown mark, largest term and drift bound | before the first grant |
 //! | `sessions` | sessions on record | before a session's first grant |
 //! | `journal` | changes that have begun, their answers, Write leases | survives the process, not the host |
@@ -30,14 +31,14 @@ pub use dir::{Location, Policy, Served, StateDir};
 pub use error::StateError;
 pub use files::replace as write_private;
 pub use locks::ExportLock;
-pub use registry::{Enrolled, Registry, RevokeError, Role};
+pub use registry::{Enrolled, Registry, RevokeError, Role, User};
 
 use crate::intent::Intent;
 use crate::records::{Client, Found, RecordedSession, Records, Writes};
 use crate::sync::lock;
 use journal::{Journal, Journalled};
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
-use leasefs_protocol::{BootId, Handle, KeyHash, Refusal, Response, Seq, SessionId};
+use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use life::LifeRecord;
 use sessions::SessionRecord;
 use std::collections::BTreeMap;
@@ -135,14 +136,19 @@ impl State {
         lock(&self.registry).revoke(which, wall_clock())
     }
 
-    /// Whose rights a client's requests have.
-    fn identity_of(&self, client: &Enrolled) -> IdentityPolicy {
-        match self.policy {
+    /// What people ought to know of the list of clients.
+    pub fn note(&self) -> Option<String> {
+        lock(&self.registry).note().map(str::to_owned)
+    }
+
+    /// Whose rights a client's requests have: what its ticket says goes before the server's policy.
+    fn rights_of(&self, role: &Role) -> (IdentityPolicy, Option<User>) {
+        match role.acts_as {
             // A server that can't take on rights has no others to give.
-            _ if !rustix::process::geteuid().is_root() => IdentityPolicy::Squash,
-            _ if client.role.trust => IdentityPolicy::Trust,
-            Policy::Trust => IdentityPolicy::RootSquash,
-            policy => policy.into(),
+            _ if !rustix::process::geteuid().is_root() => (IdentityPolicy::Squash, None),
+            Some(user) => (IdentityPolicy::Trust, Some(user)),
+            None if role.trust => (IdentityPolicy::Trust, None),
+            None => (self.policy.untrusted(), None),
         }
     }
 }
@@ -202,10 +208,16 @@ impl Records for State {
             return Err(HelloRefusal::ForeignSession);
         }
         let client = lock(&self.registry).admit(key, ticket, name, wall_clock())?;
+        let (identity, acts_as) = self.rights_of(&client.role);
         Ok(Client {
             key,
             read_only: client.role.read_only,
-            identity: self.identity_of(&client),
+            identity,
+            acts_as: acts_as.map(|User { uid, gid }| Caller {
+                uid,
+                gid,
+                groups: Vec::new(),
+            }),
             name: client.name,
         })
     }

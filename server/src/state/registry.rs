@@ -1,68 +1,34 @@
 //! Who may come: enrolled clients, and tickets that enrol more.
 
+mod clients;
+mod spent;
+#[cfg(test)]
+mod tests;
+
+pub use clients::{Enrolled, Role, User};
+
 use super::error::StateError;
 use super::files;
+use clients::{Content, Unused};
 use leasefs_protocol::KeyHash;
 use leasefs_protocol::control::HelloRefusal;
 use leasefs_protocol::limits::{MAX_CLIENTS, MAX_TICKETS, TICKET_LIFE};
 use ring::digest::{SHA256, digest};
-use serde::{Deserialize, Serialize};
+use spent::{Event, Spent, What};
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// Longest name of a client that is kept.
 const MAX_NAME: usize = 256;
 
-/// What a client may do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Role {
-    /// It may only read.
-    pub read_only: bool,
-    /// Its user ids are believed, root's too.
-    pub trust: bool,
-}
-
-/// An enrolled client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Enrolled {
-    /// Its key's hash, hexadecimal.
-    #[serde(with = "hex")]
-    pub key: KeyHash,
-    /// Its name, for people.
-    pub name: String,
-    /// What it may do.
-    pub role: Role,
-    /// When it was enrolled, in seconds since the Unix epoch.
-    pub enrolled: u64,
-    /// When it was revoked.
-    pub revoked: Option<u64>,
-    /// Hash of the ticket that enrolled it: it may show that again.
-    #[serde(with = "hex")]
-    ticket: KeyHash,
-}
-
-/// A ticket that has enrolled nobody yet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Unused {
-    /// Hash of its secret; the secret itself is never kept.
-    #[serde(with = "hex")]
-    hash: KeyHash,
-    role: Role,
-    made: u64,
-    expires: u64,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Content {
-    clients: Vec<Enrolled>,
-    tickets: Vec<Unused>,
-}
-
-/// Clients and tickets, kept in a file.
+/// Clients and tickets, kept in a file, and beside it what can't be taken back.
 #[derive(Debug)]
 pub struct Registry {
     path: PathBuf,
     content: Content,
+    spent: Spent,
+    /// What was wrong with the list.
+    note: Option<String>,
 }
 
 /// Why a client can't be revoked.
@@ -80,14 +46,21 @@ pub enum RevokeError {
 }
 
 impl Registry {
-    /// Reads the registry kept in a file, or begins one.
+    /// Reads the registry kept in a file, or begins one. `spent` is the record beside it. `now` is
+    /// in seconds since the Unix epoch.
     ///
     /// # Errors
-    /// If the file can't be read or is damaged.
-    pub fn open(path: &Path) -> Result<Self, StateError> {
+    /// If a file can't be read or is damaged.
+    pub fn open(path: &Path, spent: &Path, now: u64) -> Result<Self, StateError> {
+        let content: Content = files::read_json(path)?.unwrap_or_default();
+        let mut content = content.numbered();
+        let spent = Spent::open(spent)?;
+        let note = spent.correct(&mut content, now);
         Ok(Self {
             path: path.to_owned(),
-            content: files::read_json(path)?.unwrap_or_default(),
+            content,
+            spent,
+            note,
         })
     }
 
@@ -102,11 +75,24 @@ impl Registry {
         clients.any(|client| client.key == key && client.revoked.is_none())
     }
 
-    /// Applies a change if it can be written.
-    fn change(&mut self, content: Content) -> io::Result<()> {
+    /// What people ought to know of the list: it was put back from a copy.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// Applies a change if it can be written. What it takes away is gone for good before.
+    fn change(&mut self, what: What, mut content: Content) -> io::Result<()> {
+        let number = self.next();
+        self.spent.note(&Event { number, what }, &content)?;
+        content.last = number;
         files::write_json(&self.path, &content)?;
         self.content = content;
         Ok(())
+    }
+
+    /// Number of what happens next.
+    fn next(&self) -> u64 {
+        self.content.last.max(self.spent.last()) + 1
     }
 
     /// Makes a ticket and returns its secret. `now` is in seconds since the Unix epoch.
@@ -121,10 +107,12 @@ impl Registry {
             role,
             made: now,
             expires: now.saturating_add(TICKET_LIFE.as_secs()),
+            number: self.next(),
         });
         let too_many = content.tickets.len().saturating_sub(MAX_TICKETS);
         content.tickets.drain(..too_many);
-        self.change(content).map_err(StateError::file(&self.path))?;
+        self.change(What::Issued, content)
+            .map_err(StateError::file(&self.path))?;
         Ok(secret)
     }
 
@@ -145,10 +133,7 @@ impl Registry {
             (None, None) => Err(HelloRefusal::UnknownClient(key)),
             (Some(client), None) => allowed(client),
             (Some(client), Some(ticket)) if client.ticket == ticket => allowed(client),
-            (known, Some(ticket)) => {
-                let revoked = known.and_then(|client| client.revoked);
-                self.enrol(key, ticket, revoked, name, now)
-            }
+            (_, Some(ticket)) => self.enrol(key, ticket, name, now),
         }
     }
 
@@ -156,24 +141,19 @@ impl Registry {
         &mut self,
         key: KeyHash,
         ticket: KeyHash,
-        revoked: Option<u64>,
         name: &str,
         now: u64,
     ) -> Result<Enrolled, HelloRefusal> {
         let mut content = self.content.clone();
-        let place = content.tickets.iter().position(|t| t.hash == ticket);
-        let unused = match place {
-            Some(place) => content.tickets.remove(place),
-            None if content.clients.iter().any(|c| c.ticket == ticket) => {
-                return Err(HelloRefusal::TicketUsed);
-            }
-            None => return Err(HelloRefusal::TicketUnknown),
-        };
+        let unused = self.take_ticket(&mut content, key, ticket)?;
         if now >= unused.expires {
             return Err(HelloRefusal::TicketExpired);
         }
+        let known = content.clients.iter().find(|c| c.key == key);
+        let revocation = known.map_or(0, |client| client.revocation);
+        let revocation = revocation.max(self.spent.revocation(key));
         // Only a ticket made since then says that the server's people want the client back.
-        if revoked.is_some_and(|when| unused.made <= when) {
+        if revocation > 0 && unused.number <= revocation {
             return Err(HelloRefusal::Revoked(key));
         }
         content.clients.retain(|client| client.key != key);
@@ -191,14 +171,36 @@ impl Registry {
             enrolled: now,
             revoked: None,
             ticket,
+            number: self.next(),
+            revocation,
         };
         content.clients.push(client.clone());
-        self.change(content).map_err(|error| {
+        let what = What::Enrolled { key, ticket };
+        self.change(what, content).map_err(|error| {
             tracing::error!(%error, "a client can't be enrolled");
             HelloRefusal::Internal("it can't write its list of clients".to_owned())
         })?;
         tracing::info!(client = %key, name = %client.name, "client enrolled");
         Ok(client)
+    }
+
+    /// Takes a ticket out that may enrol the key.
+    fn take_ticket(
+        &self,
+        content: &mut Content,
+        key: KeyHash,
+        ticket: KeyHash,
+    ) -> Result<Unused, HelloRefusal> {
+        if self.spent.is_used(ticket, key) {
+            return Err(HelloRefusal::TicketUsed);
+        }
+        match content.tickets.iter().position(|t| t.hash == ticket) {
+            Some(place) => Ok(content.tickets.remove(place)),
+            None if content.clients.iter().any(|c| c.ticket == ticket) => {
+                Err(HelloRefusal::TicketUsed)
+            }
+            None => Err(HelloRefusal::TicketUnknown),
+        }
     }
 
     /// Revokes the client of this name, or whose key begins so.
@@ -207,6 +209,7 @@ impl Registry {
     /// If it isn't exactly one, or the disk fails.
     pub fn revoke(&mut self, which: &str, now: u64) -> Result<Enrolled, RevokeError> {
         let mut content = self.content.clone();
+        let number = self.next();
         let meant = |client: &&mut Enrolled| {
             let key = client.key.to_string();
             client.name == which || (which.len() >= 4 && key.starts_with(&which.to_lowercase()))
@@ -219,8 +222,9 @@ impl Registry {
             return Err(RevokeError::Ambiguous(which.to_owned()));
         }
         client.revoked.get_or_insert(now);
+        client.revocation = number;
         let revoked = client.clone();
-        self.change(content)?;
+        self.change(What::Revoked { key: revoked.key }, content)?;
         Ok(revoked)
     }
 }
@@ -240,125 +244,4 @@ fn hash(secret: &[u8; 32]) -> KeyHash {
         .zip(digest.as_ref())
         .for_each(|(to, from)| *to = *from);
     hash
-}
-
-mod hex {
-    use leasefs_protocol::KeyHash;
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(hash: &KeyHash, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(hash)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<KeyHash, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(D::Error::custom)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::state::tests::Scratch;
-
-    const A: KeyHash = KeyHash([1; 32]);
-    const B: KeyHash = KeyHash([2; 32]);
-    const NOW: u64 = 1_000_000;
-
-    fn registry() -> (Scratch, Registry) {
-        let scratch = Scratch::new();
-        let registry = Registry::open(&scratch.path("clients.json")).expect("open");
-        (scratch, registry)
-    }
-
-    #[test]
-    fn a_ticket_enrols_one_key_which_may_repeat_it() {
-        let (_scratch, mut registry) = registry();
-        let secret = registry.issue(Role::default(), NOW).expect("ticket");
-        let enrol = |registry: &mut Registry, key| {
-            let admitted = registry.admit(key, Some(&secret), "host", NOW);
-            admitted.map(|client| client.key)
-        };
-        assert_eq!(enrol(&mut registry, A), Ok(A));
-        assert_eq!(enrol(&mut registry, A), Ok(A));
-        assert_eq!(enrol(&mut registry, B), Err(HelloRefusal::TicketUsed));
-        let mut again = Registry::open(&registry.path).expect("open");
-        assert_eq!(again.content, registry.content);
-        assert!(again.admit(A, None, "host", NOW).is_ok());
-        let unknown = again.admit(B, None, "host", NOW);
-        assert_eq!(unknown, Err(HelloRefusal::UnknownClient(B)));
-    }
-
-    #[test]
-    fn expired_and_foreign_tickets_are_refused_with_their_reason() {
-        let (_scratch, mut registry) = registry();
-        let secret = registry.issue(Role::default(), NOW).expect("ticket");
-        let late = NOW + TICKET_LIFE.as_secs();
-        let expired = registry.admit(A, Some(&secret), "host", late);
-        assert_eq!(expired, Err(HelloRefusal::TicketExpired));
-        let foreign = registry.admit(A, Some(&[9; 32]), "host", NOW);
-        assert_eq!(foreign, Err(HelloRefusal::TicketUnknown));
-    }
-
-    #[test]
-    fn a_revoked_client_needs_a_ticket_made_since() {
-        let (_scratch, mut registry) = registry();
-        let first = registry.issue(Role::default(), NOW).expect("ticket");
-        let old = registry.issue(Role::default(), NOW).expect("ticket");
-        registry
-            .admit(A, Some(&first), "host:/mnt", NOW)
-            .expect("enrolled");
-        registry.revoke("host:/mnt", NOW + 1).expect("revoked");
-        let revoked = Err(HelloRefusal::Revoked(A));
-        assert_eq!(registry.admit(A, None, "host", NOW + 2), revoked);
-        assert_eq!(registry.admit(A, Some(&first), "host", NOW + 2), revoked);
-        assert_eq!(registry.admit(A, Some(&old), "host", NOW + 2), revoked);
-        let fresh = registry.issue(Role::default(), NOW + 3).expect("ticket");
-        assert!(registry.admit(A, Some(&fresh), "host", NOW + 4).is_ok());
-    }
-
-    #[test]
-    fn a_client_is_revoked_by_name_or_key_if_only_one_is_meant() {
-        let (_scratch, mut registry) = registry();
-        for key in [A, B] {
-            let secret = registry.issue(Role::default(), NOW).expect("ticket");
-            registry
-                .admit(key, Some(&secret), "same", NOW)
-                .expect("enrolled");
-        }
-        let ambiguous = registry.revoke("same", NOW);
-        assert!(matches!(ambiguous, Err(RevokeError::Ambiguous(_))));
-        assert_eq!(registry.revoke("0202", NOW).expect("revoked").key, B);
-        let unknown = registry.revoke("02", NOW);
-        assert!(matches!(unknown, Err(RevokeError::Unknown(_))));
-    }
-
-    #[test]
-    fn a_fresh_ticket_changes_the_role_and_unused_ones_are_bounded() {
-        let (_scratch, mut registry) = registry();
-        let plain = registry.issue(Role::default(), NOW).expect("ticket");
-        registry
-            .admit(A, Some(&plain), "host", NOW)
-            .expect("enrolled");
-        let role = Role {
-            read_only: true,
-            trust: false,
-        };
-        let secret = registry.issue(role, NOW).expect("ticket");
-        let client = registry.admit(A, Some(&secret), "host", NOW);
-        assert_eq!(client.expect("admitted").role, role);
-        registry.content.tickets = vec![
-            Unused {
-                hash: B,
-                role,
-                made: NOW,
-                expires: NOW
-            };
-            MAX_TICKETS
-        ];
-        registry.issue(role, NOW).expect("ticket");
-        assert_eq!(registry.content.tickets.len(), MAX_TICKETS);
-    }
 }

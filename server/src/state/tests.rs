@@ -131,20 +131,70 @@ fn a_session_is_its_clients_own() {
     assert_eq!(refused, Err(HelloRefusal::ForeignSession));
 }
 
-#[test]
-fn trust_is_for_clients_enrolled_so() {
+/// What a client enrolled with such a ticket has, under a server's policy.
+fn rights(policy: Policy, role: Role) -> (IdentityPolicy, Option<Caller>) {
     let scratch = Scratch::new();
-    let (state, _) = open(&scratch);
-    let enrol = |key: u8, trust| {
-        let role = Role {
-            trust,
-            read_only: false,
-        };
-        let secret = state.issue(role).expect("ticket");
-        let key = KeyHash([key; 32]);
-        let client = state.admit(key, Some(&secret), A, "host");
-        client.expect("admitted").identity
+    let place = Location::find(Some(&scratch.path("state"))).expect("place");
+    let (state, _) = State::open(place.take().expect("take"), policy).expect("open");
+    let secret = state.issue(role).expect("ticket");
+    let client = state
+        .admit(KEY, Some(&secret), A, "host")
+        .expect("admitted");
+    (client.identity, client.acts_as)
+}
+
+#[test]
+fn trust_is_given_by_a_ticket_alone_under_every_policy() {
+    let plain = Role::default;
+    let read_only = Role {
+        read_only: true,
+        ..plain()
     };
-    assert_eq!(enrol(1, false), IdentityPolicy::RootSquash);
-    assert_eq!(enrol(2, true), IdentityPolicy::Trust);
+    let trust = Role {
+        trust: true,
+        ..plain()
+    };
+    let root_squash = (IdentityPolicy::RootSquash, None);
+    for policy in [Policy::RootSquash, Policy::Trust] {
+        assert_eq!(rights(policy, plain()), root_squash);
+        assert_eq!(rights(policy, read_only.clone()), root_squash);
+    }
+    assert_eq!(
+        rights(Policy::Squash, plain()),
+        (IdentityPolicy::Squash, None)
+    );
+    for policy in [Policy::Squash, Policy::RootSquash, Policy::Trust] {
+        assert_eq!(rights(policy, trust.clone()), (IdentityPolicy::Trust, None));
+    }
+}
+
+#[test]
+fn a_ticket_for_one_user_goes_before_every_policy_and_hides_who_that_is() {
+    let role = Role {
+        acts_as: Some(User { uid: 7, gid: 8 }),
+        ..Role::default()
+    };
+    let user = Caller {
+        uid: 7,
+        gid: 8,
+        groups: Vec::new(),
+    };
+    for policy in [Policy::Squash, Policy::RootSquash, Policy::Trust] {
+        let (identity, acts_as) = rights(policy, role.clone());
+        assert_eq!(acts_as, Some(user.clone()));
+        let client = Client {
+            key: KEY,
+            name: String::new(),
+            read_only: false,
+            identity,
+            acts_as,
+        };
+        assert_eq!(client.policy_shown(), IdentityPolicy::Squash);
+        let liar = Caller {
+            uid: 0,
+            gid: 0,
+            groups: vec![0],
+        };
+        assert_eq!(client.caller(liar), user);
+    }
 }

@@ -203,7 +203,8 @@ fn root(server: &Server, client: &Client, subdir: &[RawName]) -> Result<Node, He
     let no = |what: String| HelloRefusal::NoDirectory(what);
     let refused = |refusal: Refusal| no_directory(refusal, refusal.to_string());
     let mut node = server.store.root().map_err(refused)?;
-    let who = server.store.identity(client.identity, &Caller::default());
+    let caller = client.caller(Caller::default());
+    let who = server.store.identity(client.identity, &caller);
     let who = who.map_err(refused)?;
     for raw in subdir {
         let shown = String::from_utf8_lossy(&raw.0).into_owned();
@@ -300,7 +301,7 @@ impl Admitted {
             root,
             root_attr,
             read_only: self.client.read_only,
-            identity: self.client.identity,
+            identity: self.client.policy_shown(),
         })
     }
 }

@@ -75,6 +75,7 @@ impl Lane {
         if !payload.is_empty() && !takes_data {
             return Err(breach(&request, "brings data"));
         }
+        let caller = self.link.client.caller(caller);
         self.session.counters.count(&request);
         self.server.counters.count(&request);
         if self.session.low_water(low_water) {

@@ -6,7 +6,7 @@ use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
 use leasefs_protocol::{BootId, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,8 +16,53 @@ pub enum Ticket {
     Expired,
 }
 
+/// Where a call of the state directory can be held up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// A client has been admitted.
+    Admitted,
+    /// A session is put on record.
+    Record,
+    /// A change is about to ask the host.
+    ChangeBegins,
+    /// A Write lease is about to be granted.
+    WriteLease,
+}
+
+/// Holds up the next call there until it is dropped.
+pub struct Held(Arc<Gatekeeper>);
+
+struct Gatekeeper {
+    at: At,
+    /// Whether somebody stands there, and whether the way is free.
+    state: Mutex<(bool, bool)>,
+    freed: Condvar,
+}
+
+impl Held {
+    /// Waits until somebody stands there.
+    pub async fn reached(&self) {
+        for _ in 0..2000 {
+            if self.0.state.lock().expect("the state").0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("nobody has come to {:?}", self.0.at);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let state = self.0.state.lock();
+        state.unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.0.freed.notify_all();
+    }
+}
+
 #[derive(Default)]
 struct State {
+    held: Option<Arc<Gatekeeper>>,
     clients: HashMap<KeyHash, Client>,
     revoked: BTreeSet<KeyHash>,
     tickets: HashMap<[u8; 32], Ticket>,
@@ -47,18 +92,52 @@ impl Memory {
         assert!(!panics, "as a test has asked for");
     }
 
+    /// Holds up the next call at this point.
+    pub fn hold(&self, at: At) -> Held {
+        let gatekeeper = Arc::new(Gatekeeper {
+            at,
+            state: Mutex::default(),
+            freed: Condvar::new(),
+        });
+        self.state().held = Some(Arc::clone(&gatekeeper));
+        Held(gatekeeper)
+    }
+
+    fn pass(&self, at: At) {
+        let held = self.state().held.take_if(|held| held.at == at);
+        let Some(gatekeeper) = held else { return };
+        let mut state = gatekeeper.state.lock().expect("the state");
+        state.0 = true;
+        while !state.1 {
+            state = gatekeeper.freed.wait(state).expect("the state");
+        }
+    }
+
     pub fn enrol(&self, key: KeyHash, read_only: bool) {
         let client = Client {
             key,
             name: "test".to_owned(),
             read_only,
             identity: IdentityPolicy::Trust,
+            acts_as: None,
         };
         self.state().clients.insert(key, client);
     }
 
     pub fn revoke(&self, key: KeyHash) {
         self.state().revoked.insert(key);
+    }
+
+    pub fn has_session(&self, session: SessionId) -> bool {
+        self.state().sessions.contains_key(&session)
+    }
+
+    /// Answers that are on record of a session's changes.
+    pub fn answers(&self, session: SessionId) -> usize {
+        let state = self.state();
+        let changes = state.changes.get(&session).into_iter().flatten();
+        let answered = |change: &&Recorded| matches!(change, Recorded::Answered(_));
+        changes.map(|(_, change)| change).filter(answered).count()
     }
 
     pub fn ticket(&self, secret: [u8; 32], ticket: Ticket) {
@@ -116,6 +195,7 @@ impl Records for Memory {
             self.enrol(key, false);
         }
         let client = self.state().clients.get(&key).cloned();
+        self.pass(At::Admitted);
         client.ok_or(HelloRefusal::UnknownClient(key))
     }
 
@@ -127,6 +207,7 @@ impl Records for Memory {
     }
 
     fn record_session(&self, session: SessionId, client: KeyHash) -> io::Result<()> {
+        self.pass(At::Record);
         self.state().sessions.insert(session, (client, true));
         Ok(())
     }
@@ -145,6 +226,7 @@ impl Records for Memory {
 
     fn change_begins(&self, session: SessionId, seq: Seq, intent: &Intent) -> io::Result<()> {
         self.may_panic();
+        self.pass(At::ChangeBegins);
         let mut state = self.state();
         let changes = state.changes.entry(session).or_default();
         changes.insert(seq, Recorded::Intent(intent.clone()));
@@ -172,6 +254,7 @@ impl Records for Memory {
 
     fn write_lease(&self, session: SessionId, object: Handle) -> io::Result<()> {
         self.may_panic();
+        self.pass(At::WriteLease);
         self.state().writes.push((session, object));
         Ok(())
     }
