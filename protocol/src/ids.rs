@@ -148,6 +148,22 @@ impl fmt::Display for Handle {
     }
 }
 
+impl std::str::FromStr for Handle {
+    type Err = BadHex;
+
+    fn from_str(text: &str) -> Result<Self, BadHex> {
+        let (digits, odd) = text.as_bytes().as_chunks::<2>();
+        let byte = |digits: &[u8; 2]| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            let all = digits.bytes().all(|b| b.is_ascii_hexdigit());
+            all.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+        };
+        let bytes: Option<Vec<u8>> = digits.iter().map(byte).collect();
+        let bytes = bytes.filter(|_| odd.is_empty()).ok_or(BadHex)?;
+        Self::new(&bytes).ok_or(BadHex)
+    }
+}
+
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Handle({self})")
@@ -215,6 +231,11 @@ mod tests {
     fn handle_refuses_more_bytes_than_it_holds() {
         assert!(Handle::new(&[1; MAX_HANDLE]).is_some());
         assert!(Handle::new(&[1; MAX_HANDLE + 1]).is_none());
+        let handle = Handle::new(&[7, 0xfe]).expect("fits");
+        assert_eq!(handle.to_string().parse(), Ok(handle));
+        for bad in ["7", "7g", "+7", "00é"] {
+            assert_eq!(bad.parse::<Handle>(), Err(BadHex));
+        }
         assert_eq!(
             Handle::new(&[7, 8]).map(|h| h.as_bytes().to_vec()),
             Some(vec![7, 8])

@@ -115,5 +115,7 @@ pub const SHUTDOWN_RECALL: Duration = Duration::from_secs(2);
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long opens of an expired session are kept for its return.
 pub const SESSION_COURTESY: Duration = Duration::from_secs(3600);
+/// How long a revocation waits for what the host is doing for the client.
+pub const REVOKE_PATIENCE: Duration = Duration::from_secs(5);
 /// Life of an unused ticket.
 pub const TICKET_LIFE: Duration = Duration::from_secs(24 * 3600);

@@ -371,7 +371,51 @@ pub enum Request {
     CommitAll,
 }
 
+/// The objects that a request names. One table for those who look at them and those who change them.
+macro_rules! handles {
+    ($request:expr) => {
+        match $request {
+            Self::Lookup { dir, .. }
+            | Self::Make { dir, .. }
+            | Self::Unlink { dir, .. }
+            | Self::Rmdir { dir, .. }
+            | Self::Create { dir, .. } => [Some(dir), None],
+            Self::Rename { dir, new_dir, .. } => [Some(dir), Some(new_dir)],
+            Self::Link { object, dir, .. } => [Some(object), Some(dir)],
+            Self::GetAttr { object }
+            | Self::SetAttr { object, .. }
+            | Self::ReadLink { object }
+            | Self::Open { object, .. }
+            | Self::StatFs { object }
+            | Self::Access { object, .. }
+            | Self::GetXattr { object, .. }
+            | Self::ListXattr { object }
+            | Self::SetXattr { object, .. }
+            | Self::RemoveXattr { object, .. } => [Some(object), None],
+            Self::Close { .. }
+            | Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Commit { .. }
+            | Self::Fallocate { .. }
+            | Self::Seek { .. }
+            | Self::CopyRange { .. }
+            | Self::ReadDir { .. }
+            | Self::CommitAll => [None, None],
+        }
+    };
+}
+
 impl Request {
+    /// The objects it names by their handles.
+    pub fn handles(&self) -> impl Iterator<Item = &Handle> {
+        handles!(self).into_iter().flatten()
+    }
+
+    /// The same, to be changed.
+    pub fn handles_mut(&mut self) -> impl Iterator<Item = &mut Handle> {
+        handles!(self).into_iter().flatten()
+    }
+
     /// Whether the request changes something and so must be numbered.
     pub fn is_change(&self) -> bool {
         match self {
@@ -527,4 +571,31 @@ pub struct Reply {
     pub room: Option<u64>,
     /// The answer.
     pub result: Result<Response, Refusal>,
+}
+
+impl Reply {
+    /// Does this to every handle in it.
+    pub fn each_handle(&mut self, mut change: impl FnMut(&mut Handle)) {
+        self.grants.iter_mut().for_each(|g| change(&mut g.object));
+        self.touched.iter_mut().for_each(|t| change(&mut t.object));
+        match &mut self.result {
+            Ok(Response::Object { handle, .. } | Response::Created { handle, .. }) => {
+                change(handle);
+            }
+            Ok(Response::Entries { entries, .. }) => {
+                let nodes = entries.iter_mut().filter_map(|e| e.node.as_mut());
+                nodes.for_each(|(handle, _)| change(handle));
+            }
+            Ok(
+                Response::Done
+                | Response::NoEntry
+                | Response::Attr(_)
+                | Response::Opened { .. }
+                | Response::Written { .. }
+                | Response::Offset(_)
+                | Response::FsStat(_),
+            )
+            | Err(_) => {}
+        }
+    }
 }

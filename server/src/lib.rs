@@ -11,6 +11,7 @@
 //! serve those who administer it.
 
 pub mod admin;
+pub mod border;
 mod caught;
 pub mod counters;
 mod faults;

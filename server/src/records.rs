@@ -19,6 +19,8 @@ pub struct Client {
     pub identity: IdentityPolicy,
     /// The caller that all its requests have, whoever called at the client.
     pub acts_as: Option<Caller>,
+    /// The directory that it is confined to.
+    pub border: Option<Handle>,
 }
 
 impl Client {

@@ -7,10 +7,11 @@ use crate::records::{Found, RecordedSession, Records, Writes};
 use crate::recovery::recover;
 use crate::runtime::{Clock, Leases, Notice, boot_time};
 use crate::session::answers::Answers;
-use crate::session::{Session, Sessions, close};
+use crate::session::{Gates, Session, Sessions, close};
 use crate::settings::Settings;
 use leasefs_lease::server::{Config, Grace, LoggedWrites};
 use leasefs_lease::time::{BootTime, lengthened};
+use leasefs_protocol::limits::REVOKE_PATIENCE;
 use leasefs_protocol::{BootId, KeyHash, Refusal};
 use leasefs_store::Store;
 use leasefs_transport::CloseCode;
@@ -34,6 +35,8 @@ pub struct Server {
     pub latches: Latches,
     /// The sessions.
     pub sessions: Sessions,
+    /// What clients may still have done for them.
+    pub gates: Gates,
     /// Changes of the earlier life that are to be repeated.
     pub interrupted: Interrupted,
     /// How it is run.
@@ -100,6 +103,7 @@ impl Server {
         let sessions = Sessions::new(u32::from_le_bytes([a, b, c, d]) >> 2);
         // The grace, and a term for those who have come back in its last moment.
         let patience = lengthened(found.max_term, found.max_drift_ppm) * 2;
+        let gates = Gates::default();
         let mut repeats = Vec::new();
         for RecordedSession {
             session,
@@ -109,6 +113,7 @@ impl Server {
             ..
         } in found.sessions
         {
+            let client = (client, gates.of(client));
             if found.host_crashed {
                 sessions.restore(session, client, Answers::after_host_crash(), clock());
                 continue;
@@ -129,6 +134,7 @@ impl Server {
             records,
             leases,
             sessions,
+            gates,
             interrupted: Interrupted::new(repeats, patience),
             settings,
             counters: Counters::default(),
@@ -187,7 +193,10 @@ impl Server {
 
     /// The session is over: it holds nothing, and nothing of it goes on.
     pub fn end_session(self: &Arc<Self>, session: &Session) {
-        self.sessions.remove(session.id);
+        // Another may have its id by now.
+        if !self.sessions.remove(session) {
+            return;
+        }
         session.end();
         self.interrupted.end_session(session.id);
         self.leases.end_session(session.id);
@@ -206,17 +215,31 @@ impl Server {
         }
     }
 
-    /// Ends all sessions of a client that has been revoked, and closes their connections.
-    pub fn revoke(self: &Arc<Self>, key: KeyHash) {
-        for session in self.sessions.all() {
-            if session.key == key {
-                tracing::info!(client = %key, session = %session.id, "session ended: its client was revoked");
-                if let Some(link) = session.link() {
-                    link.close(CloseCode::Refused, "the client has been revoked");
-                }
-                self.end_session(&session);
-            }
+    /// Shuts out a client that is no longer admitted: closes its connections, waits until nothing is
+    /// done for it any more, and ends its sessions. Returns how much is still under way on the host
+    /// although it was waited for; nothing more begins.
+    pub async fn revoke(self: &Arc<Self>, key: KeyHash) -> usize {
+        let gate = self.gates.shut(key);
+        let sessions = self.sessions.through(&gate);
+        for session in &sessions {
+            hang_up(session);
+            session.end();
         }
+        // A time out is told by what is left.
+        let _ = tokio::time::timeout(REVOKE_PATIENCE, gate.emptied()).await;
+        for session in sessions {
+            tracing::info!(client = %key, session = %session.id, "session ended: its client was revoked");
+            // It may have been let in by its hello until the gate was empty.
+            hang_up(&session);
+            self.end_session(&session);
+        }
+        gate.inside()
+    }
+}
+
+fn hang_up(session: &Session) {
+    if let Some(link) = session.link() {
+        link.close(CloseCode::Refused, "the client has been revoked");
     }
 }
 

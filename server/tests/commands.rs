@@ -220,3 +220,31 @@ fn a_list_of_clients_put_back_from_a_copy_is_spoken_of_by_every_command() {
     let alone = scratch.run(&["clients"], "state");
     assert!(alone.stderr.is_empty(), "{alone:?}");
 }
+
+#[test]
+fn a_ticket_for_a_directory_is_given_for_one_below_the_served_one_only() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.path("export/file"), b"").expect("a file");
+    std::os::unix::fs::symlink("sub", scratch.path("export/link")).expect("a link");
+    let server = Serving::start(&scratch, &scratch.path("export"), &[]);
+    assert!(
+        scratch
+            .output(&["ticket", "--subdir", "/sub"])
+            .starts_with("leasefs://")
+    );
+    for wrong in [
+        "/",
+        "",
+        "nowhere",
+        "file",
+        "link",
+        "sub/..",
+        "../export/sub",
+    ] {
+        let refused = scratch.refusal(&["ticket", "--subdir", wrong], "state");
+        assert!(!refused.contains("leasefs://"), "{refused}");
+    }
+    drop(server);
+    let refused = scratch.refusal(&["ticket", "--subdir", "sub"], "state");
+    assert!(refused.contains("fsserver serve"), "{refused}");
+}

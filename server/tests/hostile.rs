@@ -349,7 +349,7 @@ async fn a_revoked_client_is_cut_off_at_once() {
     let who = Who::enrolled(&house, 1);
     let mut a = who.connect(&server).await;
     a.create("f").await;
-    server.server.revoke(who.identity.key_hash());
+    server.server.revoke(who.identity.key_hash()).await;
     let (code, reason) = closed(&a.connection).await;
     assert_eq!(
         (code, &reason[..]),

@@ -156,10 +156,7 @@ impl Store {
     /// # Errors
     /// [`Refusal::Stale`] if it has been removed.
     pub fn root(&self) -> Result<Node, Refusal> {
-        Ok(Node {
-            handle: self.root_handle,
-            attr: self.getattr(&self.root_handle)?,
-        })
+        self.node_at(&self.root_handle)
     }
 
     /// Whose rights a caller has under a policy.
@@ -217,6 +214,22 @@ impl Store {
 
     pub(crate) fn root_fd(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
+    }
+
+    /// Whether it is the export's root.
+    pub fn is_root(&self, object: &Handle) -> bool {
+        *object == self.root_handle
+    }
+
+    /// An object and its attributes.
+    ///
+    /// # Errors
+    /// As [`Store::getattr`].
+    pub fn node_at(&self, object: &Handle) -> Result<Node, Refusal> {
+        Ok(Node {
+            handle: *object,
+            attr: self.getattr(object)?,
+        })
     }
 
     pub(crate) fn root_handle(&self) -> Handle {

@@ -15,6 +15,7 @@ const _: () = assert!(EXPORT + 1 + MAX_HOST_HANDLE + MAC == MAX_HANDLE);
 
 /// What a MAC is for; no handle can pass for a token.
 const HANDLES: &[u8] = b"leasefs handle\0";
+const CONFINED: &[u8] = b"leasefs confined handle\0";
 const TOKENS: &[u8] = b"leasefs open token\0";
 
 /// Key of the MACs of handles and open tokens; kept in the state directory.
@@ -103,6 +104,22 @@ impl Sealer {
         HostId::new(i32::from(*kind), host).ok_or(Refusal::Stale)
     }
 
+    /// The form of a handle that `seal` made which is good in this context only.
+    pub fn seal_within(&self, context: &[u8], handle: &Handle) -> Handle {
+        let body = handle.as_bytes();
+        let body = body
+            .get(..body.len().saturating_sub(MAC))
+            .unwrap_or_default();
+        let mac = self.mac(CONFINED, &[context, body]);
+        replaced(body, &mac)
+    }
+
+    /// The handle of which `seal_within` made this form for this context.
+    pub fn unseal_within(&self, context: &[u8], form: &Handle) -> Result<Handle, Refusal> {
+        let body = self.verify(CONFINED, &[context], form.as_bytes())?;
+        Ok(replaced(body, &self.mac(HANDLES, &[body])))
+    }
+
     /// `body` with a MAC behind it that also binds `context`.
     pub fn seal_token(&self, context: &[u8], mut body: Vec<u8>) -> Vec<u8> {
         let mac = self.mac(TOKENS, &[&self.export.0, context, &body]);
@@ -136,6 +153,11 @@ impl Sealer {
             _ => Err(Refusal::Stale),
         }
     }
+}
+
+/// A handle's body with this MAC behind it.
+fn replaced(body: &[u8], mac: &[u8; MAC]) -> Handle {
+    Handle::new(&[body, mac].concat()).expect("as long as the handle the body is from")
 }
 
 #[cfg(test)]
@@ -185,6 +207,19 @@ mod tests {
         let handle = sealer(1, 1).seal(&id());
         assert_eq!(sealer(1, 2).unseal(&handle), Err(Refusal::Stale));
         assert_eq!(sealer(2, 1).unseal(&handle), Err(Refusal::Stale));
+    }
+
+    #[test]
+    fn a_confined_form_is_good_in_its_context_alone_and_no_handle_elsewhere() {
+        let handle = sealer(1, 1).seal(&id());
+        let form = sealer(1, 1).seal_within(b"one", &handle);
+        assert_eq!(sealer(1, 1).unseal_within(b"one", &form), Ok(handle));
+        let stale = Err(Refusal::Stale);
+        assert_eq!(sealer(1, 1).unseal_within(b"two", &form), stale);
+        assert_eq!(sealer(1, 1).unseal_within(b"one", &handle), stale);
+        assert_eq!(sealer(1, 1).unseal(&form), Err(Refusal::Stale));
+        let empty = Handle::new(b"").expect("fits");
+        assert_eq!(sealer(1, 1).unseal_within(b"one", &empty), stale);
     }
 
     #[test]

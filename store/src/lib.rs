@@ -11,6 +11,7 @@
 //! object that was moved out of the export there.
 
 mod attrs;
+mod border;
 mod data;
 mod error;
 mod export;
@@ -28,6 +29,7 @@ mod tests;
 mod tokens;
 mod xattrs;
 
+pub use border::Border;
 pub use data::Written;
 pub use error::OpenError;
 pub use export::{Options, Store};

@@ -2,7 +2,7 @@
 
 use super::control::{AskError, Reply, Request, ask};
 use super::{RevokeArgs, StateArg, StatusArgs, TicketArgs, present};
-use crate::state::{Enrolled, Location, Policy, Registry, Role, StateDir, wall_clock};
+use crate::state::{Location, Policy, Registry, Role, StateDir, wall_clock};
 use leasefs_protocol::ticket::{ServerAddr, Ticket};
 use std::io::Write;
 
@@ -43,10 +43,22 @@ pub(super) fn ticket(args: &TicketArgs) -> Result<(), String> {
         read_only: args.read_only,
         trust: args.trust,
         acts_as: args.acts_as,
+        border: None,
     };
-    match ask_or(&args.state, &Request::Ticket(role.clone()), |dir| {
-        ticket_alone(&dir, role)
-    })? {
+    let subdir = args.subdir.clone();
+    let request = Request::Ticket {
+        role: role.clone(),
+        subdir: subdir.clone(),
+    };
+    let alone = |dir: StateDir| match subdir {
+        None => ticket_alone(&dir, role),
+        Some(_) => Err(
+            "the directory is looked for by the server, which isn't running: start it first \
+             (`fsserver serve DIR`)"
+                .to_owned(),
+        ),
+    };
+    match ask_or(&args.state, &request, alone)? {
         Reply::Ticket(ticket) => print(&format!("{ticket}\n")),
         _ => return Err(UNEXPECTED.to_owned()),
     }
@@ -106,21 +118,16 @@ pub(super) fn revoke(args: &RevokeArgs) -> Result<(), String> {
     let alone = |dir: StateDir| {
         let mut registry = registry(&dir)?;
         let client = registry.revoke(&which, wall_clock());
-        client.map(Reply::Revoked).map_err(|e| e.to_string())
+        let client = client.map_err(|e| e.to_string())?;
+        let under_way = 0;
+        Ok(Reply::Revoked { client, under_way })
     };
     let request = Request::Revoke(args.client.clone());
     match ask_or(&args.state, &request, alone)? {
-        Reply::Revoked(client) => print(&revoked(&client)),
+        Reply::Revoked { client, under_way } => print(&present::revoked(&client, under_way)),
         _ => return Err(UNEXPECTED.to_owned()),
     }
     Ok(())
-}
-
-fn revoked(client: &Enrolled) -> String {
-    format!(
-        "revoked {} ({}): only a ticket made from now on lets it in again\n",
-        client.name, client.key
-    )
 }
 
 pub(super) fn status(args: &StatusArgs) -> Result<(), String> {

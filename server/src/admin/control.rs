@@ -29,7 +29,12 @@ const MAX_CALLERS: usize = 16;
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// For a fresh ticket.
-    Ticket(Role),
+    Ticket {
+        /// What its client may do.
+        role: Role,
+        /// Where it is to be confined.
+        subdir: Option<String>,
+    },
     /// For all clients.
     Clients,
     /// To revoke one.
@@ -52,7 +57,12 @@ pub enum Reply {
         note: Option<String>,
     },
     /// The one that was revoked.
-    Revoked(Enrolled),
+    Revoked {
+        /// The client.
+        client: Enrolled,
+        /// Calls of the host for it that were waited for in vain.
+        under_way: usize,
+    },
     /// How it is.
     Status(Box<ServerStatus>),
 }

@@ -82,6 +82,9 @@ struct TicketArgs {
     /// Everybody on its client's machine acts as this one user of the server's host
     #[arg(long = "as", value_name = "UID:GID", conflicts_with = "trust")]
     acts_as: Option<User>,
+    /// Its client is confined to this directory below the served one
+    #[arg(long, value_name = "PATH")]
+    subdir: Option<String>,
     #[command(flatten)]
     state: StateArg,
 }

@@ -3,6 +3,7 @@
 use super::control::ServerStatus;
 use crate::state::{Enrolled, wall_clock};
 use crate::status::{SessionStatus, Waiting};
+use leasefs_protocol::limits::REVOKE_PATIENCE;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -22,13 +23,33 @@ pub fn clients(clients: &[Enrolled], note: Option<&str>) -> String {
             None if client.role.trust => " trust".to_owned(),
             None => String::new(),
         };
+        let border = client.role.border.as_ref();
+        let border = border.map_or(String::new(), |dir| format!(" in {:?}", dir.path));
         let when = match client.revoked {
             Some(when) => format!("revoked {} ago", age(now, when)),
             None => format!("enrolled {} ago", age(now, client.enrolled)),
         };
-        let _ = writeln!(text, "{key}  {access}{rights}  {}  {when}", client.name);
+        let _ = writeln!(
+            text,
+            "{key}  {access}{rights}{border}  {}  {when}",
+            client.name
+        );
         text
     })
+}
+
+/// A client that has been revoked.
+pub fn revoked(client: &Enrolled, under_way: usize) -> String {
+    let (name, key) = (&client.name, client.key);
+    let done = format!("revoked {name} ({key}): only a ticket made from now on lets it in again\n");
+    match under_way {
+        0 => done,
+        calls => format!(
+            "{done}NOTE: {calls} of its requests are with the storage host still, which has not \
+             answered them within {} s: they may yet take effect, nothing else will\n",
+            REVOKE_PATIENCE.as_secs()
+        ),
+    }
 }
 
 fn age(now: u64, then: u64) -> String {

@@ -6,11 +6,12 @@ use super::control::{Control, Reply, Request, ServerStatus};
 use crate::records::Found;
 use crate::server::Server;
 use crate::settings::Settings;
-use crate::state::{ExportLock, Location, Policy, Role, Served, State, StateError};
+use crate::state::{Directory, ExportLock, Location, Policy, Role, Served, State, StateError};
 use crate::wire;
-use leasefs_protocol::KeyHash;
+use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::{DEFAULT_PORT, TICKET_LIFE};
 use leasefs_protocol::ticket::{ServerAddr, Ticket};
+use leasefs_protocol::{Caller, FileKind, KeyHash, Name, Refusal};
 use leasefs_store::{Options, Store};
 use leasefs_transport::TransportError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -269,23 +270,61 @@ impl Desk {
 
 impl Attendant {
     async fn answer(self, request: Request) -> Result<Reply, String> {
+        let server = Arc::clone(&self.server);
         // The registry is on disk.
         let answered = tokio::task::spawn_blocking(move || self.answer_blocking(request)).await;
-        answered.unwrap_or_else(|_| Err("the server has failed: its log says how".to_owned()))
+        let mut reply =
+            answered.map_err(|_| "the server has failed: its log says how".to_owned())??;
+        if let Reply::Revoked { client, under_way } = &mut reply {
+            *under_way = server.revoke(client.key).await;
+        }
+        Ok(reply)
+    }
+
+    /// Looks for a directory below the served one, as the server itself and by no link.
+    fn directory(&self, path: String) -> Result<Directory, String> {
+        let store = &self.server.store;
+        if !store.has_borders() {
+            return Err(
+                "clients can't be confined here: that needs the host's file handles (a server that \
+                 runs as root, and a file system that has them)"
+                    .to_owned(),
+            );
+        }
+        let refused = |refusal: Refusal| format!("{path}: {refusal}");
+        let who = store.identity(IdentityPolicy::Trust, &Caller::default());
+        let (who, root) = (who.map_err(refused)?, store.root().map_err(refused)?);
+        let mut handle = root.handle;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            let name = Name::new(name.as_bytes()).map_err(refused)?;
+            let found = store.lookup(&who, &handle, &name).map_err(refused)?;
+            let found = found.filter(|found| found.attr.kind == FileKind::Directory);
+            let found = found.ok_or_else(|| {
+                format!("{path}: there is no such directory below the served one (links aren't followed)")
+            })?;
+            handle = found.handle;
+        }
+        match store.is_root(&handle) {
+            true => Err("the served directory itself is no border: leave --subdir out".to_owned()),
+            false => Ok(Directory { path, handle }),
+        }
     }
 
     fn answer_blocking(&self, request: Request) -> Result<Reply, String> {
         let desk = &self.desk;
         match request {
-            Request::Ticket(role) => desk.ticket(role).map(|t| Reply::Ticket(t.to_string())),
+            Request::Ticket { mut role, subdir } => {
+                role.border = subdir.map(|path| self.directory(path)).transpose()?;
+                desk.ticket(role).map(|t| Reply::Ticket(t.to_string()))
+            }
             Request::Clients => Ok(Reply::Clients {
                 clients: desk.state.clients(),
                 note: desk.state.note(),
             }),
             Request::Revoke(which) => {
                 let client = desk.state.revoke(&which).map_err(|e| e.to_string())?;
-                self.server.revoke(client.key);
-                Ok(Reply::Revoked(client))
+                let under_way = 0;
+                Ok(Reply::Revoked { client, under_way })
             }
             Request::Status => Ok(Reply::Status(Box::new(ServerStatus {
                 export: desk.export.clone(),

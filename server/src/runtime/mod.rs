@@ -11,6 +11,7 @@ pub use clock::{Clock, boot_time};
 pub use state::{Notice, OpLabel, Snapshot};
 pub use turn::{Admission, Entry, Finished, Mark, Pending, Turn};
 
+use crate::border::Border;
 use crate::sync;
 use leasefs_lease::server::{
     Config, Event, Grace, OpId, ReadItem, ReadKind, ReclaimRefusal, Reclaimed, Standing,
@@ -101,18 +102,18 @@ impl Leases {
     }
 
     /// A session's client has said `Hello`; its recalls go to `line` from now on, those it has
-    /// not approved first.
+    /// not approved first. They name objects as its client does within its border.
     pub fn open_session(
         &self,
         session: SessionId,
         drift_ppm: u32,
-        link: u64,
-        line: Outbox,
+        (link, line): (u64, Outbox),
+        border: Option<Arc<Border>>,
     ) -> Opened {
         self.with(|state, now| {
             let event = Event::SessionOpened { session, drift_ppm };
             let outcome = state.step(&self.progress, now, event);
-            state.connect(session, link, line);
+            state.connect(session, link, line, border);
             outcome.opened.unwrap_or(Opened {
                 standing: Standing::New,
                 renewed: false,

@@ -2,6 +2,7 @@
 
 use super::Opened;
 use super::turn::Progress;
+use crate::border::Border;
 use leasefs_lease::server::{
     Action, Config, Core, Event, Grace, OpId, OpState, RecallStatus, ReclaimRefusal, Reclaimed,
     SessionStatus, Waiting,
@@ -11,6 +12,7 @@ use leasefs_protocol::control::Push;
 use leasefs_protocol::{Grant, Handle, Recall, SessionId, Stamp};
 use leasefs_transport::{OutFrame, Outbox};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -51,6 +53,7 @@ pub(super) struct Waiter {
 struct Line {
     link: u64,
     outbox: Outbox,
+    border: Option<Arc<Border>>,
 }
 
 /// What a step came to for whoever took it.
@@ -135,11 +138,14 @@ impl State {
         let _ = waiter.wake.send(Admitted { grants, number });
     }
 
-    fn recall(&mut self, session: SessionId, recall: Recall) {
+    fn recall(&mut self, session: SessionId, mut recall: Recall) {
         // Without a connection the recall stays open in the core and is sent when one comes.
         let Some(line) = self.lines.get(&session) else {
             return;
         };
+        if let Some(border) = &line.border {
+            border.give_recall(&mut recall);
+        }
         match OutFrame::new(&Push::Recall(recall), bytes::Bytes::new()) {
             // A line that is gone is replaced by the client's next connection.
             Ok(frame) => drop(line.outbox.push(frame)),
@@ -155,8 +161,19 @@ impl State {
         let _ = self.notices.send(notice);
     }
 
-    pub fn connect(&mut self, session: SessionId, link: u64, outbox: Outbox) {
-        self.lines.insert(session, Line { link, outbox });
+    pub fn connect(
+        &mut self,
+        session: SessionId,
+        link: u64,
+        outbox: Outbox,
+        border: Option<Arc<Border>>,
+    ) {
+        let line = Line {
+            link,
+            outbox,
+            border,
+        };
+        self.lines.insert(session, line);
         for recall in self.core.open_recalls(session) {
             self.recall(session, recall);
         }

@@ -62,7 +62,7 @@ async fn run(server: Arc<Server>, session: Arc<Session>, seq: Seq, job: Job) {
     let reply = caught(execute(&call, seq, job)).await.unwrap_or_else(|| {
         tracing::error!(session = %session.id, %seq, kind, "a change failed inside: it may have happened in part");
         server.records.change_ends(session.id, seq, &Err(Refusal::Internal));
-        session.begin(seq).then(|| refused(Refusal::Internal))
+        session.begin(seq).map(|_| refused(Refusal::Internal))
     });
     server.interrupted.settle((session.id, seq));
     if let Some(reply) = reply {
@@ -95,7 +95,7 @@ async fn execute(call: &Call, seq: Seq, job: Job) -> Option<Reply> {
     );
     let inputs = match checked {
         Ok(inputs) => inputs,
-        Err(refusal) => return call.session.begin(seq).then(|| refused(refusal)),
+        Err(refusal) => return call.session.begin(seq).map(|_| refused(refusal)),
     };
     let change = Change {
         call,
@@ -112,7 +112,7 @@ async fn execute(call: &Call, seq: Seq, job: Job) -> Option<Reply> {
         }
     }
     tracing::warn!(session = %call.session.id, %seq, "a change never found its names at rest");
-    call.session.begin(seq).then(|| refused(Refusal::Stale))
+    call.session.begin(seq).map(|_| refused(Refusal::Stale))
 }
 
 /// A change on its way.
@@ -168,13 +168,14 @@ impl Change<'_> {
 
     fn refuse(&self, refusal: Refusal) -> Step {
         match self.call.session.begin(self.seq) {
-            true => Step::Done(Box::new(refused(refusal))),
-            false => Step::Never,
+            Some(_) => Step::Done(Box::new(refused(refusal))),
+            None => Step::Never,
         }
     }
 
     /// What the request's names denote just now.
     fn targets(&self) -> Result<Targets, Refusal> {
+        self.call.within_border(&self.job.request, None)?;
         let store = &self.call.server.store;
         let peek = |dir: &Handle, name: &Option<Name>| match name {
             Some(name) => Ok(store.peek(dir, name)?.map(|(handle, _)| handle)),
@@ -267,9 +268,9 @@ impl Change<'_> {
         let Some(handle) = named else {
             return Step::Again(None);
         };
-        if !call.session.begin(self.seq) {
+        let Some(_pass) = call.session.begin(self.seq) else {
             return Step::Never;
-        }
+        };
         let result = open_existing(call, handle, *flags);
         if result
             .as_ref()
@@ -301,9 +302,9 @@ impl Change<'_> {
         if server.interrupted.is_overtaken(self.id()) {
             return self.refuse(Refusal::Lost);
         }
-        if !session.begin(self.seq) {
+        let Some(_pass) = session.begin(self.seq) else {
             return Step::Never;
-        }
+        };
         let reply = match self.lateness(targets) {
             Lateness::TooLate => self.reply(turn, touches, Err(Refusal::Changed)),
             Lateness::Repeated(offset) => Reply {
@@ -520,7 +521,10 @@ impl Change<'_> {
             let object = touch.object;
             attr(&object).map(|attr| Touched { object, attr })
         };
-        touches.iter().filter_map(touched).collect()
+        // The export's root changes when it takes a file in that has lost its name.
+        let confined = self.call.session.border().is_some();
+        let shown = |touch: &&Touch| !(confined && self.call.server.store.is_root(&touch.object));
+        touches.iter().filter(shown).filter_map(touched).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use leasefs_protocol::limits::{
     MAX_BATCH, MAX_PAYLOAD, MAX_SYMLINK, MAX_XATTR_NAME, MAX_XATTR_VALUE,
 };
 use leasefs_protocol::request::{Make, O_TRUNC, WriteAt};
-use leasefs_protocol::{Handle, Name, RawName, Refusal, Request};
+use leasefs_protocol::{Name, RawName, Refusal, Request};
 use leasefs_store::{OpenFile, Store};
 use std::sync::Arc;
 
@@ -48,8 +48,7 @@ pub fn inputs(
     role(client, request)?;
     bounds(request, payload)?;
     let mut inputs = Inputs::default();
-    let [object, other] = objects(request);
-    for object in [object, other].into_iter().flatten() {
+    for object in request.handles() {
         store.check(object)?;
     }
     match request {
@@ -89,30 +88,6 @@ fn role(client: &Client, request: &Request) -> Result<(), Refusal> {
     match client.read_only && changes {
         true => Err(Refusal::ReadOnly),
         false => Ok(()),
-    }
-}
-
-/// Handles a request names.
-fn objects(request: &Request) -> [Option<&Handle>; 2] {
-    match request {
-        Request::Lookup { dir, .. }
-        | Request::Make { dir, .. }
-        | Request::Unlink { dir, .. }
-        | Request::Rmdir { dir, .. }
-        | Request::Create { dir, .. } => [Some(dir), None],
-        Request::Rename { dir, new_dir, .. } => [Some(dir), Some(new_dir)],
-        Request::Link { object, dir, .. } => [Some(object), Some(dir)],
-        Request::GetAttr { object }
-        | Request::SetAttr { object, .. }
-        | Request::ReadLink { object }
-        | Request::Open { object, .. }
-        | Request::StatFs { object }
-        | Request::Access { object, .. }
-        | Request::GetXattr { object, .. }
-        | Request::ListXattr { object }
-        | Request::SetXattr { object, .. }
-        | Request::RemoveXattr { object, .. } => [Some(object), None],
-        _ => [None, None],
     }
 }
 
@@ -225,8 +200,9 @@ mod tests {
             read_only: true,
             identity: leasefs_protocol::control::IdentityPolicy::Trust,
             acts_as: None,
+            border: None,
         };
-        let object = Handle::new(&[1]).expect("one byte");
+        let object = leasefs_protocol::Handle::new(&[1]).expect("one byte");
         let open = |flags| Request::Open { object, flags };
         assert_eq!(role(&client, &open(0)), Ok(()));
         assert_eq!(role(&client, &open(1)), Err(Refusal::ReadOnly));

@@ -10,8 +10,8 @@ pub mod reads;
 use crate::records::Client;
 use crate::server::Server;
 use crate::session::{Origin, Session};
-use leasefs_protocol::{Caller, Refusal};
-use leasefs_store::Identity;
+use leasefs_protocol::{Caller, Refusal, Request};
+use leasefs_store::{Identity, OpenFile};
 use std::fmt;
 use std::sync::Arc;
 
@@ -36,6 +36,20 @@ impl fmt::Debug for Call {
 }
 
 impl Call {
+    /// Refuses what has been moved out of the client's border.
+    fn within_border(&self, request: &Request, open: Option<&OpenFile>) -> Result<(), Refusal> {
+        let Some(border) = self.session.border() else {
+            return Ok(());
+        };
+        // An open says itself what it authorises, but not what else is to be found by it.
+        let listed = match request {
+            Request::ReadDir { .. } => open.map(OpenFile::handle),
+            _ => None,
+        };
+        let mut objects = request.handles().chain(listed);
+        objects.try_for_each(|object| border.encloses(object))
+    }
+
     /// Whose rights the request has on the host.
     fn identity(&self) -> Result<Identity, Refusal> {
         self.server

@@ -107,6 +107,7 @@ impl Read {
         }
         let server = &self.call.server;
         let latch = server.latches.try_read(open.handle())?;
+        let _pass = self.call.session.gate.enter()?;
         let told = server.store.try_read_cached(open, offset, len)?;
         drop(latch);
         let admission = Admission {
@@ -116,10 +117,15 @@ impl Read {
     }
 
     /// The answer; blocks, and waits while the lease core holds the request back. `None` if the
-    /// server ends before.
+    /// server ends before, or the client is shut out.
     pub async fn answer(self) -> Option<Answer> {
         let admission = self.entry.admitted().await?;
-        let told = perform(&self.call, self.request, &self.inputs, &admission).await?;
+        let _pass = self.call.session.gate.enter()?;
+        let open = self.inputs.open.as_deref();
+        let told = match self.call.within_border(&self.request, open) {
+            Ok(()) => perform(&self.call, self.request, &self.inputs, &admission).await?,
+            Err(refusal) => Err(refusal),
+        };
         Some(settle(&self.call, told, admission))
     }
 }
@@ -167,7 +173,7 @@ fn answer(result: Result<Response, Refusal>, grants: Vec<Grant>) -> Answer {
     }
 }
 
-/// Asks the host. `None` if the server ends.
+/// Asks the host, within the client's gate. `None` if the server ends.
 async fn perform(
     call: &Call,
     request: Request,

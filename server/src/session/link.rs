@@ -1,6 +1,6 @@
 //! One connection of a session, and what its requests may take.
 
-use super::refused;
+use super::{Session, refused};
 use crate::records::Client;
 use bytes::Bytes;
 use leasefs_protocol::limits::{MAX_BYTES_IN_FLIGHT, MAX_REQUESTS_IN_FLIGHT};
@@ -110,6 +110,7 @@ pub struct Sink {
     id: RequestId,
     lane: Outbox,
     renews: bool,
+    session: Arc<Session>,
     _permit: Permit,
 }
 
@@ -117,11 +118,18 @@ impl Sink {
     /// Answers go to `lane`, for the request `id`. `renews`: whether its arrival renewed the
     /// session. An answer given later must not: a client frozen while its change waited would
     /// hold others up for two terms.
-    pub fn new(id: RequestId, lane: Outbox, permit: Permit, renews: bool) -> Self {
+    pub fn new(
+        id: RequestId,
+        lane: Outbox,
+        permit: Permit,
+        session: &Arc<Session>,
+        renews: bool,
+    ) -> Self {
         Self {
             id,
             lane,
             renews,
+            session: Arc::clone(session),
             _permit: permit,
         }
     }
@@ -130,6 +138,9 @@ impl Sink {
     pub async fn send(self, mut reply: Reply, payload: Bytes) {
         reply.id = self.id;
         reply.renews = self.renews;
+        if let Some(border) = self.session.border() {
+            border.give_reply(&mut reply);
+        }
         let frame = OutFrame::new(&reply, payload).or_else(|error| {
             tracing::error!(%error, "an answer can't be sent");
             reply = Reply {

@@ -1,15 +1,18 @@
 //! What the server knows of each session while it runs.
 
 pub mod answers;
+mod gate;
 mod link;
 mod opens;
 mod seqs;
 mod table;
 
+pub use gate::{Gate, Gates, Pass};
 pub use link::{Link, Permit, Place, Sink};
 pub use opens::{Opens, Origin, close};
 pub use table::{Refused, Sessions};
 
+use crate::border::Border;
 use crate::counters::Counters;
 use crate::records::Client;
 use crate::sync;
@@ -20,7 +23,7 @@ use leasefs_protocol::limits::MAX_BYTES_IN_FLIGHT;
 use leasefs_protocol::{Caller, Change, Handle, KeyHash, Refusal, Reply, Request, Seq, SessionId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
@@ -48,6 +51,10 @@ pub struct Session {
     pub id: SessionId,
     /// Whose it is.
     pub key: KeyHash,
+    /// What is done for it goes through this.
+    pub gate: Arc<Gate>,
+    /// Where its client is confined. Never another while the session lasts.
+    border: OnceLock<Arc<Border>>,
     /// What it has open.
     pub opens: Opens,
     /// Its requests.
@@ -89,10 +96,17 @@ pub struct Cancelled {
 
 impl Session {
     /// A session without a connection. `life` is of this life of the server.
-    pub fn new(id: SessionId, key: KeyHash, life: u32, changes: Answers<Job, Sink>) -> Self {
+    pub fn new(
+        id: SessionId,
+        (key, gate): (KeyHash, Arc<Gate>),
+        life: u32,
+        changes: Answers<Job, Sink>,
+    ) -> Self {
         Self {
             id,
             key,
+            gate,
+            border: OnceLock::new(),
             opens: Opens::new(life),
             counters: Counters::default(),
             bytes: Arc::new(Semaphore::new(MAX_BYTES_IN_FLIGHT)),
@@ -108,6 +122,18 @@ impl Session {
                 idle_since: None,
             }),
         }
+    }
+
+    /// Confines its client, before anything is asked; `false` if that is confined elsewhere.
+    pub fn confine(&self, border: Border) -> bool {
+        let dir = *border.dir();
+        let confined = self.border.get_or_init(|| Arc::new(border));
+        *confined.dir() == dir
+    }
+
+    /// Where its client is confined.
+    pub fn border(&self) -> Option<&Arc<Border>> {
+        self.border.get()
     }
 
     /// Takes over its changes of the server's earlier life.
@@ -211,9 +237,11 @@ impl Session {
         state.tasks.insert(seq, task);
     }
 
-    /// The change is about to run; `false` if it must not (cancelled).
-    pub fn begin(&self, seq: Seq) -> bool {
-        sync::lock(&self.state).changes.begin(seq)
+    /// The change is about to run, and has run when the pass is dropped; `None` if it must not
+    /// (cancelled, or its client is shut out).
+    pub fn begin(&self, seq: Seq) -> Option<Pass> {
+        let pass = self.gate.enter()?;
+        sync::lock(&self.state).changes.begin(seq).then_some(pass)
     }
 
     /// The change is done: where its answer goes, and the changes whose turn has come.

@@ -1,7 +1,7 @@
 //! All sessions.
 
 use super::answers::Answers;
-use super::{Job, Session, Sink};
+use super::{Gate, Job, Session, Sink};
 use crate::sync;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::{MAX_SESSIONS, MAX_SESSIONS_PER_CLIENT, SESSION_COURTESY};
@@ -17,6 +17,8 @@ pub enum Refused {
     Foreign,
     /// There are too many, of the client or in all.
     TooMany,
+    /// Its client is shut out.
+    ShutOut,
 }
 
 /// The sessions of a server.
@@ -39,11 +41,11 @@ impl Sessions {
     pub fn restore(
         &self,
         id: SessionId,
-        key: KeyHash,
+        client: (KeyHash, Arc<Gate>),
         changes: Answers<Job, Sink>,
         now: BootTime,
     ) -> Arc<Session> {
-        let session = Arc::new(Session::new(id, key, self.life, changes));
+        let session = Arc::new(Session::new(id, client, self.life, changes));
         session.idle_from(now);
         session.reclaims.store(true, Ordering::Relaxed);
         sync::write(&self.table).insert(id, Arc::clone(&session));
@@ -51,19 +53,24 @@ impl Sessions {
     }
 
     /// The client's session with this id, made if there is none. One that is never connected is over
-    /// after the courtesy period like any other.
+    /// after the courtesy period like any other. `gate` is the client's from before it was admitted.
     ///
     /// # Errors
     /// [`Refused`].
     pub fn open(
         &self,
         id: SessionId,
-        key: KeyHash,
+        (key, gate): (KeyHash, &Arc<Gate>),
         now: BootTime,
     ) -> Result<Arc<Session>, Refused> {
         let mut table = sync::write(&self.table);
+        // Under the lock: whoever shuts the gate takes all sessions of the client out afterwards.
+        if gate.is_shut() {
+            return Err(Refused::ShutOut);
+        }
         if let Some(session) = table.get(&id) {
             return match session.key == key {
+                true if session.gate.is_shut() => Err(Refused::ShutOut),
                 true => Ok(Arc::clone(session)),
                 false => Err(Refused::Foreign),
             };
@@ -72,7 +79,12 @@ impl Sessions {
         if table.len() >= MAX_SESSIONS || own >= MAX_SESSIONS_PER_CLIENT {
             return Err(Refused::TooMany);
         }
-        let session = Arc::new(Session::new(id, key, self.life, Answers::default()));
+        let session = Arc::new(Session::new(
+            id,
+            (key, Arc::clone(gate)),
+            self.life,
+            Answers::default(),
+        ));
         session.idle_from(now);
         table.insert(id, Arc::clone(&session));
         Ok(session)
@@ -83,9 +95,22 @@ impl Sessions {
         sync::read(&self.table).get(&id).cloned()
     }
 
-    /// Takes a session out.
-    pub fn remove(&self, id: SessionId) -> Option<Arc<Session>> {
-        sync::write(&self.table).remove(&id)
+    /// Takes this session out; `false` if that has been done.
+    pub fn remove(&self, session: &Session) -> bool {
+        let mut table = sync::write(&self.table);
+        let own = |found: &Arc<Session>| std::ptr::eq(&raw const **found, session);
+        let there = table.get(&session.id).is_some_and(own);
+        if there {
+            table.remove(&session.id);
+        }
+        there
+    }
+
+    /// Those that were opened through this gate.
+    pub fn through(&self, gate: &Arc<Gate>) -> Vec<Arc<Session>> {
+        let mut all = self.all();
+        all.retain(|session| Arc::ptr_eq(&session.gate, gate));
+        all
     }
 
     /// All of them.

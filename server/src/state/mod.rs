@@ -31,7 +31,7 @@ pub use dir::{Location, Policy, Served, StateDir};
 pub use error::StateError;
 pub use files::replace as write_private;
 pub use locks::ExportLock;
-pub use registry::{Enrolled, Registry, RevokeError, Role, User};
+pub use registry::{Directory, Enrolled, Registry, RevokeError, Role, User};
 
 use crate::intent::Intent;
 use crate::records::{Client, Found, RecordedSession, Records, Writes};
@@ -76,10 +76,20 @@ impl State {
         let life = LifeRecord::open(&path, host)?;
         let clean = life.ended_clean();
         let path = dir.file("sessions");
-        let sessions = SessionRecord::open(&path).map_err(StateError::file(&path))?;
+        let mut sessions = SessionRecord::open(&path).map_err(StateError::file(&path))?;
         let path = dir.file("journal");
-        let (mut journal, journalled) =
+        let (mut journal, mut journalled) =
             Journal::open(&path, host, clean).map_err(StateError::file(&path))?;
+        let registry = dir.registry()?;
+        // Revoked while no server ran. Nobody is to wait for what they had.
+        for (session, _) in sessions.of_clients(|key| registry.has_revoked(key)) {
+            noted("a revoked client", sessions.forget(session));
+            noted("a revoked client", journal.forget(session));
+            journalled = journalled.map(|mut all| {
+                all.remove(&session);
+                all
+            });
+        }
         let host_crashed = journalled.is_none();
         if host_crashed {
             for (session, _) in sessions.all() {
@@ -100,7 +110,7 @@ impl State {
             sessions: recorded(&sessions, journalled.unwrap_or_default(), clean),
         };
         let state = Self {
-            registry: Mutex::new(dir.registry()?),
+            registry: Mutex::new(registry),
             life: Mutex::new(life),
             sessions: Mutex::new(sessions),
             journal: Mutex::new(journal),
@@ -218,6 +228,7 @@ impl Records for State {
                 gid,
                 groups: Vec::new(),
             }),
+            border: client.role.confined_to(),
             name: client.name,
         })
     }

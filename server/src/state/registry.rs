@@ -5,7 +5,7 @@ mod spent;
 #[cfg(test)]
 mod tests;
 
-pub use clients::{Enrolled, Role, User};
+pub use clients::{Directory, Enrolled, Role, User};
 
 use super::error::StateError;
 use super::files;
@@ -73,6 +73,12 @@ impl Registry {
     pub fn knows(&self, key: KeyHash) -> bool {
         let mut clients = self.content.clients.iter();
         clients.any(|client| client.key == key && client.revoked.is_none())
+    }
+
+    /// Whether the key has been revoked, and not enrolled since.
+    pub fn has_revoked(&self, key: KeyHash) -> bool {
+        let client = self.content.clients.iter().find(|c| c.key == key);
+        client.is_some_and(|client| client.revoked.is_some())
     }
 
     /// What people ought to know of the list: it was put back from a copy.
@@ -155,6 +161,14 @@ impl Registry {
         // Only a ticket made since then says that the server's people want the client back.
         if revocation > 0 && unused.number <= revocation {
             return Err(HelloRefusal::Revoked(key));
+        }
+        // What it holds names what lies within its border: that goes with a revocation only.
+        let confined = |client: &&Enrolled| client.revoked.is_none();
+        let known = known.filter(confined).map(|client| &client.role);
+        if known.is_some_and(|role| role.confined_to() != unused.role.confined_to()) {
+            let why = "this client is enrolled for another directory: use another state directory \
+                       (--state) for this one, or have it revoked first";
+            return Err(HelloRefusal::NoDirectory(why.to_owned()));
         }
         content.clients.retain(|client| client.key != key);
         if content.clients.len() >= MAX_CLIENTS {

@@ -44,6 +44,12 @@ impl SessionRecord {
         self.sessions.iter().map(|(id, session)| (*id, *session))
     }
 
+    /// Sessions of these clients.
+    pub fn of_clients(&self, which: impl Fn(KeyHash) -> bool) -> Vec<(SessionId, OnRecord)> {
+        let of = |(_, session): &(SessionId, OnRecord)| which(session.client);
+        self.all().filter(of).collect()
+    }
+
     /// A session.
     pub fn get(&self, session: SessionId) -> Option<OnRecord> {
         self.sessions.get(&session).copied()

@@ -188,6 +188,7 @@ fn a_ticket_for_one_user_goes_before_every_policy_and_hides_who_that_is() {
             read_only: false,
             identity,
             acts_as,
+            border: None,
         };
         assert_eq!(client.policy_shown(), IdentityPolicy::Squash);
         let liar = Caller {
@@ -197,4 +198,31 @@ fn a_ticket_for_one_user_goes_before_every_policy_and_hides_who_that_is() {
         };
         assert_eq!(client.caller(liar), user);
     }
+}
+
+#[test]
+fn sessions_of_a_client_revoked_while_no_server_ran_are_not_waited_for() {
+    let scratch = Scratch::new();
+    let (state, _) = open(&scratch);
+    let secret = state.issue(Role::default()).expect("ticket");
+    state
+        .admit(KEY, Some(&secret), A, "host")
+        .expect("admitted");
+    state.begin_life(TERM, 1000).expect("life");
+    state.record_session(A, KEY).expect("record");
+    state
+        .write_lease(A, Handle::new(&[3; 40]).expect("fits"))
+        .expect("lease");
+    drop(state);
+    let (state, found) = open(&scratch);
+    assert_eq!(found.sessions.len(), 1);
+    drop(state);
+    let place = Location::find(Some(&scratch.path("state"))).expect("place");
+    let dir = place.take().expect("take");
+    let mut registry = dir.registry().expect("registry");
+    registry.revoke("host", 1).expect("revoked");
+    drop(dir);
+    let (_, found) = open(&scratch);
+    assert!(found.sessions.is_empty());
+    assert_eq!(found.writes, Writes::Trusted(Vec::new()));
 }

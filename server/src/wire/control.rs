@@ -4,9 +4,9 @@ use super::End;
 use crate::caught::caught_now;
 use crate::server::Server;
 use crate::service::changes;
-use crate::session::{Cancelled, Link, Session, close, refused};
+use crate::session::{Cancelled, Link, Pass, Session, close, refused};
 use leasefs_lease::server::Reclaimed;
-use leasefs_protocol::control::{Reclaim, ReclaimLease, ToClient, ToServer};
+use leasefs_protocol::control::{Reclaim, ToClient, ToServer};
 use leasefs_protocol::limits::MAX_BATCH;
 use leasefs_protocol::{Approval, Handle, Mode, OpenId, Refusal, Seq};
 use leasefs_transport::{CloseCode, FrameReader, OutFrame, Outbox};
@@ -73,12 +73,16 @@ fn batch(what: &str, len: usize) -> Result<(), End> {
 
 impl Control {
     async fn message(&mut self, message: ToServer) -> Result<(), End> {
+        let pass = self.session.gate.enter().ok_or(End::Gone)?;
         let id = self.session.id;
         match message {
             ToServer::KeepAlive { number } => self.keep_alive(number),
             ToServer::Approve(approvals) => self.approve(approvals),
-            ToServer::Release(releases) => {
+            ToServer::Release(mut releases) => {
                 batch("releases", releases.len())?;
+                if let Some(border) = self.session.border() {
+                    border.take_releases(&mut releases);
+                }
                 self.server.leases.release(id, releases);
                 Ok(())
             }
@@ -94,7 +98,7 @@ impl Control {
                     }
                 })
             }
-            ToServer::Goodbye => self.goodbye().await,
+            ToServer::Goodbye => self.goodbye(pass).await,
             ToServer::Hello(_) => Err(End::Breach("a second hello".to_owned())),
         }
     }
@@ -131,9 +135,12 @@ impl Control {
             return Ok(());
         }
         let (server, recalls) = (Arc::clone(&self.server), recalls.collect::<Vec<_>>());
+        let gate = Arc::clone(&self.session.gate);
         self.server.spawn_io(async move {
             close(files);
-            server.leases.approve(id, recalls);
+            if let Some(_pass) = gate.enter() {
+                server.leases.approve(id, recalls);
+            }
         });
         Ok(())
     }
@@ -170,14 +177,16 @@ impl Control {
         let place = Arc::clone(&self.reclaims).try_acquire_owned();
         let place = place.map_err(|_| End::Breach("too many reclaims at once".to_owned()))?;
         let before = self.reclaiming.take();
-        let (session, link) = (self.session.id, Arc::clone(&self.link));
+        let (session, link) = (Arc::clone(&self.session), Arc::clone(&self.link));
         self.reclaiming = Some(self.server.spawn_io(async move {
             if let Some(before) = before {
                 // Fails only when the server ends.
                 let _ = before.await;
             }
-            if caught_now(work).is_none() {
-                tracing::error!(%session, "a reclaim failed inside");
+            if let Some(_pass) = session.gate.enter()
+                && caught_now(work).is_none()
+            {
+                tracing::error!(session = %session.id, "a reclaim failed inside");
                 link.close(CloseCode::Goodbye, "the server failed: connect again");
             }
             drop(place);
@@ -185,9 +194,10 @@ impl Control {
         Ok(())
     }
 
-    async fn goodbye(&self) -> Result<(), End> {
+    async fn goodbye(&self, pass: Pass) -> Result<(), End> {
         tracing::info!(session = %self.session.id, "client leaves");
         self.server.end_session(&self.session);
+        drop(pass);
         self.answer(&ToClient::Farewell)?;
         let connection = self.link.connection();
         let _ = tokio::time::timeout(LAST_WORDS, connection.closed()).await;
@@ -197,7 +207,7 @@ impl Control {
 
 /// Whether a lease that was claimed back is on record as it must be: a crash of the host has left
 /// nothing there of Write leases.
-fn is_logged(server: &Server, session: &Session, claim: &ReclaimLease) -> bool {
+fn is_logged(server: &Server, session: &Session, claim: Reclaimed) -> bool {
     if claim.mode == Mode::Read {
         return true;
     }
@@ -223,14 +233,18 @@ fn take_back(server: &Server, session: &Session, reclaim: Reclaim) -> ToClient {
     }
     let mut lost_leases: Vec<Handle> = Vec::new();
     for asked in reclaim.leases {
+        let object = match session.border() {
+            Some(border) => border.inward(&asked.object),
+            None => asked.object,
+        };
         let lease = Reclaimed {
-            object: asked.object,
+            object,
             parts: asked.parts,
             mode: asked.mode,
         };
-        let known = server.store.check(&asked.object).is_ok();
+        let known = server.store.check(&object).is_ok();
         let stands = || server.leases.reclaim(session.id, lease).is_ok();
-        if !known || !stands() || !is_logged(server, session, &asked) {
+        if !known || !stands() || !is_logged(server, session, lease) {
             lost_leases.push(asked.object);
         }
     }

@@ -1,6 +1,7 @@
 //! The first message of a connection, and whether its client is let in.
 
 use super::entrance::{Leave, Place};
+use crate::border::Border;
 use crate::records::Client;
 use crate::runtime::Opened;
 use crate::server::Server;
@@ -176,20 +177,27 @@ fn judge(server: &Server, key: KeyHash, hello: Hello) -> Result<Admitted, HelloR
     {
         return Err(HelloRefusal::ForeignSession);
     }
+    // Had before the client is looked up: if it is revoked from here on, this gate is shut.
+    let gate = server.gates.of(key);
     let ticket = hello.ticket.as_ref();
     let client = server
         .records
         .admit(key, ticket, hello.session, &hello.name)?;
+    let border = border(server, &client)?;
     let root = root(server, &client, &hello.subdir)?;
     let session = server
         .sessions
-        .open(hello.session, key, server.now())
+        .open(hello.session, (key, &gate), server.now())
         .map_err(|refused| match refused {
             Refused::Foreign => HelloRefusal::ForeignSession,
+            Refused::ShutOut => HelloRefusal::Revoked(key),
             Refused::TooMany => HelloRefusal::TooMany(format!(
                 "sessions (at most {MAX_SESSIONS_PER_CLIENT} of one client)"
             )),
         })?;
+    if border.is_some_and(|border| !session.confine(border)) {
+        return Err(HelloRefusal::ForeignSession);
+    }
     Ok(Admitted {
         client,
         hello,
@@ -198,11 +206,24 @@ fn judge(server: &Server, key: KeyHash, hello: Hello) -> Result<Admitted, HelloR
     })
 }
 
-/// The mounted directory, reached with the rights the client has.
+/// Where the client is confined.
+fn border(server: &Server, client: &Client) -> Result<Option<Border>, HelloRefusal> {
+    let border = |dir| Border::new(&server.store, dir, client.key);
+    client.border.map(border).transpose().map_err(|refusal| {
+        HelloRefusal::NoDirectory(format!(
+            "this client is confined to a directory that is not to be had: {refusal}"
+        ))
+    })
+}
+
+/// The mounted directory, reached with the rights the client has; from its border, if it has one.
 fn root(server: &Server, client: &Client, subdir: &[RawName]) -> Result<Node, HelloRefusal> {
     let no = |what: String| HelloRefusal::NoDirectory(what);
     let refused = |refusal: Refusal| no_directory(refusal, refusal.to_string());
-    let mut node = server.store.root().map_err(refused)?;
+    let mut node = match &client.border {
+        Some(dir) => server.store.node_at(dir).map_err(refused)?,
+        None => server.store.root().map_err(refused)?,
+    };
     let caller = client.caller(Caller::default());
     let who = server.store.identity(client.identity, &caller);
     let who = who.map_err(refused)?;
@@ -257,14 +278,20 @@ impl Admitted {
             Arc::clone(&session.bytes),
         ));
         let mount: String = self.hello.name.chars().take(MAX_MOUNT).collect();
+        let Some(pass) = session.gate.enter() else {
+            refuse(connection, &mut writer, HelloRefusal::Revoked(session.key)).await;
+            return None;
+        };
         if let Some(old) = session.connect(Arc::clone(&link), mount) {
             tracing::info!(session = %session.id, "older connection closed: a newer one has come");
             old.close(CloseCode::Fenced, "a newer connection has taken over");
         }
         let drift = self.hello.drift_ppm;
         let leases = &server.leases;
-        let opened = leases.open_session(session.id, drift, number, ready.push.into_outbox());
+        let line = (number, ready.push.into_outbox());
+        let opened = leases.open_session(session.id, drift, line, session.border().cloned());
         leases.round_trip(session.id, connection.rtt());
+        drop(pass);
         let standing = standing(&session, opened);
         let welcome = self.message(server, standing);
         tracing::info!(
@@ -289,7 +316,10 @@ impl Admitted {
     }
 
     fn message(&self, server: &Server, (standing, renews): (Standing, bool)) -> ToClient {
-        let (root, root_attr): (Handle, Attr) = (self.root.handle, self.root.attr);
+        let (mut root, root_attr): (Handle, Attr) = (self.root.handle, self.root.attr);
+        if let Some(border) = self.session.border() {
+            root = border.outward(&root);
+        }
         ToClient::Welcome(Welcome {
             features: 0,
             term_ms: u32::try_from(server.settings.term.as_millis()).unwrap_or(u32::MAX),
@@ -324,12 +354,15 @@ fn standing(session: &Session, opened: Opened) -> (Standing, bool) {
 
 /// The session is on record before it is granted anything.
 async fn record(server: &Arc<Server>, session: &Arc<Session>) -> Result<(), HelloRefusal> {
+    let shut_out = HelloRefusal::Revoked(session.key);
+    let pass = session.gate.enter().ok_or(shut_out)?;
     let (task_server, task_session) = (Arc::clone(server), Arc::clone(session));
     // Whoever waits for it may leave.
     let task = async move {
         let (id, key) = (task_session.id, task_session.key);
         let recorded = task_server.records.record_session(id, key);
         task_session.leased.store(true, Ordering::Relaxed);
+        drop(pass);
         recorded
     };
     match server.spawn_io(task).await {

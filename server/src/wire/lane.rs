@@ -63,7 +63,15 @@ impl Lane {
         Ok(frame.map(|(frame, payload)| (frame, payload, place)))
     }
 
-    async fn frame(&self, frame: RequestFrame, payload: Bytes, place: Place) -> Result<(), End> {
+    async fn frame(
+        &self,
+        mut frame: RequestFrame,
+        payload: Bytes,
+        place: Place,
+    ) -> Result<(), End> {
+        if let Some(border) = self.session.border() {
+            border.take_request(&mut frame);
+        }
         let RequestFrame {
             id,
             low_water,
@@ -78,9 +86,12 @@ impl Lane {
         let caller = self.link.client.caller(caller);
         self.session.counters.count(&request);
         self.server.counters.count(&request);
+        // What is asked for enters the gate itself, when its turn has come.
+        let pass = self.session.gate.enter().ok_or(End::Gone)?;
         if self.session.low_water(low_water) {
             self.answered_below(low_water);
         }
+        drop(pass);
         match change {
             Some(change) if request.is_change() => {
                 self.change(id, caller, change, request, payload, place)
@@ -112,7 +123,7 @@ impl Lane {
 
     fn sink(&self, id: RequestId, permit: Permit) -> Sink {
         let renews = self.server.leases.renew(self.session.id);
-        Sink::new(id, self.out.clone(), permit, renews)
+        Sink::new(id, self.out.clone(), permit, &self.session, renews)
     }
 
     /// What changes nothing is answered here if that can't block, else on an I/O thread.
@@ -229,7 +240,7 @@ async fn elsewhere(read: reads::Read, sink: Sink, link: Arc<Link>) {
     };
     match answer {
         Some(Some(answer)) => send(sink, answer).await,
-        // The server ends.
+        // The server ends, or the client is shut out.
         Some(None) => (),
         None => fail(sink).await,
     }

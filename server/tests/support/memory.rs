@@ -120,8 +120,16 @@ impl Memory {
             read_only,
             identity: IdentityPolicy::Trust,
             acts_as: None,
+            border: None,
         };
         self.state().clients.insert(key, client);
+    }
+
+    /// Confines a client to a directory.
+    pub fn confine(&self, key: KeyHash, dir: Handle) {
+        if let Some(client) = self.state().clients.get_mut(&key) {
+            client.border = Some(dir);
+        }
     }
 
     pub fn revoke(&self, key: KeyHash) {

@@ -115,12 +115,16 @@ impl Server {
     /// When the server gives none.
     pub fn ticket_for(&self, address: SocketAddr) -> String {
         let trusted = self.options.identity.as_deref() == Some("trust");
-        let command: &[&str] = if trusted {
-            &["ticket", "--trust"]
-        } else {
-            &["ticket"]
-        };
-        let output = self.command(command);
+        let options: &[&str] = if trusted { &["--trust"] } else { &[] };
+        self.ticket_with(address, options)
+    }
+
+    /// The same with these options of `fsserver ticket`.
+    ///
+    /// # Panics
+    /// When the server gives none.
+    pub fn ticket_with(&self, address: SocketAddr, options: &[&str]) -> String {
+        let output = self.command(&[&["ticket"], options].concat());
         let ticket = output.lines().find(|line| line.starts_with("leasefs://"));
         let ticket = ticket.unwrap_or_else(|| panic!("no ticket in {output:?}"));
         let (_, secret) = ticket

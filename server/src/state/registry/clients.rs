@@ -1,6 +1,6 @@
 //! What the list of clients holds.
 
-use leasefs_protocol::KeyHash;
+use leasefs_protocol::{Handle, KeyHash};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -52,6 +52,26 @@ pub struct Role {
     /// The one user that all its requests act as.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acts_as: Option<User>,
+    /// Where it is confined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub border: Option<Directory>,
+}
+
+/// A directory of the export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Directory {
+    /// Where it was when the ticket was made, for people.
+    pub path: String,
+    /// What it is known by.
+    #[serde(with = "hex")]
+    pub handle: Handle,
+}
+
+impl Role {
+    /// The directory that the client is confined to.
+    pub fn confined_to(&self) -> Option<Handle> {
+        self.border.as_ref().map(|border| border.handle)
+    }
 }
 
 /// An enrolled client.
@@ -125,15 +145,20 @@ impl Content {
 }
 
 pub(super) mod hex {
-    use leasefs_protocol::KeyHash;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
+    use std::fmt::Display;
+    use std::str::FromStr;
 
-    pub fn serialize<S: Serializer>(hash: &KeyHash, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(hash)
+    pub fn serialize<T: Display, S: Serializer>(id: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(id)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<KeyHash, D::Error> {
+    pub fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
         String::deserialize(deserializer)?
             .parse()
             .map_err(D::Error::custom)

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::state::tests::Scratch;
+use leasefs_protocol::Handle;
 
 const A: KeyHash = KeyHash([1; 32]);
 const B: KeyHash = KeyHash([2; 32]);
@@ -298,4 +299,31 @@ fn a_user_is_two_numbers_and_not_root() {
     ] {
         assert!(bad.parse::<User>().is_err(), "{bad}");
     }
+}
+
+#[test]
+fn a_client_is_enrolled_for_another_directory_only_after_a_revocation() {
+    let (_scratch, mut registry) = registry();
+    let within = |path: &str| Role {
+        border: Some(Directory {
+            path: path.to_owned(),
+            handle: Handle::new(path.as_bytes()).expect("fits"),
+        }),
+        ..Role::default()
+    };
+    let enrol = |registry: &mut Registry, role: Role| {
+        let secret = registry.issue(role, NOW).expect("ticket");
+        registry.admit(A, Some(&secret), "host", NOW)
+    };
+    let of = |client: Enrolled| client.role.confined_to();
+    let one = enrol(&mut registry, within("one")).expect("enrolled");
+    assert_eq!(of(one), within("one").confined_to());
+    for other in [within("two"), Role::default()] {
+        let refused = enrol(&mut registry, other);
+        assert!(matches!(refused, Err(HelloRefusal::NoDirectory(_))));
+    }
+    assert!(enrol(&mut registry, within("one")).is_ok());
+    registry.revoke("host", NOW).expect("revoked");
+    let two = enrol(&mut registry, within("two")).expect("enrolled");
+    assert_eq!(of(two), within("two").confined_to());
 }

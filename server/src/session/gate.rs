@@ -1,0 +1,157 @@
+//! Whether what a client asks for may still be done.
+//!
+//! All that is done for a client goes through the gate of its key, and stays inside while it is done. To
+//! shut a client out its gate is shut, for good: nobody enters any more, and once it is empty
+//! nothing of the client is under way. A connection is given its gate *before* its client is
+//! looked up, and a client is struck off the list before its gate is shut: so whoever was looked up in
+//! time has a gate that is shut, and whoever has another was looked up too late.
+
+use crate::sync;
+use leasefs_protocol::KeyHash;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use tokio::sync::Notify;
+
+/// Set once the gate is shut; below it, how many are inside.
+const SHUT: usize = 1 << (usize::BITS - 1);
+
+/// One client's.
+#[derive(Debug, Default)]
+pub struct Gate {
+    state: AtomicUsize,
+    empty: Notify,
+}
+
+/// Held while something is done for the client.
+#[derive(Debug)]
+#[must_use = "it is left when this is dropped"]
+pub struct Pass(Arc<Gate>);
+
+impl Gate {
+    /// Lets in what is to be done; `None` if the client is shut out.
+    pub fn enter(self: &Arc<Self>) -> Option<Pass> {
+        let before = self.state.fetch_add(1, Ordering::SeqCst);
+        let pass = Pass(Arc::clone(self));
+        (before & SHUT == 0).then_some(pass)
+    }
+
+    /// Whether the client is shut out.
+    pub fn is_shut(&self) -> bool {
+        self.state.load(Ordering::SeqCst) & SHUT != 0
+    }
+
+    fn shut(&self) {
+        self.state.fetch_or(SHUT, Ordering::SeqCst);
+    }
+
+    /// How many are inside.
+    pub fn inside(&self) -> usize {
+        self.state.load(Ordering::SeqCst) & !SHUT
+    }
+
+    /// Waits until the gate, which is shut, is empty.
+    pub async fn emptied(&self) {
+        loop {
+            let emptied = self.empty.notified();
+            tokio::pin!(emptied);
+            emptied.as_mut().enable();
+            if self.inside() == 0 {
+                return;
+            }
+            emptied.await;
+        }
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let before = self.0.state.fetch_sub(1, Ordering::SeqCst);
+        if before == SHUT + 1 {
+            self.0.empty.notify_waiters();
+        }
+    }
+}
+
+/// The gates of all keys that have something under way.
+#[derive(Debug, Default)]
+pub struct Gates(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    of: HashMap<KeyHash, Weak<Gate>>,
+    /// From so many on, those that nobody has any more are dropped.
+    many: usize,
+}
+
+/// Fewest gates that are looked over.
+const FEW: usize = 256;
+
+impl Gates {
+    /// The key's gate.
+    pub fn of(&self, key: KeyHash) -> Arc<Gate> {
+        let mut table = sync::lock(&self.0);
+        if let Some(gate) = table.of.get(&key).and_then(Weak::upgrade) {
+            return gate;
+        }
+        if table.of.len() >= table.many {
+            table.of.retain(|_, gate| gate.strong_count() > 0);
+            table.many = FEW.max(2 * table.of.len());
+        }
+        let gate = Arc::default();
+        table.of.insert(key, Arc::downgrade(&gate));
+        gate
+    }
+
+    /// Shuts the key's gate. Who asks for it from now on gets another.
+    pub fn shut(&self, key: KeyHash) -> Arc<Gate> {
+        let gate = self.of(key);
+        gate.shut();
+        sync::lock(&self.0).of.remove(&key);
+        gate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::time::timeout;
+
+    const KEY: KeyHash = KeyHash([1; 32]);
+
+    #[tokio::test]
+    async fn a_shut_gate_lets_nobody_in_and_waits_for_those_inside() {
+        let gates = Gates::default();
+        let gate = gates.of(KEY);
+        let inside = [gate.enter().expect("open"), gate.enter().expect("open")];
+        let shut = gates.shut(KEY);
+        assert!(gate.enter().is_none() && gate.is_shut());
+        let [one, other] = inside;
+        drop(one);
+        assert_eq!(shut.inside(), 1);
+        let a_while = Duration::from_millis(20);
+        assert!(timeout(a_while, shut.emptied()).await.is_err());
+        let waits = tokio::spawn(async move { shut.emptied().await });
+        tokio::task::yield_now().await;
+        drop(other);
+        timeout(Duration::from_secs(5), waits)
+            .await
+            .expect("in time")
+            .expect("empty");
+        assert!(gates.of(KEY).enter().is_some(), "the next is another");
+    }
+
+    #[test]
+    fn gates_that_nobody_has_are_dropped() {
+        let gates = Gates::default();
+        let kept = gates.of(KEY);
+        for number in 0..10 * FEW {
+            let mut key = KeyHash([2; 32]);
+            key.0[..8].copy_from_slice(&number.to_le_bytes());
+            drop(gates.of(key));
+        }
+        assert!(sync::lock(&gates.0).of.len() <= FEW + 1);
+        assert!(Arc::ptr_eq(&kept, &gates.of(KEY)));
+    }
+}
