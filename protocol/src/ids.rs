@@ -79,7 +79,8 @@ macro_rules! opaque {
 
             fn from_str(text: &str) -> Result<Self, BadHex> {
                 let mut bytes = [0; $len];
-                if text.len() != 2 * $len || !text.is_ascii() {
+                // Digits alone: the standard library would take a sign for one of them.
+                if text.len() != 2 * $len || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
                     return Err(BadHex);
                 }
                 for (i, byte) in bytes.iter_mut().enumerate() {
@@ -225,6 +226,7 @@ mod tests {
         assert_eq!(id.to_string().parse::<SessionId>(), Ok(id));
         assert_eq!("a5".parse::<SessionId>(), Err(BadHex));
         assert_eq!("zz".repeat(16).parse::<SessionId>(), Err(BadHex));
+        assert_eq!("+5".repeat(16).parse::<SessionId>(), Err(BadHex));
     }
 
     #[test]
