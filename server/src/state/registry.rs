@@ -98,7 +98,8 @@ impl Registry {
 
     /// Number of what happens next.
     fn next(&self) -> u64 {
-        self.content.last.max(self.spent.last()) + 1
+        // Where a file claims that they have run out, what is equal counts as older.
+        self.content.last.max(self.spent.last()).saturating_add(1)
     }
 
     /// Makes a ticket and returns its secret. `now` is in seconds since the Unix epoch.

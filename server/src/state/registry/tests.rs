@@ -327,3 +327,18 @@ fn a_client_is_enrolled_for_another_directory_only_after_a_revocation() {
     let two = enrol(&mut registry, within("two")).expect("enrolled");
     assert_eq!(of(two), within("two").confined_to());
 }
+
+#[test]
+fn a_list_whose_numbers_have_run_out_lets_no_revoked_client_in() {
+    let (scratch, mut registry) = registry();
+    let first = registry.issue(Role::default(), NOW).expect("ticket");
+    registry
+        .admit(A, Some(&first), "host", NOW)
+        .expect("enrolled");
+    registry.content.last = u64::MAX;
+    registry.revoke("host", NOW).expect("revoked");
+    let mut again = open(&scratch);
+    let later = again.issue(Role::default(), NOW).expect("ticket");
+    let revoked = Err(HelloRefusal::Revoked(A));
+    assert_eq!(again.admit(A, Some(&later), "host", NOW), revoked);
+}
