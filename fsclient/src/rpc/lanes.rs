@@ -4,7 +4,9 @@ use super::request::ToSend;
 use leasefs_protocol::Request;
 use leasefs_protocol::codec::CodecError;
 use leasefs_protocol::control::ToServer;
+use leasefs_protocol::limits::HELLO_TIMEOUT;
 use leasefs_transport::{Connection, FrameReader, Lost, OutFrame, Outbox};
+use tokio::time::timeout;
 
 /// A request with more data than this, in either direction, goes to the bulk lanes.
 const SMALL: usize = 16 * 1024;
@@ -22,8 +24,19 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Opens the request lanes; `control` is open already. Returns their readers too.
+    /// Opens the request lanes; `control` is open already. Returns their readers too. A server that
+    /// allows none, and keeps the connection, is given up.
     pub(super) async fn open(
+        number: u64,
+        connection: &Connection,
+        control: Outbox,
+    ) -> Result<(Self, Vec<FrameReader>), Lost> {
+        timeout(HELLO_TIMEOUT, Self::open_all(number, connection, control))
+            .await
+            .unwrap_or_else(|_| Err(Lost::Broken("the server allows no requests".into())))
+    }
+
+    async fn open_all(
         number: u64,
         connection: &Connection,
         control: Outbox,

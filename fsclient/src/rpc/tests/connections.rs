@@ -224,3 +224,24 @@ async fn goodbye_waits_for_the_farewell() {
     session.say(ToClient::Farewell).await;
     soon("the end", goodbye).await.expect("task");
 }
+
+#[tokio::test]
+async fn a_server_that_allows_no_requests_does_not_keep_its_client_for_ever() {
+    let fake = Fake::start();
+    let (config, _events, _renewed) = config(&fake, PATIENT);
+    let starve = async {
+        let incoming = fake.server.accept().await.expect("open");
+        let connection = incoming.handshake().await.expect("handshake");
+        let (_, mut control, _reader) = connection.accept().await.expect("control");
+        // It isn't let in: it may open no other stream.
+        let welcome = ToClient::Welcome(fake.greeting(Standing::New, 1));
+        control.send(&welcome, Bytes::new()).await.expect("sent");
+        connection.closed().await
+    };
+    let connected = soon("the client gives up", async {
+        tokio::join!(Rpc::connect(config), starve)
+    });
+    let (refused, _) = connected.await;
+    let error = refused.expect_err("no session");
+    assert!(error.to_string().contains("allows no requests"), "{error}");
+}

@@ -135,10 +135,9 @@ impl Fake {
         .await
     }
 
-    /// The next connection, let in. `process` is this life of the server.
-    pub(super) async fn welcome(&self, standing: Standing, process: u8) -> Session {
-        let (hello, connection, mut control, reader) = self.hello().await;
-        let welcome = Welcome {
+    /// What lets a client in. `process` is this life of the server.
+    pub(super) fn greeting(&self, standing: Standing, process: u8) -> Welcome {
+        Welcome {
             features: 0,
             term_ms: self.term_ms,
             drift_ppm: 1_000,
@@ -150,7 +149,13 @@ impl Fake {
             root_attr: attr(),
             read_only: false,
             identity: IdentityPolicy::Trust,
-        };
+        }
+    }
+
+    /// The next connection, let in.
+    pub(super) async fn welcome(&self, standing: Standing, process: u8) -> Session {
+        let (hello, connection, mut control, reader) = self.hello().await;
+        let welcome = self.greeting(standing, process);
         control
             .send(&ToClient::Welcome(welcome), Bytes::new())
             .await
