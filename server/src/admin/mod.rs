@@ -4,7 +4,7 @@
 //! concern what is on disk work without one as well.
 
 mod commands;
-mod control;
+pub mod control;
 mod present;
 mod serve;
 

@@ -221,6 +221,14 @@ impl Leases {
         self.lock().all_quiet()
     }
 
+    /// Whether everything holds that always does.
+    ///
+    /// # Errors
+    /// The first claim that doesn't hold.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.lock().check_invariants()
+    }
+
     /// What it looks like, for people.
     pub fn snapshot(&self) -> Snapshot {
         self.with(|state, now| state.snapshot(now))

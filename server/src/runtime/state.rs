@@ -242,6 +242,10 @@ impl State {
         self.core.all_quiet()
     }
 
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.core.check_invariants()
+    }
+
     /// Whether the next deadline is earlier than the timer knows.
     pub fn rearm(&mut self) -> bool {
         let next = self.core.next_deadline();
