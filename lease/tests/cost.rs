@@ -3,7 +3,7 @@
 
 use leasefs_lease::server::{Action, Config, Core, Event, OpId, ReadItem, ReadKind};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Handle, Parts, SessionId};
+use leasefs_protocol::{Handle, KeyHash, Parts, SessionId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -79,6 +79,7 @@ fn a_million_leases_cost_less_than_256_bytes_each_and_leave_nothing_behind() {
             BootTime::ZERO,
             Event::SessionOpened {
                 session,
+                client: KeyHash([of; 32]),
                 drift_ppm: 0,
             },
         );

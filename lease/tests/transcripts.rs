@@ -43,6 +43,7 @@ macro_rules! transcripts {
 transcripts!(
     sessions,
     changes,
+    conduct,
     reads,
     stores,
     directories,
@@ -60,5 +61,5 @@ fn every_transcript_is_replayed() {
     let found = transcripts
         .filter(|p| p.extension().is_some_and(|e| e == "txt"))
         .count();
-    assert_eq!(found, 9, "name new files in `transcripts!`");
+    assert_eq!(found, 10, "name new files in `transcripts!`");
 }

@@ -7,7 +7,7 @@ use leasefs_lease::server::{
     Config, Core, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Reclaimed, Touch, Wanted,
 };
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Handle, Mode, Parts, RawName, SessionId, Stamp};
+use leasefs_protocol::{Handle, KeyHash, Mode, Parts, RawName, SessionId, Stamp};
 use oracle::Oracle;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -27,7 +27,7 @@ enum Step {
     Finish(u8, Parts),
     Withdraw(u8),
     Approve(u8, u8),
-    Progress(u8, u8),
+    Flush(u8, u8, u32),
     Release(u8, u8, Parts, u8),
     TakeBack(u8, u8, Parts),
     Reclaim(u8, u8, Parts, Mode),
@@ -116,7 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
         7 => (any::<u8>(), parts()).prop_map(|(o, p)| Step::Finish(o, p)),
         1 => any::<u8>().prop_map(Step::Withdraw),
         12 => (0..SESSIONS, any::<u8>()).prop_map(|(s, r)| Step::Approve(s, r)),
-        1 => (0..SESSIONS, any::<u8>()).prop_map(|(s, r)| Step::Progress(s, r)),
+        1 => (0..SESSIONS, 0..OBJECTS, 0..(3_u32 << 20)).prop_map(|(s, o, n)| Step::Flush(s, o, n)),
         2 => (0..SESSIONS, 0..OBJECTS, parts(), any::<u8>())
             .prop_map(|(s, o, p, at)| Step::Release(s, o, p, at)),
         1 => (0..SESSIONS, 0..OBJECTS, parts()).prop_map(|(s, o, p)| Step::TakeBack(s, o, p)),
@@ -159,8 +159,14 @@ struct Walk {
 
 impl Walk {
     fn new(max: usize, grace: Option<Grace>) -> Self {
+        Self::with_probation(max, grace, Duration::from_secs(2))
+    }
+
+    fn with_probation(max: usize, grace: Option<Grace>, probation: Duration) -> Self {
         let config = Config {
             drift_ppm: 0,
+            probation,
+            max_probation: 2 * probation,
             max_leases_per_session: max,
             ..Config::default()
         };
@@ -184,6 +190,9 @@ impl Walk {
     }
 
     fn check(&mut self) {
+        let sessions = self.core.sessions().into_iter();
+        let denied = sessions.filter(|s| s.denied_until.is_some());
+        self.oracle.denied = denied.map(|s| s.session).collect();
         while let Some(action) = self.core.poll_action() {
             let safe = self.oracle.check(self.now, &action);
             safe.unwrap_or_else(|e| panic!("{e}: {action:?}"));
@@ -239,6 +248,8 @@ impl Walk {
         Some(match step {
             Step::Open(s) => Event::SessionOpened {
                 session: session(s),
+                // Two of one client.
+                client: KeyHash([s.max(1); 32]),
                 drift_ppm: 0,
             },
             Step::End(s) => Event::SessionEnded {
@@ -286,9 +297,10 @@ impl Walk {
                 session: session(s),
                 recall: recall(s, at)?,
             },
-            Step::Progress(s, at) => Event::Progress {
+            Step::Flush(s, o, bytes) => Event::Flushed {
                 session: session(s),
-                recall: recall(s, at)?,
+                object: object(o),
+                bytes: bytes.into(),
             },
             Step::Release(s, o, parts, seen) => Event::Release {
                 session: session(s),
@@ -381,7 +393,8 @@ proptest! {
         steps in prop::collection::vec(step(), 1..80),
         more in prop::collection::vec(step(), 1..40),
     ) {
-        let mut walk = Walk::new(100, None);
+        // How late an approval is isn't known any more when its time has become zero.
+        let mut walk = Walk::with_probation(100, None, Duration::ZERO);
         (0..SESSIONS).for_each(|s| walk.take(Step::Open(s)));
         steps.into_iter().for_each(|step| walk.take(step));
         walk.handle(Event::Tick);

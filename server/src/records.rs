@@ -136,11 +136,18 @@ pub trait Records: Send + Sync + 'static {
     /// Takes the session off the record with all that is journalled of it: it has ended.
     fn forget_session(&self, session: SessionId);
 
-    /// Journals what a change is about to do. Survives the process, not the host.
+    /// Journals what a change is about to do, and that changes of its session below `low` are no longer
+    /// asked for. Survives the process, not the host.
     ///
     /// # Errors
     /// If the disk fails; the change must not run then.
-    fn change_begins(&self, session: SessionId, seq: Seq, intent: &Intent) -> io::Result<()>;
+    fn change_begins(
+        &self,
+        session: SessionId,
+        seq: Seq,
+        low: Seq,
+        intent: &Intent,
+    ) -> io::Result<()>;
 
     /// Journals the answer of a change that has begun, before anyone hears of it or another change
     /// of its objects begins. Does nothing if it has not begun. Survives the process, not the
@@ -149,9 +156,6 @@ pub trait Records: Send + Sync + 'static {
 
     /// Journals that a change has not happened although it had begun.
     fn change_undone(&self, session: SessionId, seq: Seq);
-
-    /// Changes below the mark need not be journalled any more. Cheap; called often.
-    fn low_water(&self, session: SessionId, low: Seq);
 
     /// Journals a Write lease before it is granted. Survives the process, not the host.
     ///

@@ -45,6 +45,9 @@ fn one(session: &Session, snapshot: &Snapshot) -> SessionStatus {
         mount: session.mount(),
         address: link.map(|link| link.connection().remote_address().to_string()),
         expires_ms: expires.map(|at| millis(at.left_at(snapshot.now))),
+        denied_ms: core
+            .and_then(|core| core.denied_until)
+            .map(|at| millis(at.left_at(snapshot.now))),
         reclaiming: core.is_some_and(|core| core.reclaiming),
         leases: core.map_or(0, |core| core.leases),
         opens: session.opens.len(),

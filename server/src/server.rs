@@ -91,6 +91,7 @@ impl Server {
         let config = Config {
             term: settings.term,
             drift_ppm: settings.drift_ppm,
+            probation: settings.term,
             ..Config::default()
         };
         let clock: Clock = boot_time;

@@ -39,6 +39,8 @@ pub struct SessionStatus {
     pub expires_ms: Option<u64>,
     /// Whether it may still reclaim leases of the server's earlier life.
     pub reclaiming: bool,
+    /// For how long it gets no leases because its client has held others up; none if it gets them.
+    pub denied_ms: Option<u64>,
     /// Objects it holds a lease on.
     pub leases: usize,
     /// Files it has open.

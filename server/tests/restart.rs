@@ -6,7 +6,7 @@ use fsserver::intent::Intent;
 use fsserver::records::Records;
 use leasefs_protocol::control::{Reclaim, ReclaimLease, ReclaimOpen, Standing, ToClient, ToServer};
 use leasefs_protocol::{
-    Handle, Mode, OpenId, OpenToken, Parts, Refusal, Reply, Request, RequestFrame, Response,
+    Handle, Mode, OpenId, OpenToken, Parts, Refusal, Reply, Request, RequestFrame, Response, Seq,
     SetAttr,
 };
 use std::os::unix::fs::PermissionsExt;
@@ -169,10 +169,12 @@ async fn interrupted(house: &House, a: &Who) -> (Handle, RequestFrame) {
     let change = frame.change.as_mut().expect("a change");
     change.resent = true;
     let objects = vec![object];
-    let begins =
-        house
-            .records
-            .change_begins(a.session, change.seq, &Intent::Repeatable { objects });
+    let begins = house.records.change_begins(
+        a.session,
+        change.seq,
+        Seq(0),
+        &Intent::Repeatable { objects },
+    );
     begins.expect("journalled");
     (object, frame)
 }

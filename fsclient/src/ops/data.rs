@@ -135,7 +135,7 @@ impl Ops {
     /// The server's refusal.
     pub async fn read_pages(&self, ask: &Ask, at: At, len: u32) -> Result<Filling, Refusal> {
         let open = self.file(at.fh)?;
-        let (mut read, fill) = self.begin_read(ask, &open, at.offset, len).await?;
+        let (mut read, mut fill) = self.begin_read(ask, &open, at.offset, len).await?;
         for _ in 0..MOST_ASKED {
             // Behind the gate: a write that comes later waits for this READ to be gone.
             self.settle(ask, &open.object).await?;
@@ -152,6 +152,12 @@ impl Ops {
                 return Ok(Filling { data, _read: read });
             }
             ask.unless_left(read.again()).await?;
+            // The server gives nothing exclusive to who has no open for writing any more. One that
+            // comes now finds the READ in line.
+            if fill == Fill::PagesForStore && !self.opens.may_store(&open.object) {
+                read.stores_no_more();
+                fill = Fill::Pages;
+            }
         }
         Err(Refusal::TimedOut)
     }

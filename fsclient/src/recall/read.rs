@@ -113,6 +113,11 @@ impl PageRead {
         })
     }
 
+    /// The last open for writing has gone: a Read lease suffices for the pages.
+    pub fn stores_no_more(&mut self) {
+        self.mode = Mode::Read;
+    }
+
     /// To be awaited before the server is asked again.
     ///
     /// # Errors

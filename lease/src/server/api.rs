@@ -2,7 +2,9 @@
 
 use crate::time::BootTime;
 use leasefs_protocol::limits;
-use leasefs_protocol::{Grant, Handle, Mode, Parts, RawName, Recall, RecallId, SessionId, Stamp};
+use leasefs_protocol::{
+    Grant, Handle, KeyHash, Mode, Parts, RawName, Recall, RecallId, SessionId, Stamp,
+};
 use std::time::Duration;
 
 /// An operation (read or change) as its caller numbers it; never used twice.
@@ -18,6 +20,11 @@ pub struct Config {
     pub drift_ppm: u32,
     /// A recall unapproved for longer than this (and four round trips) is overdue.
     pub overdue: Duration,
+    /// For how long a client gets no leases when it has held others up for the first time; zero: no
+    /// client is ever denied leases.
+    pub probation: Duration,
+    /// The longest such time. Conduct is forgotten when nothing has been amiss for as long.
+    pub max_probation: Duration,
     /// Leases a session may hold before the oldest are asked back.
     pub max_leases_per_session: usize,
 }
@@ -28,6 +35,8 @@ impl Default for Config {
             term: limits::DEFAULT_TERM,
             drift_ppm: limits::DEFAULT_DRIFT_PPM,
             overdue: limits::RECALL_OVERDUE,
+            probation: limits::DEFAULT_TERM,
+            max_probation: limits::MAX_PROBATION,
             max_leases_per_session: limits::MAX_LEASES_PER_SESSION,
         }
     }
@@ -134,6 +143,8 @@ pub enum Event {
     SessionOpened {
         /// The session.
         session: SessionId,
+        /// Whose it is: what one session of a client has cost others, all of them pay.
+        client: KeyHash,
         /// The client's drift bound, parts per million; the larger of both sides' counts.
         drift_ppm: u32,
     },
@@ -205,13 +216,15 @@ pub enum Event {
         /// The recall.
         recall: RecallId,
     },
-    /// A holder flushes on behalf of a recall and gets on: it stays renewed, for at most one
-    /// further term per recall.
-    Progress {
+    /// A holder has brought in buffered bytes. Who gets on with what a recall asks for stays renewed,
+    /// for at most one further term per recall.
+    Flushed {
         /// Who flushes.
         session: SessionId,
-        /// The recall.
-        recall: RecallId,
+        /// The object.
+        object: Handle,
+        /// How many bytes the store has taken.
+        bytes: u64,
     },
     /// A lease given back unasked. What a recall has asked for is still owed an approval.
     Release {
@@ -314,6 +327,9 @@ pub enum ReclaimRefusal {
     /// A Write lease that was never logged.
     #[error("no such write lease was granted")]
     NotLogged,
+    /// The client has held others up. What it has cached it can ask for again.
+    #[error("the client is denied leases")]
+    Denied,
     /// Another session has a conflicting lease.
     #[error("another session holds a conflicting lease")]
     Conflict,
@@ -339,6 +355,8 @@ pub struct SessionStatus {
     pub expires: Option<BootTime>,
     /// Whether it may still reclaim leases of the server's earlier life.
     pub reclaiming: bool,
+    /// Until when it gets no leases because its client has held others up.
+    pub denied_until: Option<BootTime>,
     /// Objects it holds a lease on.
     pub leases: usize,
     /// Recalls it has not approved.

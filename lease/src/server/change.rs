@@ -7,7 +7,7 @@ use super::session::Sid;
 use super::table::{Holder, ObjId};
 use super::{Core, Timer};
 use crate::time::BootTime;
-use leasefs_protocol::{Grant, Handle, Mode, Parts, SessionId, Stamp};
+use leasefs_protocol::{Grant, Handle, Mode, Parts, RecallId, SessionId, Stamp};
 use std::collections::BTreeMap;
 
 impl Core {
@@ -22,12 +22,23 @@ impl Core {
         if self.ops.contains_key(&arrival.op) {
             return;
         }
+        let op = self.op_of(now, &arrival);
+        if op.kind == Kind::Read(ReadKind::FillPages) {
+            let at = op.patient_until;
+            self.timers.insert((at, Timer::Fill(arrival.op)));
+        }
+        self.place(arrival.op, &op);
+        self.ops.insert(arrival.op, op);
+        self.recall_conflicts(now, arrival.op);
+    }
+
+    pub(super) fn op_of(&mut self, now: BootTime, arrival: &Arrival) -> Op {
         self.arrivals += 1;
-        let needs = self.needs(&arrival);
+        let needs = self.needs(arrival);
         let patient_until = now + self.config.overdue;
         let term = crate::time::lengthened(self.config.term, self.config.drift_ppm);
         let grace_ends = self.grace.as_ref().map(|g| g.ends);
-        let op = Op {
+        Op {
             session: arrival.session,
             kind: arrival.kind,
             state: OpState::Waiting,
@@ -37,13 +48,7 @@ impl Core {
             latest: (patient_until + term).max(grace_ends.unwrap_or_default()),
             needs,
             waits: BTreeMap::new(),
-        };
-        if op.kind == Kind::Read(ReadKind::FillPages) {
-            self.timers.insert((patient_until, Timer::Fill(arrival.op)));
         }
-        self.place(arrival.op, &op);
-        self.ops.insert(arrival.op, op);
-        self.recall_conflicts(now, arrival.op);
     }
 
     fn needs(&mut self, arrival: &Arrival) -> Vec<Need> {
@@ -55,16 +60,16 @@ impl Core {
         arrival.wants.iter().map(need).collect()
     }
 
-    fn place(&mut self, id: OpId, op: &Op) {
+    pub(super) fn place(&mut self, id: OpId, op: &Op) {
         for need in &op.needs {
-            self.table.enqueue(need.object, op.order, id);
+            self.table.enqueue(need, id, op);
             self.dirty.insert(need.object);
         }
     }
 
     fn displace(&mut self, id: OpId, op: &Op) {
         for need in &op.needs {
-            self.table.dequeue(need.object, id);
+            self.table.dequeue(need, id, op);
             self.dirty.insert(need.object);
         }
     }
@@ -102,8 +107,9 @@ impl Core {
 
     /// Whether `op` waits for the session's approval of a recall that covers the object.
     pub(super) fn waits_for(&self, op: &Op, sid: Sid, object: ObjId) -> bool {
-        let of_session = op.waits.keys().filter(|(holder, _)| *holder == sid);
-        let mut recalls = of_session.filter_map(|(_, id)| self.sessions.recall(sid, *id));
+        let all = (sid, RecallId(0))..=(sid, RecallId(u64::MAX));
+        let of_session = op.waits.range(all);
+        let mut recalls = of_session.filter_map(|((_, id), _)| self.sessions.recall(sid, *id));
         recalls.any(|r| r.object.is_none_or(|at| at == object))
     }
 
@@ -150,6 +156,7 @@ impl Core {
             }
         }
         self.timers.remove(&(op.patient_until, Timer::Fill(id)));
+        self.forget_parked(id, &op);
         Some(op)
     }
 

@@ -141,6 +141,10 @@ impl Core {
             return Err(ReclaimRefusal::NotReclaiming);
         }
         match lease.mode {
+            // What is asked back as a whole is given back with the approval.
+            _ if self.owes_everything(sid) => return Err(ReclaimRefusal::Denied),
+            // A Write lease is on record, and bytes may wait behind it.
+            Mode::Read if self.is_denied(sid) => return Err(ReclaimRefusal::Denied),
             Mode::Read if grace.host_crashed => return Err(ReclaimRefusal::HostCrashed),
             Mode::Write if !grace.is_logged(session, &lease.object) => {
                 return Err(ReclaimRefusal::NotLogged);
@@ -176,7 +180,7 @@ impl Core {
             return;
         };
         session.reclaiming = false;
-        self.begin_term(now, sid);
+        self.renew_alive(now, sid);
         self.forget_in_grace(id);
     }
 
@@ -221,9 +225,7 @@ impl Core {
         cover: &Cover,
     ) -> Parts {
         let object = self.table.find(handle).and_then(|o| self.table.get(o));
-        let others = object.into_iter().flat_map(|o| &o.holders);
-        let written = others.filter(|h| Some(h.session) != reader);
-        let hidden = written.fold(Parts::NONE, |all, h| all | h.write);
+        let hidden = object.map_or(Parts::NONE, |o| o.written_by_others(reader));
         let id = reader.and_then(|sid| self.sessions.get(sid)).map(|s| s.id);
         let by_grace = self
             .grace

@@ -44,7 +44,7 @@ impl Core {
         })?;
         self.check_holders(id, object)?;
         self.check_queue(id, object)?;
-        for (sid, recall) in object.recalls() {
+        for (sid, recall) in object.all_recalls() {
             let open = self.sessions.recall(*sid, *recall);
             require(open.is_some_and(|r| r.object == Some(id)), || {
                 format!("recall {recall} is not one of its holder's")
@@ -166,7 +166,7 @@ impl Core {
         let Some(object) = open.object.and_then(|o| self.table.get(o)) else {
             return require(open.object.is_none(), || "its object is gone".into());
         };
-        require(object.recalls().contains(&(sid, id)), || {
+        require(object.is_recalled(sid, id), || {
             "unknown to its object".into()
         })?;
         require(!open.cover.is_empty(), || "recalls nothing".into())?;
@@ -182,6 +182,14 @@ impl Core {
             let queue = self.table.get(need.object).map_or(&[][..], |o| o.queue());
             require(queue.contains(&(op.order, id)), || {
                 "missing in a queue".into()
+            })?;
+            let mut running = self
+                .table
+                .get(need.object)
+                .into_iter()
+                .flat_map(|o| o.running());
+            require(running.any(|r| r == id) == op.is_running(), || {
+                "its object doesn't know whether it runs".into()
             })?;
         }
         for (sid, recall) in op.waits.keys() {
@@ -214,6 +222,8 @@ impl Core {
         let caused = if op.is_exclusive() {
             let shut = self.shutdown && op.is_fill();
             !op.waits.is_empty() || self.grace.is_some() || shut || blockers.next().is_some()
+        } else if let Kind::Parked(_) = op.kind {
+            self.must_park(op.session, op.needs.iter().map(|need| need.object))
         } else if op.kind == Kind::Read(ReadKind::FillPages) {
             self.shutdown || blockers.next().is_some() || hidden
         } else {
@@ -265,13 +275,16 @@ impl Core {
         for (at, timer) in &self.timers {
             match timer {
                 Timer::Fill(op) => fills.insert((*at, *op)),
-                Timer::Grace | Timer::Session(_) => others.insert((*at, *timer)),
+                Timer::Grace | Timer::Session(_) | Timer::Conduct(_) => {
+                    others.insert((*at, *timer))
+                }
             };
         }
         let live = self.sessions.iter();
         let ends = live.filter_map(|(sid, s)| Some((s.expires?, Timer::Session(sid))));
         let grace = self.grace.iter().map(|g| (g.ends, Timer::Grace));
-        let expected: BTreeSet<_> = ends.chain(grace).collect();
+        let conduct = self.conduct_timers();
+        let expected: BTreeSet<_> = ends.chain(grace).chain(conduct).collect();
         require(others == expected, || {
             format!("timers are {others:?}, not {expected:?}")
         })?;

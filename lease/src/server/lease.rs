@@ -12,11 +12,13 @@ use std::ops::Bound;
 
 impl Core {
     /// What of `cover` may be granted for reading while others work on the object: nothing that
-    /// a waiting or running change covers, nor what is hidden.
+    /// a waiting or running change covers, nor what is hidden. Nothing to who is denied leases.
     pub(super) fn grantable(&self, sid: Sid, handle: &Handle, cover: &Cover) -> Parts {
         let object = self.table.find(handle);
         let hidden = self.hidden_parts(Some(sid), handle, cover);
-        if self.shutdown || self.is_full(sid, object) {
+        // The approval of everything takes whatever is granted before it.
+        let gives_up = self.owes_everything(sid) || self.is_denied(sid);
+        if self.shutdown || gives_up || self.is_full(sid, object) {
             return Parts::NONE;
         }
         let yielding = object.map_or(Parts::NONE, |o| self.yielding(sid, o));
@@ -32,10 +34,17 @@ impl Core {
 
     /// Parts that a waiting or running change (or exclusive fill) covers.
     fn contested(&self, object: Option<ObjId>, cover: &Cover) -> Parts {
-        let queue = object.and_then(|o| Some((o, self.table.get(o)?.queue())));
-        let Some((object, queue)) = queue else {
+        let busy = object.and_then(|o| {
+            let found = self.table.get(o)?;
+            Some((o, found.queue(), found.demand()?))
+        });
+        let Some((object, queue, demand)) = busy else {
             return Parts::NONE;
         };
+        // Names apart, what they cover is counted.
+        if !cover.leased().contains(Parts::NAMES) {
+            return demand.parts() & cover.parts;
+        }
         let mut contested = Parts::NONE;
         for op in queue.iter().filter_map(|(_, id)| self.ops.get(id)) {
             if op.is_exclusive()
@@ -117,7 +126,15 @@ impl Core {
             stamp: grant.stamp,
         };
         let holder_id = self.sessions.get(sid).map(|s| s.id);
-        let queue = self.table.get(object).map_or(&[][..], |o| o.queue());
+        let found = self.table.get(object);
+        let exclusive = found
+            .and_then(|o| o.demand())
+            .is_some_and(|d| d.exclusive > 0);
+        // Reads don't stand in each other's way.
+        let queue = match exclusive || grant.mode == Mode::Write {
+            true => found.map_or(&[][..], |o| o.queue()),
+            false => &[],
+        };
         let in_the_way = queue.iter().filter_map(|(_, id)| {
             let op = self.ops.get(id).filter(|op| !op.is_running())?;
             let own = Some(op.session) == holder_id;
@@ -196,12 +213,19 @@ impl Core {
     }
 
     pub(super) fn unhold(&mut self, sid: Sid, object: ObjId, parts: Parts) {
+        let shows = |o: &super::table::Object| {
+            let held = o.holder(sid);
+            o.holders.len() == 1 || held.is_some_and(|h| h.write.intersects(parts))
+        };
+        // Somebody may see more now, or nothing is left to be kept.
+        if self.table.get(object).is_some_and(shows) {
+            self.dirty.insert(object);
+        }
         let gone = self.table.unhold(object, sid, parts);
         if let Some(stamp) = gone
             && let Some(session) = self.sessions.get_mut(sid)
         {
             session.unlist(stamp);
         }
-        self.dirty.insert(object);
     }
 }

@@ -5,7 +5,7 @@ use super::op::Cause;
 use super::session::{Session, Sid};
 use super::{Core, Timer};
 use crate::time::BootTime;
-use leasefs_protocol::{Parts, RecallId, SessionId};
+use leasefs_protocol::{KeyHash, Parts, RecallId, SessionId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -18,7 +18,14 @@ impl Core {
             .is_some_and(|sid| self.renew_alive(now, sid))
     }
 
-    fn renew_alive(&mut self, now: BootTime, sid: Sid) -> bool {
+    /// Whether the session may hold leases, or reclaim some.
+    pub fn may_hold(&self, session: SessionId) -> bool {
+        let sid = self.sessions.find(session);
+        let session = sid.and_then(|sid| self.sessions.get(sid));
+        session.is_some_and(|s| s.is_alive() || s.reclaiming)
+    }
+
+    pub(super) fn renew_alive(&mut self, now: BootTime, sid: Sid) -> bool {
         let Some(session) = self.sessions.get(sid) else {
             return false;
         };
@@ -34,7 +41,7 @@ impl Core {
         true
     }
 
-    fn set_expiry(&mut self, sid: Sid, expires: Option<BootTime>) {
+    pub(super) fn set_expiry(&mut self, sid: Sid, expires: Option<BootTime>) {
         let Some(session) = self.sessions.get_mut(sid) else {
             return;
         };
@@ -46,8 +53,14 @@ impl Core {
         }
     }
 
-    pub(super) fn open_session(&mut self, now: BootTime, id: SessionId, drift_ppm: u32) {
-        let (sid, standing) = self.welcome(id);
+    pub(super) fn open_session(
+        &mut self,
+        now: BootTime,
+        id: SessionId,
+        client: KeyHash,
+        drift_ppm: u32,
+    ) {
+        let (sid, standing) = self.welcome(id, client);
         if let Some(session) = self.sessions.get_mut(sid) {
             session.drift_ppm = session.drift_ppm.max(drift_ppm);
         }
@@ -69,7 +82,7 @@ impl Core {
         });
     }
 
-    fn welcome(&mut self, id: SessionId) -> (Sid, Standing) {
+    fn welcome(&mut self, id: SessionId, client: KeyHash) -> (Sid, Standing) {
         let standing = |session: &Session| match session {
             s if s.reclaiming => Standing::Reclaim,
             s if s.is_alive() => Standing::Resumed,
@@ -82,7 +95,7 @@ impl Core {
             return (sid, standing(session));
         }
         let reclaiming = self.grace.as_ref().is_some_and(|g| g.awaits(id));
-        let sid = self.sessions.insert(id);
+        let sid = self.sessions.insert(id, client);
         if let Some(session) = self.sessions.get_mut(sid) {
             session.reclaiming = reclaiming;
         }
@@ -103,7 +116,10 @@ impl Core {
 
     /// What a session reclaims may be alive by its own clock as long as grace can last.
     fn outlast_grace(&mut self, now: BootTime, sid: Sid) {
-        self.begin_term(now, sid);
+        // Who connects again and again gains no time.
+        if self.sessions.get(sid).is_some_and(|s| !s.is_overdue(now)) {
+            self.begin_term(now, sid);
+        }
         let ends = self.grace.as_ref().map(|g| g.ends);
         let expires = self.sessions.get(sid).and_then(|s| s.expires);
         self.set_expiry(sid, expires.max(ends));
@@ -116,18 +132,16 @@ impl Core {
         }
     }
 
-    pub(super) fn end_session(&mut self, id: SessionId) {
+    pub(super) fn end_session(&mut self, now: BootTime, id: SessionId) {
         if let Some(sid) = self.sessions.find(id) {
-            self.set_expiry(sid, None);
-            self.drop_everything(sid);
+            self.end_leases(now, sid, false);
             self.sessions.remove(sid);
         }
         self.forget_in_grace(id);
     }
 
-    fn expire(&mut self, sid: Sid) {
-        self.set_expiry(sid, None);
-        self.drop_everything(sid);
+    fn expire(&mut self, now: BootTime, sid: Sid) {
+        self.end_leases(now, sid, true);
         if let Some(session) = self.sessions.get_mut(sid) {
             session.reclaiming = false;
             let session = session.id;
@@ -163,7 +177,8 @@ impl Core {
             self.timers.pop_first();
             match timer {
                 Timer::Grace => self.end_grace(),
-                Timer::Session(sid) => self.expire(sid),
+                Timer::Session(sid) => self.expire(now, sid),
+                Timer::Conduct(client) => self.look_at_conduct(at, client),
                 Timer::Fill(op) => self.touch_objects_of(op),
             }
         }
@@ -181,7 +196,9 @@ impl Core {
         if let Some(op) = self.ops.get_mut(&op) {
             op.waits.remove(&(sid, recall));
             // A recall of everything has no object of its own.
-            self.dirty.extend(op.needs.iter().map(|need| need.object));
+            if op.waits.is_empty() {
+                self.dirty.extend(op.needs.iter().map(|need| need.object));
+            }
         }
     }
 
@@ -205,6 +222,7 @@ impl Core {
             move_back(&mut op.patient_until);
             move_back(&mut op.latest);
         }
+        self.conduct.values_mut().for_each(|c| c.rebase(now));
         self.grace.iter_mut().for_each(|g| move_back(&mut g.ends));
         let timers: BTreeSet<_> = self
             .timers

@@ -15,6 +15,7 @@
 
 mod api;
 mod change;
+mod conduct;
 mod cover;
 mod grace;
 mod invariants;
@@ -35,6 +36,8 @@ pub use api::{
 };
 
 use crate::time::BootTime;
+use conduct::Conduct;
+use leasefs_protocol::KeyHash;
 use op::{Arrival, Kind, Op};
 use session::{Sessions, Sid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -50,6 +53,8 @@ pub struct Core {
     /// Waiting operations and running changes.
     ops: BTreeMap<OpId, Op>,
     arrivals: u64,
+    /// Of clients that have held others up lately.
+    conduct: BTreeMap<KeyHash, Conduct>,
     timers: BTreeSet<(BootTime, Timer)>,
     grace: Option<grace::GraceState>,
     shutdown: bool,
@@ -64,6 +69,8 @@ enum Timer {
     Grace,
     /// A session's leases end.
     Session(Sid),
+    /// A client gets leases again, or what it has cost others is forgotten.
+    Conduct(KeyHash),
     /// A page fill has been patient.
     Fill(OpId),
 }
@@ -79,6 +86,7 @@ impl Core {
             table: Table::new(),
             ops: BTreeMap::new(),
             arrivals: 0,
+            conduct: BTreeMap::new(),
             timers,
             grace,
             shutdown: false,
@@ -98,11 +106,15 @@ impl Core {
     fn take_in(&mut self, now: BootTime, event: Event) {
         match event {
             Event::Tick => {}
-            Event::SessionOpened { session, drift_ppm } => {
-                self.open_session(now, session, drift_ppm);
+            Event::SessionOpened {
+                session,
+                client,
+                drift_ppm,
+            } => {
+                self.open_session(now, session, client, drift_ppm);
             }
             Event::RoundTrip { session, rtt } => self.note_round_trip(session, rtt),
-            Event::SessionEnded { session } => self.end_session(session),
+            Event::SessionEnded { session } => self.end_session(now, session),
             Event::AdmitRead {
                 op,
                 session,
@@ -132,8 +144,12 @@ impl Core {
             } => self.requeue(now, op, cover::of_change(touches), dropped),
             Event::FinishChange { op, wants } => self.finish_change(now, op, wants),
             Event::Withdraw { op } => self.withdraw(op),
-            Event::Approve { session, recall } => self.approve(session, recall),
-            Event::Progress { session, recall } => self.note_progress(now, session, recall),
+            Event::Approve { session, recall } => self.approve(now, session, recall),
+            Event::Flushed {
+                session,
+                object,
+                bytes,
+            } => self.note_flushed(now, session, &object, bytes),
             Event::Release {
                 session,
                 object,

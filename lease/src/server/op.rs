@@ -43,6 +43,8 @@ impl Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Read(ReadKind),
+    /// A fill of a session that gets no leases for now.
+    Parked(ReadKind),
     Change {
         /// The requester's kernel keeps pages locked until the answer.
         writeback: bool,
@@ -118,6 +120,9 @@ impl Op {
         if own && need.own_allowed {
             return None;
         }
+        if let Kind::Parked(_) = self.kind {
+            return None;
+        }
         let taken = if self.is_exclusive() {
             need.cover.known_to(holder.parts)
         } else {
@@ -141,7 +146,7 @@ pub(super) struct Arrival {
 impl Arrival {
     /// Reads never wait for their own session's leases.
     pub(super) fn own_allowed(&self, handle: &Handle) -> bool {
-        matches!(self.kind, Kind::Read(_)) || self.dropped.contains(handle)
+        matches!(self.kind, Kind::Read(_) | Kind::Parked(_)) || self.dropped.contains(handle)
     }
 }
 

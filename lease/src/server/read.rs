@@ -36,9 +36,31 @@ impl Core {
             let data = |want: &mut Want| want.cover = Cover::parts(Parts::DATA);
             wants.iter_mut().for_each(data);
         }
+        self.admit_wants(now, op, session, kind, wants);
+    }
+
+    pub(super) fn admit_wants(
+        &mut self,
+        now: BootTime,
+        op: OpId,
+        session: SessionId,
+        kind: ReadKind,
+        wants: Vec<Want>,
+    ) {
+        let fills = matches!(kind, ReadKind::FillPages | ReadKind::FillForStore);
+        let known = wants
+            .iter()
+            .filter_map(|want| self.table.find(&want.handle));
+        if fills && self.must_park(session, known) {
+            self.park(now, op, session, kind, wants);
+            return;
+        }
         // A session without leases is not helped by waiting for one.
-        let alive = self.sessions.alive(session).is_some();
-        let kind = if alive { kind } else { ReadKind::Uncached };
+        let may_hold = self
+            .sessions
+            .alive(session)
+            .is_some_and(|sid| !self.is_denied(sid));
+        let kind = if may_hold { kind } else { ReadKind::Uncached };
         if let Some(verdicts) = self.verdicts_at_once(now, session, kind, &wants) {
             let wants = wants.into_iter().map(|want| (want.handle, want.cover));
             self.admit(now, op, session, wants.zip(verdicts).collect());
@@ -174,6 +196,9 @@ impl Core {
         let Some(op) = self.remove_op(id) else {
             return;
         };
+        if self.parks_now(now, id, &op) {
+            return;
+        }
         let covers: Vec<_> = self.handles(&op);
         self.admit(
             now,
@@ -196,6 +221,9 @@ impl Core {
         let Some(op) = self.remove_op(id) else {
             return;
         };
+        if self.parks_now(now, id, &op) {
+            return;
+        }
         let Some(sid) = self.sessions.alive(op.session) else {
             self.actions.push_back(Action::Admitted {
                 op: id,

@@ -3,10 +3,11 @@
 use super::Core;
 use super::api::{Action, OpId};
 use super::cover::Cover;
-use super::op::{Cause, Op};
+use super::op::{Cause, Need, Op};
 use super::session::{OpenRecall, Sid};
 use super::table::ObjId;
 use crate::time::BootTime;
+use leasefs_protocol::limits::FLUSH_PROGRESS;
 use leasefs_protocol::{Handle, Parts, Recall, RecallId, Scope, SessionId};
 use std::collections::BTreeSet;
 
@@ -104,6 +105,8 @@ impl Core {
             sent: now,
             overdue_at,
             extended_to: overdue_at + self.config.term,
+            flushed: 0,
+            awaited: false,
             waiters: BTreeSet::new(),
         };
         session.overdue.insert((overdue_at, id));
@@ -126,6 +129,13 @@ impl Core {
         let Some(Waiter { op: id, cause }) = waiter else {
             return;
         };
+        let of_client = self
+            .ops
+            .get(&id)
+            .and_then(|op| self.sessions.find(op.session));
+        let of_client = of_client
+            .and_then(|sid| self.sessions.get(sid))
+            .map(|s| s.client);
         let (Some(op), Some(session)) = (self.ops.get_mut(&id), self.sessions.get_mut(sid)) else {
             return;
         };
@@ -137,6 +147,7 @@ impl Core {
             return;
         };
         open.waiters.insert(id);
+        open.awaited |= of_client != Some(session.client);
         let known = op.waits.entry((sid, recall)).or_insert(cause);
         *known = cause.min(*known);
         if cause == Cause::Holder {
@@ -151,7 +162,11 @@ impl Core {
             return;
         };
         let place = op.order;
-        let behind = op.needs.iter().flat_map(|need| {
+        let busy = |need: &&Need| {
+            let demand = self.table.get(need.object).and_then(|o| o.demand());
+            demand.is_some_and(|demand| demand.writebacks > 0)
+        };
+        let behind = op.needs.iter().filter(busy).flat_map(|need| {
             let others = self.ops_at(need.object);
             others.map(move |(id, other, _)| (need.object, id, other))
         });
@@ -166,15 +181,16 @@ impl Core {
         }
     }
 
-    pub(super) fn approve(&mut self, id: SessionId, recall: RecallId) {
+    pub(super) fn approve(&mut self, now: BootTime, id: SessionId, recall: RecallId) {
         let Some(sid) = self.sessions.find(id) else {
             return;
         };
         let Some(open) = self.sessions.recall(sid, recall) else {
             return;
         };
-        let (cover, fresh) = (open.cover.clone(), open.fresh.parts);
-        match open.object {
+        let (of, cover, fresh) = (open.object, open.cover.clone(), open.fresh.parts);
+        let late = self.late_since(now, sid, recall);
+        match of {
             None => self.drop_everything(sid),
             Some(object) => {
                 self.close_recall(sid, recall);
@@ -183,6 +199,9 @@ impl Core {
                 }
                 self.unhold(sid, object, fresh);
             }
+        }
+        if let Some(since) = late {
+            self.charge(now, sid, since);
         }
     }
 
@@ -221,26 +240,45 @@ impl Core {
             session.everything = None;
         }
         if let Some(object) = open.object {
-            self.table.close_recall(object, sid, recall);
-            self.dirty.insert(object);
+            let was_last = self.table.close_recall(object, sid, recall);
+            if was_last {
+                self.dirty.insert(object);
+            }
         }
         for op in open.waiters {
             self.stop_waiting(op, sid, recall);
         }
     }
 
-    pub(super) fn note_progress(&mut self, now: BootTime, id: SessionId, recall: RecallId) {
-        let Some(session) = self
-            .sessions
-            .find(id)
-            .and_then(|sid| self.sessions.get_mut(sid))
-        else {
+    /// Every recall that the flush may have been for stays alive, if enough has come.
+    pub(super) fn note_flushed(
+        &mut self,
+        now: BootTime,
+        id: SessionId,
+        object: &Handle,
+        bytes: u64,
+    ) {
+        let Some(sid) = self.sessions.find(id) else {
+            return;
+        };
+        for recall in self.recalls_of(sid, object) {
+            self.note_progress(now, sid, recall, bytes);
+        }
+    }
+
+    fn note_progress(&mut self, now: BootTime, sid: Sid, recall: RecallId, bytes: u64) {
+        let Some(session) = self.sessions.get_mut(sid) else {
             return;
         };
         let patience = session.patience(&self.config);
         let Some(open) = session.recalls.get_mut(&recall) else {
             return;
         };
+        open.flushed = open.flushed.saturating_add(bytes);
+        if open.flushed < FLUSH_PROGRESS {
+            return;
+        }
+        open.flushed = 0;
         let before = open.overdue_at;
         open.overdue_at = before.max((now + patience).min(open.extended_to));
         session.overdue.remove(&(before, recall));
@@ -258,15 +296,9 @@ impl Core {
 
     pub(super) fn shut_down(&mut self, now: BootTime) {
         self.shutdown = true;
-        let holds = |(sid, s): (Sid, &super::session::Session)| {
-            (!s.leases.is_empty() && s.everything.is_none()).then_some(sid)
-        };
-        let holders: Vec<Sid> = self.sessions.iter().filter_map(holds).collect();
-        for sid in holders {
-            let recall = self.issue(now, sid, None, Cover::parts(Parts::ALL));
-            if let Some(session) = self.sessions.get_mut(sid) {
-                session.everything = recall;
-            }
+        let all: Vec<Sid> = self.sessions.iter().map(|(sid, _)| sid).collect();
+        for sid in all {
+            self.recall_everything(now, sid);
         }
         // Page fills of sessions that owe an approval must not wait any longer.
         let objects = self
@@ -274,6 +306,21 @@ impl Core {
             .values()
             .flat_map(|op| op.needs.iter().map(|n| n.object));
         self.dirty.extend(objects);
+    }
+
+    pub(super) fn recall_everything(&mut self, now: BootTime, sid: Sid) {
+        let session = self.sessions.get(sid);
+        if session.is_none_or(|s| s.leases.is_empty() || s.everything.is_some()) {
+            return;
+        }
+        let client = session.map(|s| s.client);
+        let recall = self.issue(now, sid, None, Cover::parts(Parts::ALL));
+        client
+            .into_iter()
+            .for_each(|client| self.touch_parked(client));
+        if let Some(session) = self.sessions.get_mut(sid) {
+            session.everything = recall;
+        }
     }
 
     /// Whether the session has an open recall of `parts` of the object. What is recalled is held
@@ -302,10 +349,7 @@ impl Core {
     }
 
     /// The session's unapproved recalls that concern the object.
-    pub fn recalls_of(&self, session: SessionId, handle: &Handle) -> Vec<RecallId> {
-        let Some(sid) = self.sessions.find(session) else {
-            return Vec::new();
-        };
+    fn recalls_of(&self, sid: Sid, handle: &Handle) -> Vec<RecallId> {
         let object = self.table.find(handle).and_then(|o| self.table.get(o));
         let singly = object.into_iter().flat_map(|o| o.recalls_of(sid));
         let everything = self.sessions.get(sid).and_then(|s| s.everything);

@@ -5,7 +5,8 @@ use super::cover::Cover;
 use super::slab::Slab;
 use super::table::ObjId;
 use crate::time::{BootTime, lengthened};
-use leasefs_protocol::{RecallId, SessionId, Stamp};
+use leasefs_protocol::limits::RECALL_PATIENCE_MAX;
+use leasefs_protocol::{KeyHash, RecallId, SessionId, Stamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ pub(super) struct Sid(u32);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Session {
     pub(super) id: SessionId,
+    pub(super) client: KeyHash,
     pub(super) drift_ppm: u32,
     pub(super) rtt: Duration,
     /// `None` once its leases have ended: it holds and owes nothing.
@@ -52,13 +54,18 @@ pub(super) struct OpenRecall {
     pub(super) overdue_at: BootTime,
     /// Flush progress moves `overdue_at` up to here.
     pub(super) extended_to: BootTime,
+    /// Bytes flushed since the last progress.
+    pub(super) flushed: u64,
+    /// Another client has waited for it.
+    pub(super) awaited: bool,
     pub(super) waiters: BTreeSet<OpId>,
 }
 
 impl Session {
-    pub(super) fn new(id: SessionId) -> Self {
+    pub(super) fn new(id: SessionId, client: KeyHash) -> Self {
         Self {
             id,
+            client,
             drift_ppm: 0,
             rtt: Duration::ZERO,
             expires: None,
@@ -97,9 +104,11 @@ impl Session {
         lengthened(config.term, self.drift_ppm.max(config.drift_ppm))
     }
 
-    /// How long a recall may take before it is overdue.
+    /// How long a recall may take before it is overdue. The peer makes the round trip as long as it
+    /// likes.
     pub(super) fn patience(&self, config: &Config) -> Duration {
-        config.overdue.max(self.rtt.saturating_mul(4))
+        let by_rtt = self.rtt.saturating_mul(4).min(RECALL_PATIENCE_MAX);
+        config.overdue.max(by_rtt)
     }
 
     /// Whether some approval is overdue.
@@ -125,6 +134,7 @@ impl Session {
 pub(super) struct Sessions {
     slots: Slab<Session>,
     by_id: BTreeMap<SessionId, Sid>,
+    by_client: BTreeSet<(KeyHash, Sid)>,
 }
 
 impl Sessions {
@@ -132,6 +142,7 @@ impl Sessions {
         Self {
             slots: Slab::new(),
             by_id: BTreeMap::new(),
+            by_client: BTreeSet::new(),
         }
     }
 
@@ -153,16 +164,23 @@ impl Sessions {
         self.slots.get_mut(sid.0)
     }
 
-    pub(super) fn insert(&mut self, id: SessionId) -> Sid {
-        let sid = Sid(self.slots.insert(Session::new(id)));
+    pub(super) fn insert(&mut self, id: SessionId, client: KeyHash) -> Sid {
+        let sid = Sid(self.slots.insert(Session::new(id, client)));
         self.by_id.insert(id, sid);
+        self.by_client.insert((client, sid));
         sid
     }
 
     pub(super) fn remove(&mut self, sid: Sid) {
         if let Some(session) = self.slots.remove(sid.0) {
             self.by_id.remove(&session.id);
+            self.by_client.remove(&(session.client, sid));
         }
+    }
+
+    pub(super) fn of_client(&self, client: KeyHash) -> Vec<Sid> {
+        let all = (client, Sid(0))..=(client, Sid(u32::MAX));
+        self.by_client.range(all).map(|(_, sid)| *sid).collect()
     }
 
     /// In the order of their ids.

@@ -2,9 +2,12 @@
 
 use super::Core;
 use super::api::{OpId, OpState, RecallStatus, SessionStatus, Waiting};
-use super::op::{Cause, Op};
+use super::op::{Cause, Kind, Op};
 use super::session::{OpenRecall, Session};
 use leasefs_protocol::RecallId;
+
+/// Most operations at one object that are told to be before another: the first ones.
+const MOST_TOLD: usize = 16;
 
 impl Core {
     /// Where an operation stands; `None` if it is unknown, withdrawn, finished, or a read that
@@ -28,6 +31,7 @@ impl Core {
             session: session.id,
             expires: session.expires,
             reclaiming: session.reclaiming,
+            denied_until: self.denied_until(session),
             leases: session.leases.len(),
             recalls: session.recalls.len(),
         };
@@ -84,9 +88,14 @@ impl Core {
                 holders.push((session.id, *recall));
             }
         }
+        if let Kind::Parked(_) = op.kind {
+            let sid = self.sessions.find(op.session);
+            let session = sid.and_then(|sid| self.sessions.get(sid));
+            until = until.max(session.and_then(|s| self.denied_until(s)));
+        }
         let mut behind: Vec<OpId> = Vec::new();
         for need in &op.needs {
-            behind.extend(self.blockers(op, need));
+            behind.extend(self.blockers(op, need).take(MOST_TOLD));
         }
         behind.sort_unstable();
         behind.dedup();

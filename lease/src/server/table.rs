@@ -2,7 +2,8 @@
 //! recalls are open. An object that nobody holds and nobody works on takes no memory.
 
 use super::api::OpId;
-use super::op::Order;
+use super::cover::Cover;
+use super::op::{Kind, Need, Op, Order};
 use super::session::Sid;
 use super::slab::Slab;
 use leasefs_protocol::{Handle, Parts, RecallId, Stamp};
@@ -28,8 +29,10 @@ pub(super) struct Holder {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Object {
     pub(super) handle: Handle,
-    /// One entry per session.
+    /// One entry per session, in the order of the sessions.
     pub(super) holders: Vec<Holder>,
+    /// How many of them hold something in Write mode.
+    writers: u32,
     busy: Option<Box<Busy>>,
 }
 
@@ -38,26 +41,114 @@ pub(super) struct Object {
 struct Busy {
     /// Waiting and running operations, in their order.
     queue: Vec<(Order, OpId)>,
-    recalls: Vec<(Sid, RecallId)>,
+    /// Those of them that run.
+    running: BTreeSet<(Order, OpId)>,
+    demand: Demand,
+    recalls: BTreeSet<(Sid, RecallId)>,
+}
+
+const EACH: [Parts; 4] = [Parts::ATTRS, Parts::DATA, Parts::LISTING, Parts::NAMES];
+
+/// What the operations in a queue are, counted, so that it need not be looked through.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Demand {
+    /// Of changes and exclusive fills: how many cover each part as a whole.
+    parts: [u32; 4],
+    /// How many of them cover no part as a whole.
+    bare: u32,
+    /// All that are not changes.
+    pub(super) reads: u32,
+    /// Changes that hold locks in their client's kernel.
+    pub(super) writebacks: u32,
+    /// Changes and exclusive fills.
+    pub(super) exclusive: u32,
+}
+
+impl Demand {
+    fn count(&mut self, op: &Op, cover: &Cover, up: bool) {
+        let step = |count: &mut u32| {
+            *count = match up {
+                true => *count + 1,
+                false => count.saturating_sub(1),
+            }
+        };
+        if !matches!(op.kind, Kind::Change { .. }) {
+            step(&mut self.reads);
+        }
+        if op.is_writeback() {
+            step(&mut self.writebacks);
+        }
+        if !op.is_exclusive() {
+            return;
+        }
+        step(&mut self.exclusive);
+        let counts = EACH.into_iter().zip(&mut self.parts);
+        counts
+            .filter(|(part, _)| cover.parts.contains(*part))
+            .for_each(|(_, count)| step(count));
+        if cover.parts.is_empty() {
+            step(&mut self.bare);
+        }
+    }
+
+    /// Parts that some change or exclusive fill covers as a whole.
+    pub(super) fn parts(&self) -> Parts {
+        let some = EACH.into_iter().zip(&self.parts);
+        let some = some.filter(|(_, count)| **count > 0);
+        some.fold(Parts::NONE, |all, (part, _)| all | part)
+    }
+
+    /// Whether every operation of the queue meets what covers these parts, and none is a read.
+    pub(super) fn is_within(&self, parts: Parts) -> bool {
+        self.reads == 0 && self.bare == 0 && parts.contains(self.parts())
+    }
 }
 
 impl Object {
     pub(super) fn holder(&self, session: Sid) -> Option<&Holder> {
-        self.holders.iter().find(|h| h.session == session)
+        self.holders.get(self.place_of(session).ok()?)
+    }
+
+    fn place_of(&self, session: Sid) -> Result<usize, usize> {
+        self.holders.binary_search_by_key(&session, |h| h.session)
+    }
+
+    /// What of it others than `reader` hold in Write mode.
+    pub(super) fn written_by_others(&self, reader: Option<Sid>) -> Parts {
+        let writers = self.holders.iter().filter(|h| !h.write.is_empty());
+        let others = writers.take(self.writers as usize);
+        let others = others.filter(|h| Some(h.session) != reader);
+        others.fold(Parts::NONE, |all, h| all | h.write)
+    }
+
+    pub(super) fn running(&self) -> impl Iterator<Item = OpId> {
+        let running = self.busy.iter().flat_map(|b| &b.running);
+        running.map(|(_, id)| *id)
+    }
+
+    pub(super) fn demand(&self) -> Option<&Demand> {
+        self.busy.as_ref().map(|b| &b.demand)
     }
 
     pub(super) fn queue(&self) -> &[(Order, OpId)] {
         self.busy.as_ref().map_or(&[], |b| b.queue.as_slice())
     }
 
-    /// Open recalls, in the order they were issued.
-    pub(super) fn recalls(&self) -> &[(Sid, RecallId)] {
-        self.busy.as_ref().map_or(&[], |b| b.recalls.as_slice())
+    pub(super) fn is_recalled(&self, session: Sid, recall: RecallId) -> bool {
+        let busy = self.busy.as_ref();
+        busy.is_some_and(|b| b.recalls.contains(&(session, recall)))
     }
 
+    pub(super) fn all_recalls(&self) -> impl Iterator<Item = &(Sid, RecallId)> {
+        self.busy.iter().flat_map(|b| &b.recalls)
+    }
+
+    /// Open recalls of a session, in the order they were issued.
     pub(super) fn recalls_of(&self, session: Sid) -> impl Iterator<Item = RecallId> {
-        let of_session = move |(holder, id): &(Sid, RecallId)| (*holder == session).then_some(*id);
-        self.recalls().iter().filter_map(of_session)
+        let all = (session, RecallId(0))..=(session, RecallId(u64::MAX));
+        let busy = self.busy.iter();
+        busy.flat_map(move |b| b.recalls.range(all.clone()))
+            .map(|(_, id)| *id)
     }
 
     fn busy(&mut self) -> &mut Busy {
@@ -104,6 +195,7 @@ impl Table {
         let object = Object {
             handle: *handle,
             holders: Vec::new(),
+            writers: 0,
             busy: None,
         };
         let id = ObjId(self.objects.insert(object));
@@ -114,57 +206,82 @@ impl Table {
     /// Adds to what a session holds; the stamp of its grant before, if it held anything.
     pub(super) fn hold(&mut self, id: ObjId, grant: Holder) -> Option<Stamp> {
         let object = self.objects.get_mut(id.0)?;
-        let Some(held) = object
-            .holders
-            .iter_mut()
-            .find(|h| h.session == grant.session)
-        else {
-            object.holders.reserve_exact(1);
-            object.holders.push(grant);
-            return None;
-        };
-        held.parts |= grant.parts;
-        held.write |= grant.write;
-        Some(std::mem::replace(&mut held.stamp, grant.stamp))
+        match object.place_of(grant.session) {
+            Err(place) => {
+                object.writers += u32::from(!grant.write.is_empty());
+                if object.holders.is_empty() {
+                    object.holders.reserve_exact(1);
+                }
+                object.holders.insert(place, grant);
+                None
+            }
+            Ok(place) => {
+                let held = object.holders.get_mut(place)?;
+                let new_writer = held.write.is_empty() && !grant.write.is_empty();
+                object.writers += u32::from(new_writer);
+                held.parts |= grant.parts;
+                held.write |= grant.write;
+                Some(std::mem::replace(&mut held.stamp, grant.stamp))
+            }
+        }
     }
 
     /// Takes parts from what a session holds; if nothing is left, the stamp of its last grant.
     pub(super) fn unhold(&mut self, id: ObjId, session: Sid, parts: Parts) -> Option<Stamp> {
         let object = self.objects.get_mut(id.0)?;
-        let at = object.holders.iter().position(|h| h.session == session)?;
+        let at = object.place_of(session).ok()?;
         let held = object.holders.get_mut(at)?;
+        let wrote = !held.write.is_empty();
         held.parts = held.parts - parts;
         held.write = held.write - parts;
+        object.writers -= u32::from(wrote && held.write.is_empty());
         if !held.parts.is_empty() {
             return None;
         }
-        Some(object.holders.swap_remove(at).stamp)
+        Some(object.holders.remove(at).stamp)
     }
 
-    pub(super) fn enqueue(&mut self, id: ObjId, order: Order, op: OpId) {
-        if let Some(object) = self.objects.get_mut(id.0) {
-            let queue = &mut object.busy().queue;
-            let at = queue.partition_point(|(other, _)| *other < order);
-            queue.insert(at, (order, op));
+    pub(super) fn enqueue(&mut self, need: &Need, id: OpId, op: &Op) {
+        if let Some(object) = self.objects.get_mut(need.object.0) {
+            let Busy { queue, demand, .. } = object.busy();
+            let at = queue.partition_point(|(other, _)| *other < op.order);
+            queue.insert(at, (op.order, id));
+            demand.count(op, &need.cover, true);
         }
     }
 
-    pub(super) fn dequeue(&mut self, id: ObjId, op: OpId) {
+    pub(super) fn dequeue(&mut self, need: &Need, id: OpId, op: &Op) {
+        if let Some(object) = self.objects.get_mut(need.object.0) {
+            let busy = object.busy();
+            busy.running.remove(&(op.order, id));
+            if let Ok(at) = busy.queue.binary_search(&(op.order, id)) {
+                busy.queue.remove(at);
+                busy.demand.count(op, &need.cover, false);
+            }
+        }
+    }
+
+    /// An operation of the queue runs from now on.
+    pub(super) fn begin(&mut self, id: ObjId, order: Order, op: OpId) {
         if let Some(object) = self.objects.get_mut(id.0) {
-            object.busy().queue.retain(|(_, other)| *other != op);
+            object.busy().running.insert((order, op));
         }
     }
 
     pub(super) fn open_recall(&mut self, id: ObjId, session: Sid, recall: RecallId) {
         if let Some(object) = self.objects.get_mut(id.0) {
-            object.busy().recalls.push((session, recall));
+            object.busy().recalls.insert((session, recall));
         }
     }
 
-    pub(super) fn close_recall(&mut self, id: ObjId, session: Sid, recall: RecallId) {
-        if let Some(object) = self.objects.get_mut(id.0) {
-            object.busy().recalls.retain(|r| *r != (session, recall));
-        }
+    /// Whether none is left.
+    pub(super) fn close_recall(&mut self, id: ObjId, session: Sid, recall: RecallId) -> bool {
+        let Some(object) = self.objects.get_mut(id.0) else {
+            return true;
+        };
+        let recalls = &mut object.busy().recalls;
+        recalls.remove(&(session, recall));
+        recalls.is_empty()
     }
 
     /// Whether operations or recalls are open at the object.

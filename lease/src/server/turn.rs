@@ -59,8 +59,8 @@ impl Outlook {
     }
 
     fn behind_running(core: &Core, object: ObjId) -> Self {
-        let mut at = core.ops_at(object);
-        let running = at.any(|(_, op, need)| op.is_running() && changes_data(need));
+        let mut at = core.running_at(object);
+        let running = at.any(|(_, need)| changes_data(need));
         Self {
             running,
             ..Self::default()
@@ -101,6 +101,7 @@ enum Ready {
     Change,
     Store,
     Read(Vec<Verdict>),
+    Unpark,
 }
 
 impl Core {
@@ -112,6 +113,7 @@ impl Core {
                     Ready::Change => self.run_change(id),
                     Ready::Store => self.admit_store(now, id),
                     Ready::Read(verdicts) => self.admit_waiting(now, id, verdicts),
+                    Ready::Unpark => self.unpark(now, id),
                 }
             }
             self.table.tidy(object);
@@ -121,9 +123,17 @@ impl Core {
     fn run_change(&mut self, id: OpId) {
         if let Some(op) = self.ops.get_mut(&id) {
             op.state = OpState::Running;
+            for need in &op.needs {
+                self.table.begin(need.object, op.order, id);
+            }
             let grants = Vec::new();
             self.actions.push_back(Action::Admitted { op: id, grants });
         }
+    }
+
+    fn running_at(&self, object: ObjId) -> impl Iterator<Item = (OpId, &Need)> {
+        let running = self.table.get(object).into_iter().flat_map(|o| o.running());
+        running.filter_map(move |id| Some((id, self.ops.get(&id)?.need(object)?)))
     }
 
     /// Operations at an object, in their order.
@@ -139,8 +149,8 @@ impl Core {
     fn next_ready(&self, now: BootTime, object: ObjId) -> Option<(OpId, Ready)> {
         let mut claims = Claims::default();
         let mut outlook = Outlook::behind_running(self, object);
-        let running = self.ops_at(object).filter(|(_, op, _)| op.is_running());
-        running.for_each(|(_, _, need)| claims.add(need));
+        self.running_at(object)
+            .for_each(|(_, need)| claims.add(need));
         for (id, op, need) in self.ops_at(object).filter(|(_, op, _)| !op.is_running()) {
             let ready = if op.is_exclusive() {
                 self.ready_exclusive(op, object, claims.meet(need))
@@ -152,6 +162,11 @@ impl Core {
             }
             if op.is_exclusive() {
                 claims.add(need);
+                let demand = self.table.get(object).and_then(|o| o.demand());
+                // Whoever is behind meets what is before it.
+                if demand.is_some_and(|demand| demand.is_within(claims.parts)) {
+                    return None;
+                }
                 outlook.add(self, now, op, need);
             }
         }
@@ -193,6 +208,10 @@ impl Core {
     }
 
     fn ready_read(&self, now: BootTime, op: &Op, at: ObjId, here: &Outlook) -> Option<Ready> {
+        if let Kind::Parked(_) = op.kind {
+            let objects = op.needs.iter().map(|need| need.object);
+            return (!self.must_park(op.session, objects)).then_some(Ready::Unpark);
+        }
         let Kind::Read(kind) = op.kind else {
             return None;
         };

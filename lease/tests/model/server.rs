@@ -7,7 +7,7 @@ use leasefs_lease::server::{
     Standing, Touch, Wanted,
 };
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Grant, Parts, SessionId, Stamp};
+use leasefs_protocol::{Grant, KeyHash, Parts, SessionId, Stamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -65,6 +65,9 @@ impl Server {
             term: 2 * HALF,
             drift_ppm: 0,
             overdue: HALF,
+            // The walks and the simulation know conduct.
+            probation: Duration::ZERO,
+            max_probation: Duration::ZERO,
             max_leases_per_session: 10,
         };
         let grace = Grace {
@@ -98,6 +101,7 @@ impl Server {
             NOW,
             Event::SessionOpened {
                 session,
+                client: KeyHash([who; 32]),
                 drift_ppm: 0,
             },
         );

@@ -6,7 +6,7 @@ use leasefs_lease::time::BootTime;
 use leasefs_protocol::{
     Grant, Handle, Mode, Parts, RawName, Recall, RecallId, Scope, SessionId, Stamp,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// One thing a client can have cached of an object.
@@ -54,6 +54,8 @@ pub struct Oracle {
     term: Duration,
     clients: BTreeMap<SessionId, Client>,
     ops: BTreeMap<OpId, Op>,
+    /// Sessions that get no leases because of their client's conduct.
+    pub denied: BTreeSet<SessionId>,
 }
 
 impl Oracle {
@@ -303,6 +305,9 @@ impl Oracle {
         items: Option<&[ReadItem]>,
     ) -> Result<(), String> {
         self.stamped(session, grant.stamp)?;
+        if self.denied.contains(&session) {
+            return Err(format!("{grant:?} to a client that is denied leases"));
+        }
         for op in self.ops.values() {
             if let Op::Change {
                 touches,

@@ -188,7 +188,9 @@ impl Player {
                     let until = s
                         .expires
                         .map_or("ended".into(), |at| format!("until {at:?}"));
-                    format!("{} {until}", s.leases)
+                    let denied = s.denied_until;
+                    let denied = denied.map_or(String::new(), |at| format!(", none until {at:?}"));
+                    format!("{} {until}{denied}", s.leases)
                 })]
             }
             _ => return None,

@@ -3,7 +3,7 @@
 use leasefs_lease::server::{
     Config, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Touch, Wanted,
 };
-use leasefs_protocol::{Handle, Parts, RawName, RecallId, SessionId, Stamp};
+use leasefs_protocol::{Handle, KeyHash, Parts, RawName, RecallId, SessionId, Stamp};
 use std::time::Duration;
 
 pub fn session(word: &str) -> SessionId {
@@ -113,6 +113,14 @@ fn change(number: &str, who: &str, words: &[&str]) -> Event {
     }
 }
 
+fn opens(who: &str, client: &str) -> Event {
+    Event::SessionOpened {
+        session: session(who),
+        client: KeyHash([client.as_bytes()[0]; 32]),
+        drift_ppm: 0,
+    }
+}
+
 pub fn event(words: &[&str]) -> Option<Event> {
     let recall = |word: &str| RecallId(word.trim_start_matches('#').parse().expect("a number"));
     Some(match words {
@@ -141,10 +149,8 @@ pub fn event(words: &[&str]) -> Option<Event> {
                 .collect(),
         },
         [number, "withdrawn"] => Event::Withdraw { op: op(number) },
-        [who, "opens"] => Event::SessionOpened {
-            session: session(who),
-            drift_ppm: 0,
-        },
+        [who, "opens"] => opens(who, who),
+        [who, "opens", "of", client] => opens(who, client),
         [who, "rtt", rtt] => Event::RoundTrip {
             session: session(who),
             rtt: duration(rtt),
@@ -156,9 +162,14 @@ pub fn event(words: &[&str]) -> Option<Event> {
             session: session(who),
             recall: recall(id),
         },
-        [who, "flushes", id] => Event::Progress {
+        [who, "flushes", what, kib] => Event::Flushed {
             session: session(who),
-            recall: recall(id),
+            object: object(what),
+            bytes: 1024
+                * kib
+                    .trim_end_matches("KiB")
+                    .parse::<u64>()
+                    .expect("a number"),
         },
         [who, "is-done"] => Event::ReclaimDone {
             session: session(who),
@@ -184,6 +195,7 @@ pub fn config(config: &mut Config, settings: &[&str]) {
             ("term", value) => config.term = duration(value),
             ("drift", value) => config.drift_ppm = value.parse().expect("a number"),
             ("overdue", value) => config.overdue = duration(value),
+            ("probation", value) => config.probation = duration(value),
             ("max", value) => config.max_leases_per_session = value.parse().expect("a number"),
             (other, _) => panic!("{other} is no setting"),
         }

@@ -111,8 +111,11 @@ fn session(session: &SessionStatus) -> String {
     } else {
         ""
     };
+    let denied = session.denied_ms.map_or(String::new(), |left| {
+        format!(", no leases for {}: it held others up", seconds(left))
+    });
     format!(
-        "    {}  {} ({address})\n      {lease}{reclaiming}; leases {}, opens {}, recalls open {}\n      \
+        "    {}  {} ({address})\n      {lease}{reclaiming}{denied}; leases {}, opens {}, recalls open {}\n      \
          requests {}; renewals {}",
         short(&session.session),
         session.mount,

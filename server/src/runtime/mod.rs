@@ -17,7 +17,7 @@ use leasefs_lease::server::{
     Config, Event, Grace, OpId, ReadItem, ReadKind, ReclaimRefusal, Reclaimed, Standing,
 };
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Grant, Handle, RecallId, Release, SessionId};
+use leasefs_protocol::{Grant, Handle, KeyHash, RecallId, Release, SessionId};
 use leasefs_transport::Outbox;
 use state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -106,12 +106,17 @@ impl Leases {
     pub fn open_session(
         &self,
         session: SessionId,
+        client: KeyHash,
         drift_ppm: u32,
         (link, line): (u64, Outbox),
         border: Option<Arc<Border>>,
     ) -> Opened {
         self.with(|state, now| {
-            let event = Event::SessionOpened { session, drift_ppm };
+            let event = Event::SessionOpened {
+                session,
+                client,
+                drift_ppm,
+            };
             let outcome = state.step(&self.progress, now, event);
             state.connect(session, link, line, border);
             outcome.opened.unwrap_or(Opened {
@@ -150,9 +155,13 @@ impl Leases {
         });
     }
 
-    /// The session's client has flushed what a recall of the object may wait for.
-    pub fn flushed(&self, session: SessionId, object: &Handle) {
-        self.with(|state, now| state.flushed(&self.progress, now, session, object));
+    /// The session's client has brought in buffered bytes, for which a recall of the object may wait.
+    pub fn flushed(&self, session: SessionId, object: Handle, bytes: u64) {
+        self.event(Event::Flushed {
+            session,
+            object,
+            bytes,
+        });
     }
 
     /// Whether the session has the object's data to itself.
@@ -227,6 +236,16 @@ impl Leases {
     /// The first claim that doesn't hold.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.lock().check_invariants()
+    }
+
+    /// Whether leases of the server's earlier life may be alive.
+    pub fn in_grace(&self) -> bool {
+        self.lock().in_grace()
+    }
+
+    /// Whether the session may hold leases.
+    pub fn may_hold(&self, session: SessionId) -> bool {
+        self.lock().may_hold(session)
     }
 
     /// What it looks like, for people.

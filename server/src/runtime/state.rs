@@ -4,8 +4,8 @@ use super::Opened;
 use super::turn::Progress;
 use crate::border::Border;
 use leasefs_lease::server::{
-    Action, Config, Core, Event, Grace, OpId, OpState, RecallStatus, ReclaimRefusal, Reclaimed,
-    SessionStatus, Waiting,
+    Action, Config, Core, Event, Grace, OpId, OpState, ReclaimRefusal, Reclaimed, SessionStatus,
+    Waiting,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Push;
@@ -81,8 +81,6 @@ pub struct Snapshot {
     pub sessions: Vec<SessionStatus>,
     /// Operations that wait, and the kinds of their requests.
     pub waiting: Vec<(OpLabel, Waiting)>,
-    /// Recalls that are not approved.
-    pub recalls: Vec<RecallStatus>,
     /// When grace ends at the latest.
     pub grace_until: Option<BootTime>,
 }
@@ -217,25 +215,20 @@ impl State {
         self.core.reclaim(now, session, lease)
     }
 
-    /// Every recall that the flush may have been for stays alive.
-    pub fn flushed(
-        &mut self,
-        progress: &Progress,
-        now: BootTime,
-        session: SessionId,
-        object: &Handle,
-    ) {
-        for recall in self.core.recalls_of(session, object) {
-            self.step(progress, now, Event::Progress { session, recall });
-        }
-    }
-
     pub fn holds_write(&self, session: SessionId, object: &Handle) -> bool {
         self.core.holds_write(session, object)
     }
 
     pub fn holds_data(&self, session: SessionId, object: &Handle) -> bool {
         self.core.holds_data(session, object)
+    }
+
+    pub fn in_grace(&self) -> bool {
+        self.core.grace_until().is_some()
+    }
+
+    pub fn may_hold(&self, session: SessionId) -> bool {
+        self.core.may_hold(session)
     }
 
     pub fn all_quiet(&self) -> bool {
@@ -275,7 +268,6 @@ impl State {
             now,
             sessions: self.core.sessions(),
             waiting: self.core.waiting().into_iter().map(labelled).collect(),
-            recalls: self.core.recalls(),
             grace_until: self.core.grace_until(),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::access::{Accesses, Targets, accesses};
 use super::host::{Done, Order, open_existing};
+use super::inputs::O_ACCMODE;
 use super::inputs::{Inputs, inputs};
 use super::{Call, reads};
 use crate::caught::caught;
@@ -324,9 +325,10 @@ impl Change<'_> {
             }
         };
         if self.flushes()
-            && let Some(object) = &targets.opened
+            && let Some(object) = targets.opened
+            && let Ok(Response::Written { len, .. }) = &reply.result
         {
-            server.leases.flushed(session.id, object);
+            server.leases.flushed(session.id, object, *len);
         }
         Step::Done(Box::new(reply))
     }
@@ -387,7 +389,12 @@ impl Change<'_> {
                 },
                 _,
             ) => self.inputs.open.as_ref().map(|open| *open.handle())?,
-            (Request::Create { keep: true, .. }, Response::Created { handle, .. }) => *handle,
+            (
+                Request::Create {
+                    keep: true, flags, ..
+                },
+                Response::Created { handle, .. },
+            ) if flags & O_ACCMODE != 0 => *handle,
             _ => return None,
         };
         let records = &self.call.server.records;
@@ -405,7 +412,12 @@ impl Change<'_> {
         let intent = self.order().intent(targets)?;
         if let Some(intent) = &intent {
             let (session, seq) = self.id();
-            let begins = self.call.server.records.change_begins(session, seq, intent);
+            let low = self.call.session.low();
+            let begins = self
+                .call
+                .server
+                .records
+                .change_begins(session, seq, low, intent);
             begins.map_err(|error| {
                 tracing::error!(%error, "a change can't be journalled");
                 Refusal::Internal

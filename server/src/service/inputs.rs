@@ -22,7 +22,8 @@ pub struct Inputs {
     pub from: Option<Arc<OpenFile>>,
 }
 
-const O_ACCMODE: u32 = 3;
+/// What an open may do with the bytes; 0 is reading only.
+pub(super) const O_ACCMODE: u32 = 3;
 /// Largest file offset.
 const MAX_OFFSET: u64 = i64::MAX as u64;
 

@@ -76,7 +76,12 @@ pub fn begin(call: Call, request: Request) -> Result<Read, Box<Answer>> {
         opened: inputs.open.as_ref().map(|open| *open.handle()),
         ..Targets::default()
     };
-    let Accesses { kind, reads, .. } = accesses(&request, &inputs.names, &targets);
+    let Accesses {
+        mut kind, reads, ..
+    } = accesses(&request, &inputs.names, &targets);
+    if kind == ReadKind::FillForStore && !may_store(&call, &targets) {
+        kind = ReadKind::FillPages;
+    }
     let entry = match reads.is_empty() {
         true => Entry::Now(Admission { grants: Vec::new() }),
         false => server.leases.read(session.id, request.kind(), kind, reads),
@@ -87,6 +92,13 @@ pub fn begin(call: Call, request: Request) -> Result<Read, Box<Answer>> {
         inputs,
         entry,
     })
+}
+
+/// Whether the session has the object open for writing, by whichever descriptor it reads: only then
+/// its pages can be stored into.
+fn may_store(call: &Call, targets: &Targets) -> bool {
+    let opens = &call.session.opens;
+    !call.client.read_only && targets.opened.is_some_and(|object| opens.write_to(&object))
 }
 
 impl Read {

@@ -199,6 +199,11 @@ impl Session {
         sync::lock(&self.state).changes.knows(seq)
     }
 
+    /// The client has the answers of all changes below this one.
+    pub fn low(&self) -> Seq {
+        Seq(self.low.load(Ordering::Relaxed))
+    }
+
     /// The client has the answers of all changes below `low`; `true` if that is news.
     pub fn low_water(&self, low: Seq) -> bool {
         // Most frames bring no news.

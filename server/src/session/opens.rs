@@ -2,7 +2,7 @@
 
 use crate::sync;
 use leasefs_protocol::limits::MAX_OPENS_PER_SESSION;
-use leasefs_protocol::{OpenId, Refusal, RequestId, Seq};
+use leasefs_protocol::{Handle, OpenId, Refusal, RequestId, Seq};
 use leasefs_store::OpenFile;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -31,6 +31,8 @@ pub struct Opens {
 #[derive(Debug, Default)]
 struct Table {
     files: HashMap<OpenId, Open>,
+    /// How many of them may write to an object.
+    writers: HashMap<Handle, usize>,
     /// Opens that an unnumbered request made. Such a request is sent again if its answer was lost
     /// with the connection; the client never hears of the first open then.
     asked: HashMap<RequestId, (u64, OpenId)>,
@@ -49,8 +51,23 @@ impl Table {
         self.files.len() >= MAX_OPENS_PER_SESSION
     }
 
+    fn insert(&mut self, id: OpenId, file: Arc<OpenFile>, asked: Option<RequestId>) {
+        if file.writes() {
+            *self.writers.entry(*file.handle()).or_default() += 1;
+        }
+        self.files.insert(id, Open { file, asked });
+    }
+
     fn remove(&mut self, id: OpenId) -> Option<Arc<OpenFile>> {
         let Open { file, asked } = self.files.remove(&id)?;
+        if file.writes()
+            && let Entry::Occupied(mut writers) = self.writers.entry(*file.handle())
+        {
+            *writers.get_mut() -= 1;
+            if *writers.get() == 0 {
+                writers.remove();
+            }
+        }
         if let Some(request) = asked
             && self.asked.get(&request).is_some_and(|(_, of)| *of == id)
         {
@@ -146,11 +163,8 @@ impl Opens {
         }
         loop {
             let id = self.new_id();
-            if let Entry::Vacant(place) = table.files.entry(id) {
-                place.insert(Open {
-                    file: Arc::clone(file),
-                    asked: origin.map(|origin| origin.request),
-                });
+            if !table.files.contains_key(&id) {
+                table.insert(id, Arc::clone(file), origin.map(|origin| origin.request));
                 if let Some(Origin { link, request }) = origin {
                     table.asked.insert(request, (link, id));
                 }
@@ -163,13 +177,11 @@ impl Opens {
     pub fn restore(&self, id: OpenId, file: Arc<OpenFile>) -> bool {
         let mut table = sync::write(&self.table);
         let room = !table.full() && !table.ended;
-        match table.files.entry(id) {
-            Entry::Vacant(place) if room => {
-                place.insert(Open { file, asked: None });
-                true
-            }
-            _ => false,
+        let restores = room && !table.files.contains_key(&id);
+        if restores {
+            table.insert(id, file, None);
         }
+        restores
     }
 
     /// The open with this number.
@@ -187,6 +199,11 @@ impl Opens {
         sync::read(&self.table).files.contains_key(&id)
     }
 
+    /// Whether an open of the object may write to it.
+    pub fn write_to(&self, object: &Handle) -> bool {
+        sync::read(&self.table).writers.contains_key(object)
+    }
+
     /// Takes opens out; unknown ones are passed over.
     #[must_use = "they are to be closed, which may block"]
     pub fn take(&self, ids: &[OpenId]) -> Vec<Arc<OpenFile>> {
@@ -201,6 +218,7 @@ impl Opens {
         let mut table = sync::write(&self.table);
         table.ended = true;
         table.asked.clear();
+        table.writers.clear();
         let files = std::mem::take(&mut table.files);
         let kept = kept.into_values().map(|(_, file)| file);
         files

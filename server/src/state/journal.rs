@@ -148,9 +148,17 @@ impl Journal {
         self.note(&Record::Crashed { session })
     }
 
-    /// Notes what a change is about to do.
-    pub fn begins(&mut self, session: SessionId, seq: Seq, intent: &Intent) -> io::Result<()> {
-        let low = self.sessions.get(&session).map_or(Seq(0), |s| s.low);
+    /// Notes what a change is about to do, and that changes below `low` are no longer asked for.
+    pub fn begins(
+        &mut self,
+        session: SessionId,
+        seq: Seq,
+        low: Seq,
+        intent: &Intent,
+    ) -> io::Result<()> {
+        if let Some(journalled) = self.sessions.get_mut(&session) {
+            journalled.raise(low);
+        }
         self.note(&Record::Begins {
             session,
             seq,
@@ -159,6 +167,7 @@ impl Journal {
         })?;
         let journalled = self.sessions.entry(session).or_default();
         journalled.begins(seq, intent.clone());
+        journalled.raise(low);
         Ok(())
     }
 
@@ -190,13 +199,6 @@ impl Journal {
         match journalled.changes.get(&seq)? {
             State::Begun(_) => Some(journalled),
             State::Answered(_) => None,
-        }
-    }
-
-    /// Changes below the mark are no longer asked for. It is written with the next change.
-    pub fn low_water(&mut self, session: SessionId, low: Seq) {
-        if let Some(journalled) = self.sessions.get_mut(&session) {
-            journalled.raise(low);
         }
     }
 

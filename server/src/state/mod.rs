@@ -258,8 +258,14 @@ impl Records for State {
         noted("session ended", lock(&self.journal).forget(session));
     }
 
-    fn change_begins(&self, session: SessionId, seq: Seq, intent: &Intent) -> io::Result<()> {
-        lock(&self.journal).begins(session, seq, intent)
+    fn change_begins(
+        &self,
+        session: SessionId,
+        seq: Seq,
+        low: Seq,
+        intent: &Intent,
+    ) -> io::Result<()> {
+        lock(&self.journal).begins(session, seq, low, intent)
     }
 
     fn change_ends(&self, session: SessionId, seq: Seq, result: &Result<Response, Refusal>) {
@@ -269,10 +275,6 @@ impl Records for State {
 
     fn change_undone(&self, session: SessionId, seq: Seq) {
         noted("a change undone", lock(&self.journal).undone(session, seq));
-    }
-
-    fn low_water(&self, session: SessionId, low: Seq) {
-        lock(&self.journal).low_water(session, low);
     }
 
     fn write_lease(&self, session: SessionId, object: Handle) -> io::Result<()> {

@@ -289,7 +289,8 @@ impl Admitted {
         let drift = self.hello.drift_ppm;
         let leases = &server.leases;
         let line = (number, ready.push.into_outbox());
-        let opened = leases.open_session(session.id, drift, line, session.border().cloned());
+        let border = session.border().cloned();
+        let opened = leases.open_session(session.id, session.key, drift, line, border);
         leases.round_trip(session.id, connection.rtt());
         drop(pass);
         let standing = standing(&session, opened);

@@ -5,7 +5,6 @@ use crate::server::Server;
 use crate::session::Session;
 use leasefs_protocol::SessionId;
 use leasefs_transport::CloseCode;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -82,7 +81,7 @@ pub async fn sweep(server: Arc<Server>) {
 
 /// In grace the leases of the earlier life stay on record: the server may crash again.
 fn forget_ended_writes(server: &Server) {
-    if server.leases.snapshot().grace_until.is_some() {
+    if server.leases.in_grace() {
         return;
     }
     for (session, object) in server.records.idle_writes() {
@@ -93,17 +92,13 @@ fn forget_ended_writes(server: &Server) {
 }
 
 async fn note_ended_leases(server: &Arc<Server>) {
-    let snapshot = server.leases.snapshot();
     // In grace, sessions on record must stay there.
-    if snapshot.grace_until.is_some() {
+    if server.leases.in_grace() {
         return;
     }
-    let alive = |s: &&leasefs_lease::server::SessionStatus| s.expires.is_some() || s.reclaiming;
-    let sessions = snapshot.sessions.iter().filter(alive);
-    let alive: HashSet<SessionId> = sessions.map(|s| s.session).collect();
     for session in server.sessions.all() {
         let leased = session.leased.load(Ordering::Relaxed);
-        if leased && session.link().is_none() && !alive.contains(&session.id) {
+        if leased && session.link().is_none() && !server.leases.may_hold(session.id) {
             note(server, &session).await;
         }
     }

@@ -105,7 +105,6 @@ impl Lane {
 
     /// The client has the answers of all changes below `low`.
     fn answered_below(&self, low: Seq) {
-        self.server.records.low_water(self.session.id, low);
         let unclaimed = self.session.opens.unclaimed(low);
         if unclaimed.is_empty() {
             return;

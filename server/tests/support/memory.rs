@@ -72,6 +72,8 @@ struct State {
     max_term: Duration,
     clean: bool,
     panics: bool,
+    /// How long the disk takes.
+    takes: Duration,
 }
 
 #[derive(Default)]
@@ -85,6 +87,17 @@ impl Memory {
     /// From now on, journalling fails in the worst way.
     pub fn panic(&self, panics: bool) {
         self.state().panics = panics;
+    }
+
+    /// From now on whatever is journalled takes so long, under the lock.
+    pub fn slow_down(&self, takes: Duration) {
+        self.state().takes = takes;
+    }
+
+    fn journals(&self) -> MutexGuard<'_, State> {
+        let state = self.state();
+        std::thread::sleep(state.takes);
+        state
     }
 
     fn may_panic(&self) {
@@ -232,17 +245,24 @@ impl Records for Memory {
         state.changes.remove(&session);
     }
 
-    fn change_begins(&self, session: SessionId, seq: Seq, intent: &Intent) -> io::Result<()> {
+    fn change_begins(
+        &self,
+        session: SessionId,
+        seq: Seq,
+        low: Seq,
+        intent: &Intent,
+    ) -> io::Result<()> {
         self.may_panic();
         self.pass(At::ChangeBegins);
-        let mut state = self.state();
+        let mut state = self.journals();
         let changes = state.changes.entry(session).or_default();
+        *changes = changes.split_off(&low);
         changes.insert(seq, Recorded::Intent(intent.clone()));
         Ok(())
     }
 
     fn change_ends(&self, session: SessionId, seq: Seq, result: &Result<Response, Refusal>) {
-        let mut state = self.state();
+        let mut state = self.journals();
         let changes = state.changes.entry(session).or_default();
         if let Some(change @ Recorded::Intent(_)) = changes.get_mut(&seq) {
             *change = Recorded::Answered(result.clone());
@@ -254,16 +274,10 @@ impl Records for Memory {
         state.changes.entry(session).or_default().remove(&seq);
     }
 
-    fn low_water(&self, session: SessionId, low: Seq) {
-        if let Some(changes) = self.state().changes.get_mut(&session) {
-            *changes = changes.split_off(&low);
-        }
-    }
-
     fn write_lease(&self, session: SessionId, object: Handle) -> io::Result<()> {
         self.may_panic();
         self.pass(At::WriteLease);
-        self.state().writes.push((session, object));
+        self.journals().writes.push((session, object));
         Ok(())
     }
 

@@ -440,12 +440,12 @@ impl World {
         }
     }
 
-    /// The longest that leases can stand in the way: a grace, a term and one for who flushes, by the
-    /// slowest clock.
+    /// The longest that leases can stand in the way: a grace, a term and one for who flushes, and that a
+    /// client is denied them, by the slowest clock.
     fn longest(&self) -> Nanos {
         let longest = Duration::from_secs(2);
         let term = lengthened(longest, self.drift_ppm) + Duration::from_millis(200);
-        let slow = lengthened(term * 3, self.drift_ppm);
+        let slow = lengthened(term * 4, self.drift_ppm);
         slow.as_nanos() as Nanos
     }
 

@@ -24,7 +24,11 @@ fn intent(name: &str) -> Intent {
 }
 
 fn begins(journal: &mut Journal, seq: u64) {
-    let begins = journal.begins(A, Seq(seq), &intent("a"));
+    begins_above(journal, seq, 0);
+}
+
+fn begins_above(journal: &mut Journal, seq: u64, low: u64) {
+    let begins = journal.begins(A, Seq(seq), Seq(low), &intent("a"));
     begins.expect("journal");
 }
 
@@ -57,8 +61,7 @@ fn changes_above_the_low_water_mark_and_write_leases_are_found_again() {
     assert_eq!(found, Some(Sessions::new()));
     (1..=5).for_each(|seq| begins(&mut journal, seq));
     ends(&mut journal, 4);
-    journal.low_water(A, Seq(4));
-    begins(&mut journal, 6);
+    begins_above(&mut journal, 6, 4);
     journal.write_lease(A, handle(1)).expect("journal");
     drop(journal);
     let (mut journal, found) = Journal::open(&path, HOST_A, false).expect("open");
@@ -133,8 +136,7 @@ fn the_file_stays_bounded_by_what_is_alive() {
     let path = scratch.path("journal");
     let (mut journal, _) = Journal::open(&path, HOST_A, true).expect("open");
     for seq in 1..=30_000 {
-        journal.low_water(A, Seq(seq));
-        begins(&mut journal, seq);
+        begins_above(&mut journal, seq, seq);
         ends(&mut journal, seq);
     }
     let len = std::fs::metadata(&path).expect("file").len();
@@ -213,8 +215,7 @@ fn a_session_may_send_what_ran_before_a_crash_of_the_host_until_it_has_had_later
     let (mut journal, found) = open();
     assert!(is_crashed(found));
     ends(&mut journal, 5);
-    journal.low_water(A, Seq(6));
-    begins(&mut journal, 6);
+    begins_above(&mut journal, 6, 6);
     drop(journal);
     assert!(!is_crashed(open().1));
 }

@@ -9,6 +9,7 @@ use crate::sim::store::{By, Denoted, EEXIST};
 use fsserver::service::access::{Accesses, Names, Targets, accesses};
 use fsserver::session::answers::{Answers, Arrival};
 use leasefs_lease::server::{Event, OpId, Touch, Wanted};
+use leasefs_protocol::limits::FLUSH_PROGRESS;
 use leasefs_protocol::{
     Handle, OpenId, OpenToken, Parts, Refusal, Reply, Response, Seq, SessionId, Touched,
 };
@@ -369,9 +370,14 @@ impl Server {
     /// Who flushes gets on with what a recall asks for.
     fn note_progress(&mut self, cx: &mut Cx, session: SessionId, deed: Deed) {
         let Deed::Flush(file, ..) = deed else { return };
-        for recall in self.core.recalls_of(session, &file.handle()) {
-            self.step(cx, Event::Progress { session, recall });
-        }
+        self.step(
+            cx,
+            Event::Flushed {
+                session,
+                object: file.handle(),
+                bytes: FLUSH_PROGRESS,
+            },
+        );
     }
 
     fn touched(&self, touches: &[Touch]) -> Vec<Touched> {

@@ -13,9 +13,15 @@ use leasefs_lease::server::{
 };
 use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::control::{ReclaimLease, Standing};
-use leasefs_protocol::{BootId, Handle, Mode, Refusal, Response, Seq, SessionId};
+use leasefs_protocol::{BootId, Handle, KeyHash, Mode, Refusal, Response, Seq, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// Each mount has a key of its own.
+fn client_of(session: SessionId) -> KeyHash {
+    let [.., number] = session.0;
+    KeyHash([number; 32])
+}
 
 /// A session on record.
 #[derive(Clone, Debug, Default)]
@@ -144,6 +150,8 @@ impl Server {
             term: self.settings.term,
             drift_ppm: self.settings.drift_ppm,
             max_leases_per_session: self.settings.max_leases,
+            probation: self.settings.term / 2,
+            max_probation: self.settings.term,
             ..Config::default()
         };
         cx.trace(None, || {
@@ -322,6 +330,7 @@ impl Server {
             cx,
             Event::SessionOpened {
                 session: id,
+                client: client_of(id),
                 drift_ppm,
             },
         );

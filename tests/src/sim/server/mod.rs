@@ -241,7 +241,21 @@ impl Server {
         }
     }
 
+    /// Who has held others up gets no leases for a while.
+    fn check_conduct(&self, cx: &mut Cx, session: SessionId, grants: &[Grant]) {
+        let mut all = self.core.sessions().into_iter();
+        let denied = all.any(|s| s.session == session && s.denied_until.is_some());
+        if denied && !grants.is_empty() {
+            cx.judge.accuse(None, || {
+                format!("{session} is denied leases and granted {grants:?}")
+            });
+        }
+    }
+
     fn admitted(&mut self, cx: &mut Cx, op: OpId, grants: Vec<Grant>) {
+        if let Some(Work::Read(read)) = self.works.get(&op) {
+            self.check_conduct(cx, read.session(), &grants);
+        }
         match self.works.get_mut(&op) {
             Some(Work::Read(read)) => read.admitted(grants),
             Some(Work::Change(change)) => {

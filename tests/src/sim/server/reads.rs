@@ -26,6 +26,10 @@ impl Read {
         self.sink.link
     }
 
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
     pub fn admitted(&mut self, grants: Vec<Grant>) {
         self.admitted = true;
         self.grants.extend(grants);

@@ -1,0 +1,169 @@
+//! Many at one file: what an event costs doesn't grow with those who wait or hold there. Times are
+//! compared with each other only, and with room.
+
+use leasefs_lease::server::{Action, Config, Core, Event, OpId, ReadItem, ReadKind, Touch};
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::{Handle, KeyHash, Parts, RecallId, SessionId};
+use std::time::{Duration, Instant};
+
+const FEW: u32 = 50;
+const MANY: u32 = 2_000;
+/// A scan would make it forty.
+const ROOM: u32 = 8;
+const NOW: BootTime = BootTime::ZERO;
+
+fn session(number: u32) -> SessionId {
+    let mut id = [0; 16];
+    id[..4].copy_from_slice(&number.to_be_bytes());
+    SessionId(id)
+}
+
+fn file() -> Handle {
+    Handle::new(b"f").expect("one byte")
+}
+
+fn core(sessions: u32) -> Core {
+    let mut core = Core::new(Config::default(), NOW, None);
+    for number in 0..=sessions {
+        let event = Event::SessionOpened {
+            session: session(number),
+            client: KeyHash::default(),
+            drift_ppm: 0,
+        };
+        feed(&mut core, event);
+    }
+    core
+}
+
+fn feed(core: &mut Core, event: Event) -> Vec<Action> {
+    core.handle(NOW, event);
+    std::iter::from_fn(|| core.poll_action()).collect()
+}
+
+fn read(op: u64, of: u32) -> Event {
+    let item = ReadItem {
+        object: file(),
+        parts: Parts::ATTRS,
+        name: None,
+    };
+    Event::AdmitRead {
+        op: OpId(op),
+        session: session(of),
+        kind: ReadKind::Metadata,
+        items: vec![item],
+    }
+}
+
+fn change(op: u64, of: u32) -> Event {
+    let touch = Touch {
+        object: file(),
+        parts: Parts::ATTRS | Parts::DATA,
+        names: Vec::new(),
+    };
+    Event::AdmitChange {
+        op: OpId(op),
+        session: session(of),
+        touches: vec![touch],
+        dropped: vec![file()],
+        writeback: false,
+    }
+}
+
+/// The best of some runs: what each of `n` events takes.
+fn each(n: u32, run: impl Fn(u32) -> Duration) -> Duration {
+    (0..5).map(|_| run(n)).min().expect("some runs") / n
+}
+
+fn is_flat(what: &str, run: impl Fn(u32) -> Duration) {
+    let (few, many) = (each(FEW, &run), each(MANY, &run));
+    println!("{what}: {few:?} each of {FEW}, {many:?} each of {MANY}");
+    assert!(many < few * ROOM, "{what}: {few:?}, then {many:?}");
+}
+
+fn timed(run: impl FnOnce()) -> Duration {
+    let begun = Instant::now();
+    run();
+    begun.elapsed()
+}
+
+/// A core where one change runs and `n` wait behind it.
+fn queued(n: u32) -> Core {
+    let mut core = core(n);
+    for number in 0..=n {
+        feed(&mut core, change(number.into(), number));
+    }
+    core
+}
+
+/// A core where `n` sessions hold the file.
+fn held(n: u32) -> Core {
+    let mut core = core(n);
+    for number in 1..=n {
+        assert_eq!(feed(&mut core, read(number.into(), number)).len(), 1);
+    }
+    core
+}
+
+#[test]
+fn a_change_that_comes_to_a_long_queue_costs_what_it_costs_in_a_short_one() {
+    is_flat("arrival of a change", |n| timed(|| drop(queued(n))));
+}
+
+#[test]
+fn a_long_queue_is_worked_off_as_a_short_one() {
+    is_flat("end of a change", |n| {
+        let mut core = queued(n);
+        timed(|| {
+            for number in 0..=n {
+                let wants = Vec::new();
+                let op = OpId(number.into());
+                let actions = feed(&mut core, Event::FinishChange { op, wants });
+                assert!(!actions.is_empty());
+            }
+        })
+    });
+}
+
+#[test]
+fn a_read_beside_a_long_queue_costs_what_it_costs_beside_a_short_one() {
+    is_flat("read beside changes that wait", |n| {
+        let mut core = queued(n);
+        timed(|| {
+            for number in 0..n {
+                feed(&mut core, read(u64::from(MANY + 1 + number), number));
+            }
+        })
+    });
+}
+
+#[test]
+fn a_lease_among_many_costs_what_it_costs_among_few() {
+    is_flat("lease", |n| {
+        let core = core(n);
+        let granted = |mut core: Core| {
+            for number in 1..=n {
+                feed(&mut core, read(number.into(), number));
+            }
+        };
+        timed(|| granted(core))
+    });
+}
+
+#[test]
+fn an_approval_among_many_costs_what_it_costs_among_few() {
+    is_flat("approval", |n| {
+        let mut core = held(n);
+        let recalls = feed(&mut core, change(0, 0));
+        assert_eq!(recalls.len(), n as usize);
+        timed(|| {
+            for number in 1..=n {
+                let event = Event::Approve {
+                    session: session(number),
+                    recall: RecallId(1),
+                };
+                feed(&mut core, event);
+            }
+            assert_eq!(core.lease_count(), 0);
+        })
+    });
+}
