@@ -62,7 +62,9 @@ fn after_a_crash_of_the_process_the_next_life_finds_everything() {
         let (state, _) = open(&scratch);
         state.begin_life(TERM, 1000).expect("begin");
         state.record_session(A, KEY).expect("record");
-        state.change_begins(A, Seq(1), &intent()).expect("journal");
+        state
+            .change_begins(A, Seq(1), Seq(0), &intent())
+            .expect("journal");
         state.write_lease(A, object).expect("journal");
     }
     let (_, found) = open(&scratch);
@@ -108,7 +110,9 @@ fn after_an_orderly_end_no_lease_is_alive_even_if_the_next_life_crashes_at_once(
         let (state, _) = open(&scratch);
         state.begin_life(TERM, 1000).expect("begin");
         state.record_session(A, KEY).expect("record");
-        state.change_begins(A, Seq(7), &intent()).expect("journal");
+        state
+            .change_begins(A, Seq(7), Seq(0), &intent())
+            .expect("journal");
         state.end_life().expect("end");
     }
     for clean in [true, false] {
