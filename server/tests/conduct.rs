@@ -223,10 +223,10 @@ async fn a_slow_journal_keeps_nobody_elses_keep_alives_and_cached_reads_waiting(
         busy.send(&frame, b"new").await;
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
+    // Its change has been answered: what is journalled of it may go.
+    other.low_water = Seq(2);
     let mut times = Vec::new();
     for round in 0..5 {
-        // Each time its changes have been answered a little further.
-        other.low_water = Seq(round + 1);
         let begun = Instant::now();
         other.tell(ToServer::KeepAlive { number: round }).await;
         let ToClient::KeepAlive { .. } = other.told().await else {
@@ -236,18 +236,12 @@ async fn a_slow_journal_keeps_nobody_elses_keep_alives_and_cached_reads_waiting(
         assert!(reply.result.is_ok() && &data[..] == b"new");
         times.push(begun.elapsed());
     }
-    times.sort();
-    assert!(times[2] < Duration::from_millis(100), "{times:?}");
+    // One turn at the journal takes longer.
+    let longest = times.iter().max().expect("rounds");
+    assert!(*longest < Duration::from_millis(250), "{times:?}");
     house.records.slow_down(Duration::ZERO);
     for _ in 0..4 {
         assert!(busy.reply().await.0.result.is_ok());
     }
-    assert!(
-        other
-            .ask_with(write(open, 0), b"end")
-            .await
-            .0
-            .result
-            .is_ok()
-    );
+    assert!(other.write(open, 0, b"end").await.result.is_ok());
 }
