@@ -140,10 +140,9 @@ fn life(dir: StateDir) -> Option<Found> {
     let intent = Intent::Repeatable {
         objects: vec![object],
     };
-    state.change_begins(SESSION, Seq(5), &intent).ok()?;
+    state.change_begins(SESSION, Seq(5), Seq(3), &intent).ok()?;
     state.change_ends(SESSION, Seq(5), &Ok(Response::Done));
     state.change_ends(SESSION, Seq(6), &Err(Refusal::Lost));
-    state.low_water(SESSION, Seq(3));
     for (session, object) in state.idle_writes() {
         state.write_ended(session, &object);
     }
