@@ -114,7 +114,7 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Modification time.
     pub mtime: Option<SetTime>,
-    /// Clear setuid and setgid bits and `security.capability` (`FUSE_HANDLE_KILLPRIV_V2`).
+    /// With a size: clear setuid and setgid bits and `security.capability` (`FUSE_HANDLE_KILLPRIV_V2`).
     pub kill_priv: bool,
 }
 

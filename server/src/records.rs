@@ -3,6 +3,7 @@
 use crate::intent::Intent;
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
 use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
+use ring::digest::{SHA256, digest};
 use std::io;
 use std::time::Duration;
 
@@ -29,6 +30,21 @@ impl Client {
         self.acts_as.clone().unwrap_or(told)
     }
 
+    /// What it may do, to be told apart from what it might do before.
+    pub fn rights(&self) -> Rights {
+        let mut told = vec![u8::from(self.read_only), self.identity as u8];
+        if let Some(Caller { uid, gid, groups }) = &self.acts_as {
+            let ids = [uid, gid].into_iter().chain(groups);
+            ids.for_each(|id| told.extend(id.to_le_bytes()));
+        }
+        told.extend(self.border.iter().flat_map(Handle::as_bytes));
+        let mut rights = Rights::default();
+        let digest = digest(&SHA256, &told);
+        let bytes = rights.0.iter_mut().zip(digest.as_ref());
+        bytes.for_each(|(to, from)| *to = *from);
+        rights
+    }
+
     /// What the client is told of whose rights its requests have.
     pub fn policy_shown(&self) -> IdentityPolicy {
         match self.acts_as {
@@ -38,13 +54,28 @@ impl Client {
     }
 }
 
+/// What a client may do, as a hash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights(pub [u8; 32]);
+
+/// Whose a session is. It lasts as long as all of this stays the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The client.
+    pub client: KeyHash,
+    /// What the client may do: by its opens the session goes on to do it.
+    pub rights: Rights,
+    /// Random: a later session of the same number has another.
+    pub birth: [u8; 16],
+}
+
 /// A session that is on record from an earlier life of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedSession {
     /// The session.
     pub session: SessionId,
     /// Whose it is.
-    pub client: KeyHash,
+    pub owner: Owner,
     /// Whether it may hold leases: then the new life's grace waits for it.
     pub leased: bool,
     /// Whether the host has crashed in an earlier life of the server, and the session may send
@@ -127,7 +158,7 @@ pub trait Records: Send + Sync + 'static {
     ///
     /// # Errors
     /// If the disk fails; nothing may be granted to the session then.
-    fn record_session(&self, session: SessionId, client: KeyHash) -> io::Result<()>;
+    fn record_session(&self, session: SessionId, owner: Owner) -> io::Result<()>;
 
     /// Notes that the session's leases have ended: no grace need wait for it. Its ownership and
     /// its journalled changes stay. Need not be durable.

@@ -132,9 +132,9 @@ impl Recovery<'_> {
         let (store, session) = (self.store, self.session);
         let who = store.identity(asked.policy, &asked.caller)?;
         let file = store.open_created(&who, &handle, asked.flags)?;
-        let token = store.mint(&file, session.id);
-        let attr = store.getattr(&handle)?;
         let open = session.opens.new_id();
+        let token = store.mint(&file, open, &session.holder());
+        let attr = store.getattr(&handle)?;
         session.opens.keep(open, seq, file);
         Ok(Response::Created {
             handle,
@@ -149,7 +149,7 @@ impl Recovery<'_> {
         if let Ok(Response::Created { open, token, .. } | Response::Opened { open, token, .. }) =
             &result
         {
-            match self.store.reopen(token, self.session.id) {
+            match self.store.reopen(token, *open, &self.session.holder()) {
                 Ok(file) => self.session.opens.keep(*open, seq, file),
                 // It was closed and has gone, or its user finds it stale.
                 Err(refusal) => {

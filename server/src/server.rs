@@ -3,7 +3,7 @@
 use crate::counters::Counters;
 use crate::interrupted::{ChangeId, Interrupted};
 use crate::latch::Latches;
-use crate::records::{Found, RecordedSession, Records, Writes};
+use crate::records::{Client, Found, RecordedSession, Records, Writes};
 use crate::recovery::recover;
 use crate::runtime::{Clock, Leases, Notice, boot_time};
 use crate::session::answers::Answers;
@@ -52,6 +52,8 @@ pub struct Server {
     clock: Clock,
     links: AtomicU64,
     io: Io,
+    /// Held while all of the export is made durable.
+    pub committing: tokio::sync::Mutex<()>,
     /// Calls that may take long leave threads to those that don't.
     slow: Semaphore,
     /// Never has a permit; closed when the server begins to end.
@@ -108,13 +110,13 @@ impl Server {
         let mut repeats = Vec::new();
         for RecordedSession {
             session,
-            client,
+            owner,
             host_crashed,
             changes,
             ..
         } in found.sessions
         {
-            let client = (client, gates.of(client));
+            let client = (owner, gates.of(owner.client));
             if found.host_crashed {
                 sessions.restore(session, client, Answers::after_host_crash(), clock());
                 continue;
@@ -128,6 +130,7 @@ impl Server {
         let server = Self {
             latches: Latches::default(),
             slow: Semaphore::new((settings.io_threads * 3 / 4).max(1)),
+            committing: tokio::sync::Mutex::default(),
             io: Io(Some(runtime)),
             process: found.process,
             host: found.host,
@@ -193,19 +196,44 @@ impl Server {
     }
 
     /// The session is over: it holds nothing, and nothing of it goes on.
-    pub fn end_session(self: &Arc<Self>, session: &Session) {
-        // Another may have its id by now.
+    pub fn end_session(self: &Arc<Self>, session: &Arc<Session>) {
+        if self.leaves(session) {
+            let (server, session) = (Arc::clone(self), Arc::clone(session));
+            self.spawn_io(async move { server.forget(&session) });
+        }
+    }
+
+    /// Takes out a session that is over; `false` if it is out.
+    fn leaves(&self, session: &Session) -> bool {
         if !self.sessions.remove(session) {
-            return;
+            return false;
         }
         session.end();
         self.interrupted.end_session(session.id);
         self.leases.end_session(session.id);
-        let (files, server, id) = (session.opens.end(), Arc::clone(self), session.id);
-        self.spawn_io(async move {
-            close(files);
-            server.records.forget_session(id);
-        });
+        true
+    }
+
+    /// What of the end of a session may block.
+    fn forget(&self, session: &Session) {
+        close(session.opens.end());
+        self.records.forget_session(session.id);
+    }
+
+    /// Ends the client's sessions that it began with other rights than it has now: what they have
+    /// open was decided under those. May block; such a session may begin anew right after.
+    pub fn end_outdated(&self, client: &Client) {
+        let rights = client.rights();
+        for session in self.sessions.all() {
+            if session.key == client.key && session.owner.rights != rights && self.leaves(&session)
+            {
+                tracing::info!(client = %session.key, session = %session.id, "session ended: its client's rights have changed");
+                if let Some(link) = session.link() {
+                    link.close(CloseCode::Goodbye, "the client's rights have changed");
+                }
+                self.forget(&session);
+            }
+        }
     }
 
     /// Interrupted changes are never repeated any more.

@@ -88,7 +88,8 @@ impl Store {
     }
 
     /// Sets attributes with the caller's rights; an open of the object that allows writing
-    /// authorises a change of size. Returns the attributes after it.
+    /// authorises a change of size. `kill_priv` clears setuid, setgid and file capabilities with a
+    /// change of size, whoever makes it. Returns the attributes after it.
     ///
     /// # Errors
     /// The host's; if several attributes are set, those before the refused one are set.
@@ -109,11 +110,6 @@ impl Store {
         }
         let fd = target.as_fd();
         let chowns = set.uid.is_some() || set.gid.is_some();
-        if set.kill_priv && set.size.is_none() && !chowns {
-            // A chown that changes nothing but the bits; who may cause it has been decided.
-            rustix::fs::chownat(fd, c"", None, None, AtFlags::EMPTY_PATH)
-                .map_err(|e| self.refuse(e))?;
-        }
         let assumed = self.assume(who)?;
         if chowns {
             let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));

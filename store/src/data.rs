@@ -180,8 +180,12 @@ impl Store {
         })
     }
 
-    /// Whether the file is known to hold these bytes there. Reads with the server's own rights.
+    /// Whether the file is known to hold these bytes there. Nothing is known of what the open's caller
+    /// may not read: it would be told byte by byte.
     pub fn holds(&self, open: &OpenFile, offset: u64, data: &[u8]) -> bool {
+        if !data.is_empty() && !self.may_read(open) {
+            return false;
+        }
         let (path, flags) = (sys::proc_path(open.fd()), OFlags::RDONLY | OFlags::CLOEXEC);
         let Ok(file) = rustix::fs::openat(CWD, &path, flags, Mode::empty()) else {
             return data.is_empty();

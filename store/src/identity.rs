@@ -76,6 +76,12 @@ const OF_FSUID: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::LINUX_IMMUTABLE)
     .union(CapabilitySet::MAC_OVERRIDE);
 
+/// What makes the kernel pass over modes and owners.
+const OVERRIDES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER);
+
 /// What a thread has been given that its next caller may well need again: each change of it costs
 /// the kernel a copy of the thread's credentials. It gives nothing to anyone: the server's own
 /// work between callers is done as root, with the file system capabilities.
@@ -145,6 +151,15 @@ impl Rights {
         self.switches
     }
 
+    /// Whether the kernel lets the caller pass all checks of modes and owners.
+    pub fn overrides(&self, who: &Identity) -> bool {
+        let (held, is_root) = match self.switches {
+            true => (self.capabilities.permitted, who.uid == 0),
+            false => (self.capabilities.effective, true),
+        };
+        is_root && held.contains(OVERRIDES)
+    }
+
     /// The identity of a caller under a policy.
     pub fn identity(&self, policy: IdentityPolicy, caller: &Caller) -> Result<Identity, Refusal> {
         match policy {
@@ -183,11 +198,11 @@ impl Rights {
         };
         self.keep_effective(wanted)
             .map_err(|e| Refusal::from_io(&e))?;
-        if !sys::set_fsgid(who.gid) || !sys::set_fsuid(who.uid) {
-            return Err(Refusal::Invalid);
-        }
         if who.uid == self.own.uid && who.gid == self.own.gid {
+            // The ids that the thread has between callers.
             guard.0 = None;
+        } else if !sys::set_fsgid(who.gid) || !sys::set_fsuid(who.uid) {
+            return Err(Refusal::Invalid);
         }
         Ok(guard)
     }

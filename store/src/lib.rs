@@ -27,6 +27,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod verdicts;
 mod xattrs;
 
 pub use border::Border;
@@ -38,3 +39,5 @@ pub use identity::Identity;
 pub use listing::Listing;
 pub use names::{Kind, Node};
 pub use opens::{Created, OpenFile};
+pub use tokens::Holder;
+pub use verdicts::Found;

@@ -1,8 +1,8 @@
 //! Names: looking them up, making, linking, moving and removing them.
 
 use crate::attrs;
-use crate::export::Store;
-use crate::identity::{Identity, Umask};
+use crate::export::{Store, Target};
+use crate::identity::{Assumed, Identity, Umask};
 use crate::resolve::open_entry;
 use crate::sys;
 use leasefs_protocol::limits::MAX_SYMLINK;
@@ -18,6 +18,21 @@ pub struct Node {
     pub handle: Handle,
     /// Its attributes.
     pub attr: Attr,
+}
+
+/// A name as a caller finds it.
+pub(crate) struct Spot<'a> {
+    /// The directory.
+    pub dir: &'a Target<'a>,
+    /// What the name denotes.
+    pub entry: Option<(OwnedFd, Node)>,
+}
+
+impl Spot<'_> {
+    /// What the name denotes.
+    pub fn node(&self) -> Option<Node> {
+        self.entry.as_ref().map(|(_, node)| *node)
+    }
 }
 
 /// What [`Store::make`] makes.
@@ -49,21 +64,35 @@ impl Store {
         name: &Name,
     ) -> Result<Option<Node>, Refusal> {
         let target = self.target(dir)?;
-        if self.is_hidden(dir, name) {
-            return Ok(None);
-        }
-        let found = {
-            let _assumed = self.assume(who)?;
-            open_entry(target.as_fd(), name)
-        };
-        match found {
-            Ok(fd) => self.node(fd.as_fd(), Some((dir, name))).map(Some),
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => self.alive().map(|()| None),
-            Err(e) => Err(self.refuse(e)),
-        }
+        let assumed = self.assume(who)?;
+        let spot = self.spot(&assumed, &target, (dir, name))?;
+        Ok(spot.node())
     }
 
-    /// The object of a name, whoever asks: what a change of the name would touch.
+    /// What a name denotes to the caller whose rights are taken on. The directory is found before, and let
+    /// go of afterwards, by the server's own.
+    pub(crate) fn spot<'a>(
+        &self,
+        _: &Assumed<'_>,
+        target: &'a Target<'a>,
+        (dir, name): (&Handle, &Name),
+    ) -> Result<Spot<'a>, Refusal> {
+        let entry = match open_entry(target.as_fd(), name) {
+            _ if self.is_hidden(dir, name) => None,
+            Ok(fd) => {
+                let node = self.node(fd.as_fd(), Some((dir, name)))?;
+                Some((fd, node))
+            }
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
+                self.alive()?;
+                None
+            }
+            Err(e) => return Err(self.refuse(e)),
+        };
+        Ok(Spot { dir: target, entry })
+    }
+
+    /// The object of a name, whoever asked: for what a crash has left. No request may learn it.
     ///
     /// # Errors
     /// The host's.

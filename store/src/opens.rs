@@ -4,7 +4,6 @@ use crate::export::Store;
 use crate::identity::{Identity, Umask};
 use crate::names::Node;
 use crate::orphans::Orphans;
-use crate::resolve::open_entry;
 use crate::{attrs, sys};
 use leasefs_protocol::{Attr, FileKind, Handle, Name, Refusal};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -168,7 +167,11 @@ impl Store {
         let host_flags = host_flags(flags)? - OFlags::EXCL;
         let _gate = self.orphans.opening(object);
         let kind = self.openable(target.as_fd(), object)?;
-        let (fd, host_flags) = self.open_again(who, target.as_fd(), host_flags, flags)?;
+        let asked = match kind {
+            FileKind::File => flags,
+            _ => flags & !FOR_EXEC,
+        };
+        let (fd, host_flags) = self.open_again(who, target.as_fd(), host_flags, asked)?;
         let attr = self.attr_of(fd.as_fd(), object)?;
         let open = self.admit(*object, fd, kind, host_flags, who.clone());
         Ok((open, attr))
@@ -244,12 +247,13 @@ impl Store {
         flags: u32,
     ) -> Result<Option<Created>, Refusal> {
         let target = self.target(dir)?;
-        let found = match open_entry(target.as_fd(), name) {
-            Ok(found) => found,
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
-            Err(e) => return Err(self.refuse(e)),
+        let spot = {
+            let assumed = self.assume(who)?;
+            self.spot(&assumed, &target, (dir, name))?
         };
-        let (handle, _) = self.identify(found.as_fd())?;
+        let Some((found, Node { handle, .. })) = spot.entry else {
+            return Ok(None);
+        };
         let _gate = self.orphans.opening(&handle);
         let kind = self.openable(found.as_fd(), &handle)?;
         if kind == FileKind::Directory {
@@ -297,8 +301,8 @@ impl Store {
     ) -> Result<(OwnedFd, OFlags), Refusal> {
         let path = sys::proc_path(fd);
         let open = |flags| rustix::fs::openat(CWD, &path, flags | OFlags::CLOEXEC, Mode::empty());
-        // A program may be executed by those who may not read it.
-        let executes = asked & FOR_EXEC != 0 && flags & OFlags::ACCMODE == OFlags::RDONLY;
+        // A program may be executed by those who may not read it, and that is all.
+        let executes = asked & FOR_EXEC != 0 && flags == OFlags::RDONLY;
         let appends = asked & OFlags::APPEND.bits() != 0;
         let opened = {
             let _assumed = self.assume(who)?;

@@ -200,6 +200,12 @@ pub(crate) fn access(fd: BorrowedFd<'_>, mask: u32) -> io::Result<()> {
     check(result).map(drop)
 }
 
+/// Whether the host lets only those link a file who own it, or may read and write it.
+pub(crate) fn hardlinks_are_protected() -> bool {
+    let setting = std::fs::read("/proc/sys/fs/protected_hardlinks");
+    setting.is_ok_and(|value| value.starts_with(b"1"))
+}
+
 /// Reads up to `len` bytes behind the end of `buffer`, if that needs no waiting (`EAGAIN` else).
 pub(crate) fn read_nowait(
     fd: impl AsFd,

@@ -4,31 +4,57 @@ use crate::export::Store;
 use crate::identity::Identity;
 use crate::opens::{ACCESS, OpenFile};
 use leasefs_protocol::limits::{MAX_GROUPS, MAX_HANDLE};
-use leasefs_protocol::{Handle, OpenToken, Refusal, SessionId};
+use leasefs_protocol::{Handle, KeyHash, OpenId, OpenToken, Refusal, SessionId};
 use rustix::fs::OFlags;
 use std::sync::Arc;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+
+/// Whose a token is. One holder's are worth nothing to any other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The client's key.
+    pub client: KeyHash,
+    /// The session, numbered by its client.
+    pub session: SessionId,
+    /// Random, made with the session: a later one of the same number has another.
+    pub birth: [u8; 16],
+}
+
+impl Holder {
+    fn context(&self, number: OpenId) -> Vec<u8> {
+        let number = number.0.to_le_bytes();
+        [&self.client.0[..], &self.session.0, &self.birth, &number].concat()
+    }
+}
 
 impl Store {
-    /// Proof of an open, worth something only to this session.
-    pub fn mint(&self, open: &OpenFile, session: SessionId) -> OpenToken {
+    /// Proof of the holder's open of this number.
+    pub fn mint(&self, open: &OpenFile, number: OpenId, holder: &Holder) -> OpenToken {
         let proof = Proof {
             handle: *open.handle(),
             access: open.access,
             identity: open.identity().clone(),
         };
-        OpenToken(self.sealer.seal_token(&session.0, proof.to_bytes()))
+        let context = holder.context(number);
+        OpenToken(self.sealer.seal_token(&context, proof.to_bytes()))
     }
 
     /// Opens again what a token proves, after a restart of the server. There is no new verdict: the
     /// caller's access was decided when the token was made.
     ///
     /// # Errors
-    /// [`Refusal::BadOpen`] if the token is forged or another session's, [`Refusal::Stale`] if the
-    /// object is gone, or the host's.
-    pub fn reopen(&self, token: &OpenToken, session: SessionId) -> Result<Arc<OpenFile>, Refusal> {
-        let body = self.sealer.unseal_token(&session.0, &token.0)?;
+    /// [`Refusal::BadOpen`] if the token is forged, another holder's or of another number,
+    /// [`Refusal::Stale`] if the object is gone, or the host's.
+    pub fn reopen(
+        &self,
+        token: &OpenToken,
+        number: OpenId,
+        holder: &Holder,
+    ) -> Result<Arc<OpenFile>, Refusal> {
+        let body = self
+            .sealer
+            .unseal_token(&holder.context(number), &token.0)?;
         let proof = Proof::from_bytes(body).ok_or(Refusal::BadOpen)?;
         self.open_granted(proof.handle, proof.access, proof.identity)
     }

@@ -10,8 +10,12 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 /// What an xattr's name says about who may have it.
-enum Space {
-    Open,
+pub(crate) enum Space {
+    /// Like the bytes of a file: `user.*`.
+    User,
+    /// Its owner's, or root's.
+    System,
+    /// The host's own.
     Trusted,
 }
 
@@ -29,18 +33,20 @@ fn space(name: &[u8]) -> Result<Space, Refusal> {
     );
     if name.starts_with(b"trusted.") {
         Ok(Space::Trusted)
-    } else if acl || name.starts_with(b"user.") || name.starts_with(b"security.") {
-        Ok(Space::Open)
+    } else if name.starts_with(b"user.") {
+        Ok(Space::User)
+    } else if acl || name.starts_with(b"security.") {
+        Ok(Space::System)
     } else {
         Err(Refusal::Unsupported)
     }
 }
 
 /// As `space`, refusing what nobody may change through the server.
-fn changeable(name: &[u8]) -> Result<(), Refusal> {
+pub(crate) fn changeable(name: &[u8]) -> Result<Space, Refusal> {
     match space(name)? {
-        Space::Open => Ok(()),
         Space::Trusted => Err(Refusal::NotPermitted),
+        space => Ok(space),
     }
 }
 

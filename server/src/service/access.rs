@@ -1,13 +1,14 @@
 //! The one table that says what each request reads and changes.
 //!
 //! It is the lease core's only source: a part that is missing here is a stale cache somewhere.
-//! What a name denotes (a victim) is found before the request is admitted and checked again when
-//! it is; a read of a name's object follows the read of the name.
+//! What a name denotes is found, with its caller's rights, before the request is admitted and checked
+//! again when it is.
 
 use leasefs_lease::server::ReadKind::{FillForStore, FillPages, Metadata, Uncached};
 use leasefs_lease::server::{ReadItem, ReadKind, Touch};
 use leasefs_protocol::request::{Fill, O_TRUNC};
 use leasefs_protocol::{Handle, Name, Parts, Request};
+use leasefs_store::Found;
 
 /// What names of a request denote and which objects its opens are of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,11 +21,28 @@ pub struct Targets {
     pub named: Option<Handle>,
     /// Of `Rename`, what the new name denotes.
     pub replaced: Option<Handle>,
+    /// Directories of the request's names whose names the caller may not list: it gets no lease on these,
+    /// since recalls tell which others change.
+    pub unlisted: Vec<Handle>,
     /// The export's root, if it changes because the request removes the name of an open file.
     pub shelter: Option<Handle>,
 }
 
 impl Targets {
+    /// Of a lookup.
+    pub fn looked_up(dir: &Handle, found: &Found) -> Self {
+        Self {
+            named: found.node.map(|node| node.handle),
+            unlisted: if found.lists { Vec::new() } else { vec![*dir] },
+            ..Self::default()
+        }
+    }
+
+    /// Whether the caller may hold a lease on the names of a directory.
+    pub fn lists(&self, dir: &Handle) -> bool {
+        !self.unlisted.contains(dir)
+    }
+
     /// What may lose its last name.
     pub fn victim(&self, request: &Request) -> Option<Handle> {
         match request {
@@ -64,10 +82,17 @@ pub fn accesses(request: &Request, names: &Names, targets: &Targets) -> Accesses
         named,
         replaced,
         shelter,
+        ..
     } = *targets;
     let name = || names.name.clone();
     match request {
-        Request::Lookup { dir, .. } => Accesses::of(Metadata).reads_name(*dir, name()),
+        Request::Lookup { dir, .. } => {
+            let all = Accesses::of(Metadata).reads(named, Parts::ATTRS);
+            match targets.lists(dir) {
+                true => all.reads_name(*dir, name()),
+                false => all,
+            }
+        }
         Request::GetAttr { object }
         | Request::ReadLink { object }
         | Request::GetXattr { object, .. }
@@ -98,6 +123,8 @@ pub fn accesses(request: &Request, names: &Names, targets: &Targets) -> Accesses
         Request::Link { object, dir, .. } => {
             all.renames(*dir, name()).changes(*object, Parts::ATTRS)
         }
+        // Two names of one object: nothing is done, whoever asks.
+        Request::Rename { .. } if named.is_some() && named == replaced => all,
         Request::Rename { dir, new_dir, .. } => all
             .renames(*dir, name())
             .renames(*new_dir, names.new_name.clone())

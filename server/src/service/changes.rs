@@ -4,6 +4,7 @@ use super::access::{Accesses, Targets, accesses};
 use super::host::{Done, Order, open_existing};
 use super::inputs::O_ACCMODE;
 use super::inputs::{Inputs, inputs};
+use super::rights::judge;
 use super::{Call, reads};
 use crate::caught::caught;
 use crate::faults::{Point, may_crash};
@@ -15,7 +16,7 @@ use crate::session::{Job, Session, refused};
 use leasefs_lease::server::{Touch, Wanted};
 use leasefs_protocol::request::{Durability, Make, O_TRUNC, WriteAt, WriteKind};
 use leasefs_protocol::{
-    Attr, FileKind, Grant, Handle, Name, Parts, Refusal, Reply, Request, RequestId, Response, Seq,
+    Attr, FileKind, Grant, Handle, Parts, Refusal, Reply, Request, RequestId, Response, Seq,
     Touched,
 };
 use std::sync::Arc;
@@ -168,41 +169,24 @@ impl Change<'_> {
     }
 
     fn refuse(&self, refusal: Refusal) -> Step {
+        self.answer(Err(refusal))
+    }
+
+    /// The answer of a change that does nothing.
+    fn answer(&self, result: Result<Response, Refusal>) -> Step {
         match self.call.session.begin(self.seq) {
-            Some(_) => Step::Done(Box::new(refused(refusal))),
+            Some(_) => Step::Done(Box::new(Reply {
+                result,
+                ..refused(Refusal::Internal)
+            })),
             None => Step::Never,
         }
     }
 
-    /// What the request's names denote just now.
+    /// What the request's names denote just now, if its caller may do it.
     fn targets(&self) -> Result<Targets, Refusal> {
         self.call.within_border(&self.job.request, None)?;
-        let store = &self.call.server.store;
-        let peek = |dir: &Handle, name: &Option<Name>| match name {
-            Some(name) => Ok(store.peek(dir, name)?.map(|(handle, _)| handle)),
-            None => Ok(None),
-        };
-        let handle =
-            |open: &Option<Arc<leasefs_store::OpenFile>>| open.as_ref().map(|open| *open.handle());
-        let (name, new_name) = (&self.inputs.names.name, &self.inputs.names.new_name);
-        let mut targets = Targets {
-            opened: handle(&self.inputs.open),
-            copied: handle(&self.inputs.from),
-            ..Targets::default()
-        };
-        match &self.job.request {
-            Request::Unlink { dir, .. }
-            | Request::Rmdir { dir, .. }
-            | Request::Create { dir, .. } => targets.named = peek(dir, name)?,
-            Request::Rename { dir, new_dir, .. } => {
-                targets.named = peek(dir, name)?;
-                targets.replaced = peek(new_dir, new_name)?;
-            }
-            _ => (),
-        }
-        let victim = targets.victim(&self.job.request);
-        targets.shelter = victim.and_then(|victim| store.needs_shelter(&victim));
-        Ok(targets)
+        judge(self.call, &self.job.request, self.inputs)
     }
 
     /// What a change reads besides (the source of a copy) must not be hidden by a Write lease.
@@ -251,10 +235,11 @@ impl Change<'_> {
         Turn::take(leases, session, label, touches, dropped, writeback).await
     }
 
-    /// A create of a name that exists opens what it denotes.
+    /// A create of a name that exists opens what it denotes. A rename of one object's name to another of
+    /// its names does nothing.
     async fn read(&self, all: Accesses, targets: Targets) -> Step {
         let (call, Request::Create { flags, .. }) = (self.call, &self.job.request) else {
-            return self.refuse(Refusal::Invalid);
+            return self.answer(Ok(Response::Done));
         };
         let (session, label) = (call.session.id, self.job.request.kind());
         let entry = call.server.leases.read(session, label, all.kind, all.reads);
@@ -307,7 +292,7 @@ impl Change<'_> {
             return Step::Never;
         };
         let reply = match self.lateness(targets) {
-            Lateness::TooLate => self.reply(turn, touches, Err(Refusal::Changed)),
+            Lateness::TooLate => self.reply(turn, touches, targets, Err(Refusal::Changed)),
             Lateness::Repeated(offset) => Reply {
                 stamp: turn.finish(Vec::new()).stamp,
                 result: Ok(Response::Written {
@@ -321,7 +306,7 @@ impl Change<'_> {
                     Ok(intent) => self.run(touches, targets, intent.is_some()).await,
                     Err(refusal) => Err(refusal),
                 };
-                self.reply(turn, touches, done)
+                self.reply(turn, touches, targets, done)
             }
         };
         if self.flushes()
@@ -451,13 +436,19 @@ impl Change<'_> {
     }
 
     /// Ends the turn. Attributes of what was touched are read while it still lasts.
-    fn reply(&self, turn: Turn, touches: &[Touch], done: Result<Done, Refusal>) -> Reply {
+    fn reply(
+        &self,
+        turn: Turn,
+        touches: &[Touch],
+        targets: &Targets,
+        done: Result<Done, Refusal>,
+    ) -> Reply {
         let mut wants = Vec::new();
         let mut touched = Vec::new();
         let mut keeps = false;
         if let Ok(done) = &done {
             touched = self.touched(touches, &done.known);
-            let read = |t: &Touched| Wanted::read(t.object, shown(touches, t.object));
+            let read = |t: &Touched| Wanted::read(t.object, shown(touches, targets, t.object));
             wants.extend(touched.iter().map(read));
             let known = done.known.iter();
             for (handle, _) in known.filter(|(h, _)| touched.iter().all(|t| t.object != *h)) {
@@ -548,11 +539,11 @@ fn split_off(grant: &mut Grant, parts: Parts) -> Option<Grant> {
 }
 
 /// What a reply shows of a touched object: attributes, and of a directory the names that changed.
-fn shown(touches: &[Touch], object: Handle) -> Parts {
+fn shown(touches: &[Touch], targets: &Targets, object: Handle) -> Parts {
     let named = |t: &&Touch| t.object == object && !t.names.is_empty();
     match touches.iter().find(named) {
-        Some(_) => Parts::ATTRS | Parts::NAMES,
-        None => Parts::ATTRS,
+        Some(_) if targets.lists(&object) => Parts::ATTRS | Parts::NAMES,
+        _ => Parts::ATTRS,
     }
 }
 

@@ -7,7 +7,7 @@ use leasefs_protocol::limits::{
     MAX_BATCH, MAX_PAYLOAD, MAX_SYMLINK, MAX_XATTR_NAME, MAX_XATTR_VALUE,
 };
 use leasefs_protocol::request::{Make, O_TRUNC, WriteAt};
-use leasefs_protocol::{Name, RawName, Refusal, Request};
+use leasefs_protocol::{FileKind, Name, RawName, Refusal, Request};
 use leasefs_store::{OpenFile, Store};
 use std::sync::Arc;
 
@@ -33,6 +33,8 @@ mod errno {
     pub const E2BIG: u16 = libc::E2BIG as u16;
     pub const ENXIO: u16 = libc::ENXIO as u16;
     pub const ERANGE: u16 = libc::ERANGE as u16;
+    pub const EISDIR: u16 = libc::EISDIR as u16;
+    pub const ENOTDIR: u16 = libc::ENOTDIR as u16;
 }
 
 /// Checks a request.
@@ -63,15 +65,17 @@ pub fn inputs(
             inputs.names.name = Some(Name::try_from(name)?);
             inputs.names.new_name = Some(Name::try_from(new_name)?);
         }
-        Request::Read { open, .. }
-        | Request::Write { open, .. }
-        | Request::Commit { open, .. }
-        | Request::Fallocate { open, .. }
-        | Request::Seek { open, .. }
-        | Request::ReadDir { open, .. } => inputs.open = Some(opens.get(*open)?),
+        Request::Commit { open, .. } | Request::Seek { open, .. } => {
+            inputs.open = Some(opens.get(*open)?);
+        }
+        Request::Read { open, .. } => inputs.open = Some(readable(opens.get(*open)?)?),
+        Request::Write { open, .. } | Request::Fallocate { open, .. } => {
+            inputs.open = Some(writable(opens.get(*open)?)?);
+        }
+        Request::ReadDir { open, .. } => inputs.open = Some(listable(opens.get(*open)?)?),
         Request::CopyRange { from, to, .. } => {
-            inputs.from = Some(opens.get(*from)?);
-            inputs.open = Some(opens.get(*to)?);
+            inputs.from = Some(readable(opens.get(*from)?)?);
+            inputs.open = Some(writable(opens.get(*to)?)?);
         }
         Request::SetAttr { open, .. } => {
             inputs.open = open.map(|open| opens.get(open)).transpose()?;
@@ -79,6 +83,25 @@ pub fn inputs(
         _ => (),
     }
     Ok(inputs)
+}
+
+fn readable(open: Arc<OpenFile>) -> Result<Arc<OpenFile>, Refusal> {
+    match (open.kind(), open.reads()) {
+        (FileKind::Directory, _) => Err(Refusal::Host(errno::EISDIR)),
+        (_, true) => Ok(open),
+        (_, false) => Err(Refusal::BadOpen),
+    }
+}
+
+fn writable(open: Arc<OpenFile>) -> Result<Arc<OpenFile>, Refusal> {
+    open.writes().then_some(open).ok_or(Refusal::BadOpen)
+}
+
+fn listable(open: Arc<OpenFile>) -> Result<Arc<OpenFile>, Refusal> {
+    match open.kind() {
+        FileKind::Directory => Ok(open),
+        _ => Err(Refusal::Host(errno::ENOTDIR)),
+    }
 }
 
 fn role(client: &Client, request: &Request) -> Result<(), Refusal> {

@@ -27,7 +27,7 @@ impl Order<'_> {
             Request::SetAttr { object, .. } | Request::Open { object, .. } => {
                 Ok(repeatable([*object]))
             }
-            _ => self.of_names(targets),
+            _ => Ok(self.of_names(targets)),
         }
     }
 
@@ -92,21 +92,7 @@ impl Order<'_> {
         }
     }
 
-    fn of_names(&self, targets: &Targets) -> Result<Option<Intent>, Refusal> {
-        let names = &self.inputs.names;
-        if let Request::Make { dir, .. } | Request::Link { dir, .. } = self.request {
-            let name = names.name.as_ref().ok_or(Refusal::Invalid)?;
-            let there = self.call.server.store.peek(dir, name)?;
-            let at = Place {
-                dir: *dir,
-                name: name.to_raw(),
-            };
-            return Ok(there.is_none().then_some(Intent::Make { at, open: None }));
-        }
-        Ok(self.of_known_names(targets))
-    }
-
-    fn of_known_names(&self, targets: &Targets) -> Option<Intent> {
+    fn of_names(&self, targets: &Targets) -> Option<Intent> {
         let at = |dir: &Handle, name: &Option<Name>| {
             name.as_ref().map(|name| Place {
                 dir: *dir,
@@ -115,6 +101,11 @@ impl Order<'_> {
         };
         let names = &self.inputs.names;
         match self.request {
+            // Else it was refused before its turn.
+            Request::Make { dir, .. } | Request::Link { dir, .. } => Some(Intent::Make {
+                at: at(dir, &names.name)?,
+                open: None,
+            }),
             Request::Create { dir, flags, .. } => match targets.named {
                 Some(named) => repeatable([named]),
                 None => Some(Intent::Make {

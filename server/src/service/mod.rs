@@ -5,7 +5,9 @@ pub mod changes;
 mod host;
 mod inputs;
 mod intents;
+mod lookup;
 pub mod reads;
+pub mod rights;
 
 use crate::records::Client;
 use crate::server::Server;

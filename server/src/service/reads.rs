@@ -3,13 +3,14 @@
 use super::Call;
 use super::access::{Accesses, Targets, accesses};
 use super::inputs::{Inputs, inputs};
+use super::lookup::lookup;
 use crate::runtime::{Admission, Entry};
 use crate::session::close;
 use bytes::Bytes;
 use leasefs_lease::server::{ReadItem, ReadKind};
 use leasefs_protocol::request::Fill;
 use leasefs_protocol::{
-    Attr, DirEntry, Grant, Handle, Mode, Name, OpenId, Parts, Refusal, Reply, Request, RequestId,
+    Attr, DirEntry, Grant, Handle, Mode, OpenId, Parts, Refusal, Reply, Request, RequestId,
     Response, Stamp,
 };
 use leasefs_store::OpenFile;
@@ -35,14 +36,14 @@ pub struct Answer {
 }
 
 /// What the host said.
-struct Told {
-    response: Response,
-    payload: Bytes,
-    grants: Vec<Grant>,
+pub(super) struct Told {
+    pub response: Response,
+    pub payload: Bytes,
+    pub grants: Vec<Grant>,
 }
 
 impl Told {
-    fn plain(response: Response) -> Self {
+    pub fn plain(response: Response) -> Self {
         Self {
             response,
             payload: Bytes::new(),
@@ -63,8 +64,8 @@ impl Told {
 /// # Errors
 /// The answer, if it needs nothing more.
 pub fn begin(call: Call, request: Request) -> Result<Read, Box<Answer>> {
-    let (server, session) = (&call.server, &call.session);
-    let checked = inputs(&server.store, &call.client, &session.opens, &request, 0);
+    let (store, opens) = (&call.server.store, &call.session.opens);
+    let checked = inputs(store, &call.client, opens, &request, 0);
     let inputs = match checked {
         Ok(inputs) => inputs,
         Err(refusal) => {
@@ -76,15 +77,10 @@ pub fn begin(call: Call, request: Request) -> Result<Read, Box<Answer>> {
         opened: inputs.open.as_ref().map(|open| *open.handle()),
         ..Targets::default()
     };
-    let Accesses {
-        mut kind, reads, ..
-    } = accesses(&request, &inputs.names, &targets);
-    if kind == ReadKind::FillForStore && !may_store(&call, &targets) {
-        kind = ReadKind::FillPages;
-    }
-    let entry = match reads.is_empty() {
-        true => Entry::Now(Admission { grants: Vec::new() }),
-        false => server.leases.read(session.id, request.kind(), kind, reads),
+    let entry = match request {
+        // Whether the caller may look is for the host to say first.
+        Request::Lookup { .. } => Entry::Now(Admission { grants: Vec::new() }),
+        _ => enter(&call, &request, &inputs, &targets),
     };
     Ok(Read {
         call,
@@ -92,6 +88,23 @@ pub fn begin(call: Call, request: Request) -> Result<Read, Box<Answer>> {
         inputs,
         entry,
     })
+}
+
+/// Enters the lease core, if the request reads anything that is leased.
+pub(super) fn enter(call: &Call, request: &Request, inputs: &Inputs, targets: &Targets) -> Entry {
+    let Accesses {
+        mut kind, reads, ..
+    } = accesses(request, &inputs.names, targets);
+    if kind == ReadKind::FillForStore && !may_store(call, targets) {
+        kind = ReadKind::FillPages;
+    }
+    match reads.is_empty() {
+        true => Entry::Now(Admission { grants: Vec::new() }),
+        false => {
+            let (leases, session) = (&call.server.leases, call.session.id);
+            leases.read(session, request.kind(), kind, reads)
+        }
+    }
 }
 
 /// Whether the session has the object open for writing, by whichever descriptor it reads: only then
@@ -159,7 +172,8 @@ fn settle(call: &Call, told: Result<Told, Refusal>, admission: Admission) -> Ans
                 call.server.leases.take_back(call.session.id, &grants);
                 grants.clear();
             }
-            // A refusal may be cached too: that there is no such xattr.
+            // A refusal may be cached too: that there is no such xattr. Whoever has the handle may have
+            // the lease on attributes, and by now nothing else is refused.
             answer(Err(refusal), grants)
         }
     }
@@ -194,12 +208,12 @@ async fn perform(
 ) -> Option<Result<Told, Refusal>> {
     let store = &call.server.store;
     let plain = |response| Ok(Told::plain(response));
-    let told = match (request, &inputs.open, &inputs.names.name) {
-        (Request::Lookup { dir, .. }, _, Some(name)) => return lookup(call, dir, name).await,
-        (Request::ReadDir { cookie, nodes, .. }, Some(open), _) => {
+    let told = match (request, &inputs.open) {
+        (request @ Request::Lookup { .. }, _) => return lookup(call, &request, inputs).await,
+        (Request::ReadDir { cookie, nodes, .. }, Some(open)) => {
             return read_dir(call, open, cookie, nodes).await;
         }
-        (Request::Read { offset, len, .. }, Some(open), _) => {
+        (Request::Read { offset, len, .. }, Some(open)) => {
             let _leave = call.server.slow().await?;
             let logged = log_write_lease(call, admission);
             let _latch = call.server.latches.read(open.handle()).await;
@@ -207,28 +221,30 @@ async fn perform(
                 .and_then(|()| store.read(open, offset, len))
                 .map(Told::data)
         }
-        (Request::Commit { durability, .. }, Some(open), _) => {
+        (Request::Commit { durability, .. }, Some(open)) => {
             let _leave = call.server.slow().await?;
             store
                 .commit(open, durability)
                 .and_then(|()| plain(Response::Done))
         }
-        (Request::CommitAll, _, _) => {
+        (Request::CommitAll, _) => {
+            // Whoever asks, everybody pays: one at a time.
+            let _alone = call.server.committing.lock().await;
             let _leave = call.server.slow().await?;
             store.commit_all().and_then(|()| plain(Response::Done))
         }
-        (Request::Seek { offset, whence, .. }, Some(open), _) => store
+        (Request::Seek { offset, whence, .. }, Some(open)) => store
             .seek(open, offset, whence)
             .map(|at| Told::plain(Response::Offset(at))),
-        (Request::Close { opens }, _, _) => {
+        (Request::Close { opens }, _) => {
             close(call.session.opens.take(&opens));
             plain(Response::Done)
         }
-        (Request::GetAttr { object }, _, _) => {
+        (Request::GetAttr { object }, _) => {
             let attr = call.attr(&object).await;
             attr.map(|attr| Told::plain(Response::Attr(attr)))
         }
-        (request, _, _) => of_object(call, &request),
+        (request, _) => of_object(call, &request),
     };
     Some(told)
 }
@@ -278,45 +294,7 @@ fn log_write_lease(call: &Call, admission: &Admission) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The name's lease was granted before it was looked up. The object's comes after, so its
-/// attributes are read again unless nothing has changed in between.
-async fn lookup(call: &Call, dir: Handle, name: &Name) -> Option<Result<Told, Refusal>> {
-    let (store, leases) = (&call.server.store, &call.server.leases);
-    let mark = leases.mark();
-    let found = call
-        .identity()
-        .and_then(|who| store.lookup(&who, &dir, name));
-    let node = match found {
-        Ok(Some(node)) => node,
-        Ok(None) => return Some(Ok(Told::plain(Response::NoEntry))),
-        Err(refusal) => return Some(Err(refusal)),
-    };
-    let handle = node.handle;
-    let item = read_of(handle);
-    let entry = leases.read(call.session.id, "lookup", ReadKind::Metadata, vec![item]);
-    let Admission { grants, .. } = entry.admitted().await?;
-    let again = match mark.holds_at(leases.mark()) {
-        true => Ok(node.attr),
-        false => call.attr(&handle).await,
-    };
-    // If it has gone meanwhile it was there when it was looked up: its attributes of that moment
-    // are an answer, but nothing to keep.
-    let (attr, grants) = match again {
-        Ok(attr) => (attr, grants),
-        Err(refusal) => {
-            if is_gone(refusal) {
-                leases.take_back(call.session.id, &grants);
-            }
-            (node.attr, Vec::new())
-        }
-    };
-    Some(Ok(Told {
-        grants,
-        ..Told::plain(Response::Object { handle, attr })
-    }))
-}
-
-fn read_of(object: Handle) -> ReadItem {
+pub(super) fn read_of(object: Handle) -> ReadItem {
     ReadItem {
         object,
         parts: Parts::ATTRS,
@@ -381,7 +359,7 @@ async fn read_again(call: &Call, entries: &mut [DirEntry]) -> HashMap<Handle, bo
 
 impl Call {
     /// The object's attributes, as they are between two changes.
-    async fn attr(&self, object: &Handle) -> Result<Attr, Refusal> {
+    pub(super) async fn attr(&self, object: &Handle) -> Result<Attr, Refusal> {
         let _latch = self.server.latches.read(object).await;
         self.server.store.getattr(object)
     }
@@ -391,8 +369,9 @@ impl Call {
         &self,
         file: Arc<OpenFile>,
     ) -> Result<(OpenId, leasefs_protocol::OpenToken), Refusal> {
-        let token = self.server.store.mint(&file, self.session.id);
-        let open = self.session.opens.add(file, self.origin)?;
+        let open = self.session.opens.add(Arc::clone(&file), self.origin)?;
+        let holder = self.session.holder();
+        let token = self.server.store.mint(&file, open, &holder);
         Ok((open, token))
     }
 }

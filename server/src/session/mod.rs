@@ -14,13 +14,14 @@ pub use table::{Refused, Sessions};
 
 use crate::border::Border;
 use crate::counters::Counters;
-use crate::records::Client;
+use crate::records::{Client, Owner};
 use crate::sync;
 use answers::{Answers, Arrival, Recovered, Violation};
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::MAX_BYTES_IN_FLIGHT;
 use leasefs_protocol::{Caller, Change, Handle, KeyHash, Refusal, Reply, Request, Seq, SessionId};
+use leasefs_store::Holder;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -51,6 +52,8 @@ pub struct Session {
     pub id: SessionId,
     /// Whose it is.
     pub key: KeyHash,
+    /// The same, and what makes it this session and no later one of its number.
+    pub owner: Owner,
     /// What is done for it goes through this.
     pub gate: Arc<Gate>,
     /// Where its client is confined. Never another while the session lasts.
@@ -98,13 +101,14 @@ impl Session {
     /// A session without a connection. `life` is of this life of the server.
     pub fn new(
         id: SessionId,
-        (key, gate): (KeyHash, Arc<Gate>),
+        (owner, gate): (Owner, Arc<Gate>),
         life: u32,
         changes: Answers<Job, Sink>,
     ) -> Self {
         Self {
             id,
-            key,
+            key: owner.client,
+            owner,
             gate,
             border: OnceLock::new(),
             opens: Opens::new(life),
@@ -134,6 +138,15 @@ impl Session {
     /// Where its client is confined.
     pub fn border(&self) -> Option<&Arc<Border>> {
         self.border.get()
+    }
+
+    /// Whose its open tokens are.
+    pub fn holder(&self) -> Holder {
+        Holder {
+            client: self.owner.client,
+            session: self.id,
+            birth: self.owner.birth,
+        }
     }
 
     /// Takes over its changes of the server's earlier life.

@@ -23,6 +23,8 @@ pub struct Origin {
 #[derive(Debug)]
 pub struct Opens {
     table: RwLock<Table>,
+    /// The first number of this life of the server.
+    first: u64,
     next: AtomicU64,
     /// Opens made by changes of the server's earlier life, whose answers may not have come.
     kept: Mutex<HashMap<OpenId, (Seq, Arc<OpenFile>)>>,
@@ -93,9 +95,11 @@ impl Opens {
     /// None yet. `life` differs between lives of the server, so that new numbers don't meet those
     /// of opens that are still to be reclaimed.
     pub fn new(life: u32) -> Self {
+        let first = u64::from(life) << 32 | 1;
         Self {
             table: RwLock::default(),
-            next: AtomicU64::new(u64::from(life) << 32 | 1),
+            first,
+            next: AtomicU64::new(first),
             kept: Mutex::default(),
         }
     }
@@ -103,6 +107,11 @@ impl Opens {
     /// A number for an open of this life.
     pub fn new_id(&self) -> OpenId {
         OpenId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether the number was given in this life: then the open stands, or has been closed.
+    pub fn is_of_this_life(&self, id: OpenId) -> bool {
+        (self.first..self.next.load(Ordering::Relaxed)).contains(&id.0)
     }
 
     /// Keeps an open that a change of the server's earlier life has made, until the client claims

@@ -2,10 +2,11 @@
 
 use super::answers::Answers;
 use super::{Gate, Job, Session, Sink};
+use crate::records::Owner;
 use crate::sync;
 use leasefs_lease::time::BootTime;
+use leasefs_protocol::SessionId;
 use leasefs_protocol::limits::{MAX_SESSIONS, MAX_SESSIONS_PER_CLIENT, SESSION_COURTESY};
-use leasefs_protocol::{KeyHash, SessionId};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
@@ -41,7 +42,7 @@ impl Sessions {
     pub fn restore(
         &self,
         id: SessionId,
-        client: (KeyHash, Arc<Gate>),
+        client: (Owner, Arc<Gate>),
         changes: Answers<Job, Sink>,
         now: BootTime,
     ) -> Arc<Session> {
@@ -60,7 +61,7 @@ impl Sessions {
     pub fn open(
         &self,
         id: SessionId,
-        (key, gate): (KeyHash, &Arc<Gate>),
+        (owner, gate): (Owner, &Arc<Gate>),
         now: BootTime,
     ) -> Result<Arc<Session>, Refused> {
         let mut table = sync::write(&self.table);
@@ -69,19 +70,19 @@ impl Sessions {
             return Err(Refused::ShutOut);
         }
         if let Some(session) = table.get(&id) {
-            return match session.key == key {
+            return match session.key == owner.client {
                 true if session.gate.is_shut() => Err(Refused::ShutOut),
                 true => Ok(Arc::clone(session)),
                 false => Err(Refused::Foreign),
             };
         }
-        let own = table.values().filter(|s| s.key == key).count();
+        let own = table.values().filter(|s| s.key == owner.client).count();
         if table.len() >= MAX_SESSIONS || own >= MAX_SESSIONS_PER_CLIENT {
             return Err(Refused::TooMany);
         }
         let session = Arc::new(Session::new(
             id,
-            (key, Arc::clone(gate)),
+            (owner, Arc::clone(gate)),
             self.life,
             Answers::default(),
         ));

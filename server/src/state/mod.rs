@@ -29,12 +29,12 @@ mod tests;
 
 pub use dir::{Location, Policy, Served, StateDir};
 pub use error::StateError;
-pub use files::replace as write_private;
+pub use files::{random, replace as write_private};
 pub use locks::ExportLock;
 pub use registry::{Directory, Enrolled, Registry, RevokeError, Role, User};
 
 use crate::intent::Intent;
-use crate::records::{Client, Found, RecordedSession, Records, Writes};
+use crate::records::{Client, Found, Owner, RecordedSession, Records, Writes};
 use crate::sync::lock;
 use journal::{Journal, Journalled};
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
@@ -185,7 +185,7 @@ fn recorded(
             let journalled = journalled.remove(&session).unwrap_or_default();
             RecordedSession {
                 session,
-                client: on_record.client,
+                owner: on_record.owner,
                 leased: on_record.leased && !clean,
                 host_crashed: journalled.crashed,
                 changes: journalled.into_changes(),
@@ -214,7 +214,7 @@ impl Records for State {
         name: &str,
     ) -> Result<Client, HelloRefusal> {
         let on_record = lock(&self.sessions).get(session);
-        if on_record.is_some_and(|on_record| on_record.client != key) {
+        if on_record.is_some_and(|on_record| on_record.owner.client != key) {
             return Err(HelloRefusal::ForeignSession);
         }
         let client = lock(&self.registry).admit(key, ticket, name, wall_clock())?;
@@ -244,8 +244,8 @@ impl Records for State {
         life.begin(term, drift_ppm, leased)
     }
 
-    fn record_session(&self, session: SessionId, client: KeyHash) -> io::Result<()> {
-        lock(&self.sessions).record(session, client)
+    fn record_session(&self, session: SessionId, owner: Owner) -> io::Result<()> {
+        lock(&self.sessions).record(session, owner)
     }
 
     fn leases_ended(&self, session: SessionId) {

@@ -1,21 +1,24 @@
 //! Sessions on record: whose they are, and whether they may hold leases.
 
 use super::log::Log;
+use crate::records::{Owner, Rights};
 use leasefs_protocol::limits::MAX_SESSIONS;
 use leasefs_protocol::{KeyHash, SessionId};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-const RECORDED: u8 = 1;
+/// As servers wrote it that knew of a session only whose it is.
+const RECORDED_PLAINLY: u8 = 1;
 const LEASES_ENDED: u8 = 2;
 const FORGOTTEN: u8 = 3;
+const RECORDED: u8 = 4;
 
 /// A session on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnRecord {
     /// Whose it is.
-    pub client: KeyHash,
+    pub owner: Owner,
     /// Whether it may hold leases.
     pub leased: bool,
 }
@@ -46,7 +49,7 @@ impl SessionRecord {
 
     /// Sessions of these clients.
     pub fn of_clients(&self, which: impl Fn(KeyHash) -> bool) -> Vec<(SessionId, OnRecord)> {
-        let of = |(_, session): &(SessionId, OnRecord)| which(session.client);
+        let of = |(_, session): &(SessionId, OnRecord)| which(session.owner.client);
         self.all().filter(of).collect()
     }
 
@@ -56,11 +59,9 @@ impl SessionRecord {
     }
 
     /// Makes durable that the session exists and may hold leases.
-    pub fn record(&mut self, session: SessionId, client: KeyHash) -> io::Result<()> {
-        let recorded = OnRecord {
-            client,
-            leased: true,
-        };
+    pub fn record(&mut self, session: SessionId, owner: Owner) -> io::Result<()> {
+        let leased = true;
+        let recorded = OnRecord { owner, leased };
         if self.sessions.get(&session) == Some(&recorded) {
             return Ok(());
         }
@@ -118,7 +119,31 @@ impl SessionRecord {
 }
 
 fn encode(session: SessionId, on_record: &OnRecord) -> Vec<u8> {
-    [&[RECORDED], &session.0[..], &on_record.client.0[..]].concat()
+    let Owner {
+        client,
+        rights,
+        birth,
+    } = on_record.owner;
+    [&[RECORDED], &session.0[..], &client.0, &rights.0, &birth].concat()
+}
+
+fn owner(recorded: &[u8]) -> Option<Owner> {
+    let (client, rest) = recorded.split_first_chunk()?;
+    let (rights, birth) = rest.split_first_chunk()?;
+    Some(Owner {
+        client: KeyHash(*client),
+        rights: Rights(*rights),
+        birth: birth.try_into().ok()?,
+    })
+}
+
+/// Its client has no rights of which a session could go on: it begins anew.
+fn plain_owner(recorded: &[u8]) -> Option<Owner> {
+    Some(Owner {
+        client: KeyHash(recorded.try_into().ok()?),
+        rights: Rights::default(),
+        birth: [0; 16],
+    })
 }
 
 fn replay(sessions: &mut BTreeMap<SessionId, OnRecord>, record: &[u8]) {
@@ -129,11 +154,15 @@ fn replay(sessions: &mut BTreeMap<SessionId, OnRecord>, record: &[u8]) {
         return;
     };
     let session = SessionId(*session);
-    match (tag, <[u8; 32]>::try_from(rest)) {
-        (RECORDED, Ok(client)) => {
-            let client = KeyHash(client);
+    let owner = match tag {
+        RECORDED => owner(rest),
+        RECORDED_PLAINLY => plain_owner(rest),
+        _ => None,
+    };
+    match (tag, owner) {
+        (_, Some(owner)) => {
             let leased = true;
-            sessions.insert(session, OnRecord { client, leased });
+            sessions.insert(session, OnRecord { owner, leased });
         }
         (LEASES_ENDED, _) => {
             if let Some(on_record) = sessions.get_mut(&session) {
@@ -154,26 +183,45 @@ mod tests {
 
     const A: SessionId = SessionId([1; 16]);
     const B: SessionId = SessionId([2; 16]);
-    const KEY: KeyHash = KeyHash([3; 32]);
+    const OWNER: Owner = Owner {
+        client: KeyHash([3; 32]),
+        rights: Rights([4; 32]),
+        birth: [5; 16],
+    };
 
     #[test]
     fn what_was_recorded_is_found_again_with_whether_leases_have_ended() {
         let scratch = Scratch::new();
         let path = scratch.path("sessions");
         let mut record = SessionRecord::open(&path).expect("open");
-        record.record(A, KEY).expect("record");
-        record.record(B, KEY).expect("record");
+        record.record(A, OWNER).expect("record");
+        record.record(B, OWNER).expect("record");
         record.leases_ended(A).expect("note");
         let leased = |path: &Path| {
             let record = SessionRecord::open(path).expect("open");
             record.all().map(|(_, s)| s.leased).collect::<Vec<_>>()
         };
         assert_eq!(leased(&path), [false, true]);
-        record.record(A, KEY).expect("record");
+        record.record(A, OWNER).expect("record");
         assert_eq!(leased(&path), [true, true]);
         record.all_leases_ended().expect("rewrite");
         assert_eq!(leased(&path), [false, false]);
         record.forget(B).expect("forget");
         assert_eq!(leased(&path), [false]);
+    }
+
+    #[test]
+    fn whose_a_session_is_is_found_again_also_as_it_was_recorded_before() {
+        let scratch = Scratch::new();
+        let path = scratch.path("sessions");
+        let mut record = SessionRecord::open(&path).expect("open");
+        record.record(A, OWNER).expect("record");
+        let plain = [&[RECORDED_PLAINLY], &B.0[..], &OWNER.client.0].concat();
+        record.log.append(&plain).expect("append");
+        let record = SessionRecord::open(&path).expect("open");
+        let found = |session| record.get(session).expect("on record").owner;
+        assert_eq!(found(A), OWNER);
+        assert_eq!(found(B).client, OWNER.client);
+        assert_eq!(found(B).rights, Rights::default());
     }
 }

@@ -1,7 +1,7 @@
 //! The state of a server over several lives.
 
 use super::*;
-use crate::records::Recorded;
+use crate::records::{Recorded, Rights};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,6 +33,11 @@ impl Drop for Scratch {
 
 const A: SessionId = SessionId([1; 16]);
 const KEY: KeyHash = KeyHash([2; 32]);
+const OWNER: Owner = Owner {
+    client: KEY,
+    rights: Rights([3; 32]),
+    birth: [4; 16],
+};
 const TERM: Duration = Duration::from_secs(10);
 
 fn intent() -> Intent {
@@ -61,7 +66,7 @@ fn after_a_crash_of_the_process_the_next_life_finds_everything() {
     {
         let (state, _) = open(&scratch);
         state.begin_life(TERM, 1000).expect("begin");
-        state.record_session(A, KEY).expect("record");
+        state.record_session(A, OWNER).expect("record");
         state
             .change_begins(A, Seq(1), Seq(0), &intent())
             .expect("journal");
@@ -72,7 +77,7 @@ fn after_a_crash_of_the_process_the_next_life_finds_everything() {
     assert_eq!((found.max_term, found.max_drift_ppm), (TERM, 1000));
     let expected = RecordedSession {
         session: A,
-        client: KEY,
+        owner: OWNER,
         leased: true,
         host_crashed: false,
         changes: vec![(Seq(1), Recorded::Intent(intent()))],
@@ -88,7 +93,7 @@ fn a_shorter_term_does_not_shorten_what_is_remembered_while_leases_may_live() {
     {
         let (state, _) = open(&scratch);
         state.begin_life(TERM, 1000).expect("begin");
-        state.record_session(A, KEY).expect("record");
+        state.record_session(A, OWNER).expect("record");
     }
     {
         let (state, found) = open(&scratch);
@@ -109,7 +114,7 @@ fn after_an_orderly_end_no_lease_is_alive_even_if_the_next_life_crashes_at_once(
     {
         let (state, _) = open(&scratch);
         state.begin_life(TERM, 1000).expect("begin");
-        state.record_session(A, KEY).expect("record");
+        state.record_session(A, OWNER).expect("record");
         state
             .change_begins(A, Seq(7), Seq(0), &intent())
             .expect("journal");
@@ -129,7 +134,7 @@ fn after_an_orderly_end_no_lease_is_alive_even_if_the_next_life_crashes_at_once(
 fn a_session_is_its_clients_own() {
     let scratch = Scratch::new();
     let (state, _) = open(&scratch);
-    state.record_session(A, KEY).expect("record");
+    state.record_session(A, OWNER).expect("record");
     let other = KeyHash([9; 32]);
     let refused = state.admit(other, None, A, "other");
     assert_eq!(refused, Err(HelloRefusal::ForeignSession));
@@ -213,7 +218,7 @@ fn sessions_of_a_client_revoked_while_no_server_ran_are_not_waited_for() {
         .admit(KEY, Some(&secret), A, "host")
         .expect("admitted");
     state.begin_life(TERM, 1000).expect("life");
-    state.record_session(A, KEY).expect("record");
+    state.record_session(A, OWNER).expect("record");
     state
         .write_lease(A, Handle::new(&[3; 40]).expect("fits"))
         .expect("lease");

@@ -2,11 +2,13 @@
 
 use super::End;
 use crate::caught::caught_now;
+use crate::records::Client;
 use crate::server::Server;
 use crate::service::changes;
+use crate::service::rights::may_reclaim;
 use crate::session::{Cancelled, Link, Pass, Session, close, refused};
 use leasefs_lease::server::Reclaimed;
-use leasefs_protocol::control::{Reclaim, ToClient, ToServer};
+use leasefs_protocol::control::{Reclaim, ReclaimOpen, ToClient, ToServer};
 use leasefs_protocol::limits::MAX_BATCH;
 use leasefs_protocol::{Approval, Handle, Mode, OpenId, Refusal, Seq};
 use leasefs_transport::{CloseCode, FrameReader, OutFrame, Outbox};
@@ -161,9 +163,9 @@ impl Control {
         batch("leases", reclaim.leases.len())?;
         batch("opens", reclaim.opens.len())?;
         let (server, session) = (Arc::clone(&self.server), Arc::clone(&self.session));
-        let out = self.out.clone();
+        let (client, out) = (Arc::clone(&self.link.client), self.out.clone());
         self.behind_reclaims(move || {
-            let answer = take_back(&server, &session, reclaim);
+            let answer = take_back(&server, &session, &client, reclaim);
             match OutFrame::new(&answer, bytes::Bytes::new()) {
                 // Without its connection the client asks again.
                 Ok(frame) => drop(out.push(frame)),
@@ -218,19 +220,27 @@ fn is_logged(server: &Server, session: &Session, claim: Reclaimed) -> bool {
     logged.is_ok()
 }
 
-/// Takes over what a client had from the server's earlier life, or still has.
-fn take_back(server: &Server, session: &Session, reclaim: Reclaim) -> ToClient {
-    let mut lost_opens = Vec::new();
-    for asked in reclaim.opens {
-        if session.opens.claim(asked.open) {
-            continue;
-        }
-        let file = server.store.reopen(&asked.token, session.id);
-        let kept = file.is_ok_and(|file| session.opens.restore(asked.open, file));
-        if !kept {
-            lost_opens.push(asked.open);
-        }
+/// Whether the session has this open, or has it again. Opened again is only what an earlier life of the
+/// server opened, and only until the session has said that it has reclaimed everything.
+fn opens_again(server: &Server, session: &Session, asked: &ReclaimOpen) -> bool {
+    let ReclaimOpen { open, token } = asked;
+    if session.opens.claim(*open) {
+        return true;
     }
+    if !session.reclaims.load(Ordering::Relaxed) || session.opens.is_of_this_life(*open) {
+        return false;
+    }
+    let file = server.store.reopen(token, *open, &session.holder());
+    file.is_ok_and(|file| session.opens.restore(*open, file))
+}
+
+/// Takes over what a client had from the server's earlier life, or still has.
+fn take_back(server: &Server, session: &Session, client: &Client, reclaim: Reclaim) -> ToClient {
+    let opens = reclaim.opens.iter();
+    let lost_opens = opens
+        .filter(|asked| !opens_again(server, session, asked))
+        .map(|asked| asked.open)
+        .collect();
     let mut lost_leases: Vec<Handle> = Vec::new();
     for asked in reclaim.leases {
         let object = match session.border() {
@@ -242,7 +252,7 @@ fn take_back(server: &Server, session: &Session, reclaim: Reclaim) -> ToClient {
             parts: asked.parts,
             mode: asked.mode,
         };
-        let known = server.store.check(&object).is_ok();
+        let known = may_reclaim(server, client, &lease);
         let stands = || server.leases.reclaim(session.id, lease).is_ok();
         if !known || !stands() || !is_logged(server, session, lease) {
             lost_leases.push(asked.object);

@@ -2,10 +2,11 @@
 
 use super::entrance::{Leave, Place};
 use crate::border::Border;
-use crate::records::Client;
+use crate::records::{Client, Owner};
 use crate::runtime::Opened;
 use crate::server::Server;
 use crate::session::{Link, Refused, Session};
+use crate::state::random;
 use leasefs_lease::server::Standing as CoreStanding;
 use leasefs_protocol::control::{Hello, HelloRefusal, Standing, ToClient, ToServer, Welcome};
 use leasefs_protocol::limits::{MAX_DRIFT_PPM, MAX_SESSIONS_PER_CLIENT, PROTOCOL_VERSION};
@@ -185,9 +186,15 @@ fn judge(server: &Server, key: KeyHash, hello: Hello) -> Result<Admitted, HelloR
         .admit(key, ticket, hello.session, &hello.name)?;
     let border = border(server, &client)?;
     let root = root(server, &client, &hello.subdir)?;
+    server.end_outdated(&client);
+    let owner = Owner {
+        client: key,
+        rights: client.rights(),
+        birth: random().map_err(|error| HelloRefusal::Internal(error.to_string()))?,
+    };
     let session = server
         .sessions
-        .open(hello.session, (key, &gate), server.now())
+        .open(hello.session, (owner, &gate), server.now())
         .map_err(|refused| match refused {
             Refused::Foreign => HelloRefusal::ForeignSession,
             Refused::ShutOut => HelloRefusal::Revoked(key),
@@ -360,8 +367,8 @@ async fn record(server: &Arc<Server>, session: &Arc<Session>) -> Result<(), Hell
     let (task_server, task_session) = (Arc::clone(server), Arc::clone(session));
     // Whoever waits for it may leave.
     let task = async move {
-        let (id, key) = (task_session.id, task_session.key);
-        let recorded = task_server.records.record_session(id, key);
+        let (id, owner) = (task_session.id, task_session.owner);
+        let recorded = task_server.records.record_session(id, owner);
         task_session.leased.store(true, Ordering::Relaxed);
         drop(pass);
         recorded

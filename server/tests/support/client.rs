@@ -90,6 +90,7 @@ impl Who {
                     id: 0,
                     seq: 0,
                     low_water: Seq(0),
+                    caller: Caller::default(),
                     opens: HashMap::new(),
                 })
             }
@@ -125,6 +126,8 @@ pub struct Client {
     id: u64,
     pub seq: u64,
     pub low_water: Seq,
+    /// In whose name requests are made.
+    pub caller: Caller,
     /// Whose opens they are.
     pub opens: HashMap<OpenId, Handle>,
 }
@@ -161,7 +164,7 @@ impl Client {
         RequestFrame {
             id: RequestId(self.id),
             low_water: self.low_water,
-            caller: Caller::default(),
+            caller: self.caller.clone(),
             change,
             request,
         }

@@ -1,7 +1,7 @@
 //! A state directory in memory.
 
 use fsserver::intent::Intent;
-use fsserver::records::{Client, Found, Recorded, RecordedSession, Records, Writes};
+use fsserver::records::{Client, Found, Owner, Recorded, RecordedSession, Records, Writes};
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
 use leasefs_protocol::{BootId, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -66,7 +66,7 @@ struct State {
     clients: HashMap<KeyHash, Client>,
     revoked: BTreeSet<KeyHash>,
     tickets: HashMap<[u8; 32], Ticket>,
-    sessions: BTreeMap<SessionId, (KeyHash, bool)>,
+    sessions: BTreeMap<SessionId, (Owner, bool)>,
     changes: BTreeMap<SessionId, BTreeMap<Seq, Recorded>>,
     writes: Vec<(SessionId, Handle)>,
     max_term: Duration,
@@ -127,11 +127,15 @@ impl Memory {
     }
 
     pub fn enrol(&self, key: KeyHash, read_only: bool) {
+        self.enrol_as(key, read_only, IdentityPolicy::Trust);
+    }
+
+    pub fn enrol_as(&self, key: KeyHash, read_only: bool, identity: IdentityPolicy) {
         let client = Client {
             key,
             name: "test".to_owned(),
             read_only,
-            identity: IdentityPolicy::Trust,
+            identity,
             acts_as: None,
             border: None,
         };
@@ -161,17 +165,21 @@ impl Memory {
         changes.map(|(_, change)| change).filter(answered).count()
     }
 
+    pub fn readmit(&self, key: KeyHash) {
+        self.state().revoked.remove(&key);
+    }
+
     pub fn ticket(&self, secret: [u8; 32], ticket: Ticket) {
         self.state().tickets.insert(secret, ticket);
     }
 
     pub fn found(&self) -> Found {
         let state = self.state();
-        let session = |(session, (client, leased)): (&SessionId, &(KeyHash, bool))| {
+        let session = |(session, (owner, leased)): (&SessionId, &(Owner, bool))| {
             let changes = state.changes.get(session).cloned().unwrap_or_default();
             RecordedSession {
                 session: *session,
-                client: *client,
+                owner: *owner,
                 leased: *leased,
                 host_crashed: false,
                 changes: changes.into_iter().collect(),
@@ -227,9 +235,9 @@ impl Records for Memory {
         Ok(())
     }
 
-    fn record_session(&self, session: SessionId, client: KeyHash) -> io::Result<()> {
+    fn record_session(&self, session: SessionId, owner: Owner) -> io::Result<()> {
         self.pass(At::Record);
-        self.state().sessions.insert(session, (client, true));
+        self.state().sessions.insert(session, (owner, true));
         Ok(())
     }
 

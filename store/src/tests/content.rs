@@ -198,7 +198,7 @@ fn setuid_goes_with_a_write_that_kills_privileges_though_the_server_is_root() {
     setuid();
     let set = leasefs_protocol::SetAttr { size: None, ..set };
     let attr = w.store.setattr(&w.who(BOB), open.handle(), None, &set);
-    assert_eq!(attr.expect("nothing else").mode, 0o755);
+    assert_eq!(attr.expect("nothing to do").mode, 0o6755, "nobody writes");
 }
 
 #[test]
@@ -257,9 +257,12 @@ fn an_append_only_file_is_appended_to_and_nothing_else_also_after_a_restart() {
     assert_eq!(open(libc::O_RDWR).map(drop), Err(errno(libc::EPERM)));
     let (opened, _) = open(libc::O_RDWR | libc::O_APPEND).expect("for appending");
     let session = leasefs_protocol::SessionId([5; 16]);
-    let token = w.store.mint(&opened, session);
+    let token = w.store.mint(&opened, NUMBER, &holder(session));
     drop(opened);
-    let opened = w.store.reopen(&token, session).expect("after a restart");
+    let opened = w
+        .store
+        .reopen(&token, NUMBER, &holder(session))
+        .expect("after a restart");
     let appended = write(&w, &opened, WriteAt::Append, b"2");
     assert_eq!(appended, Ok(Written { offset: 1, len: 1 }));
     let written = write(&w, &opened, WriteAt::Offset(0), b"0");
@@ -281,6 +284,26 @@ fn appends_that_were_buffered_come_to_an_append_only_file_once_though_they_are_s
         assert_eq!(put(offset, data).map(drop), Err(Refusal::NotPermitted));
     }
     assert_eq!(std::fs::read(w.path("log")).expect("read"), b"123456");
+}
+
+#[test]
+fn an_append_that_comes_twice_confirms_no_bytes_that_may_not_be_read() {
+    let w = world();
+    std::fs::write(w.path("log"), b"secret").expect("write");
+    let mode = std::fs::Permissions::from_mode(0o622);
+    std::fs::set_permissions(w.path("log"), mode).expect("chmod");
+    chattr("+a", &w.path("log"));
+    let _append_only = AppendOnly(w.path("log"));
+    let flags = (libc::O_WRONLY | libc::O_APPEND) as u32;
+    let log = w.look("log");
+    let (opened, _) = w.store.open_object(&w.who(BOB), &log, flags).expect("open");
+    for guess in [b"secret", b"guess!"] {
+        let put = write(&w, &opened, WriteAt::Offset(0), guess);
+        assert_eq!(put.map(drop), Err(Refusal::NotPermitted), "{guess:?}");
+        assert!(!w.store.holds(&opened, 0, guess));
+    }
+    let appended = write(&w, &opened, WriteAt::Offset(6), b"!");
+    assert_eq!(appended, Ok(Written { offset: 6, len: 1 }));
 }
 
 #[test]

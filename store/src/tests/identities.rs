@@ -177,3 +177,210 @@ fn an_id_the_kernel_does_not_take_is_refused_and_nothing_is_left_of_it() {
     assert_eq!(refused, Err(Refusal::Invalid));
     assert_eq!(rights_of_thread(), before);
 }
+
+/// What the host does, which must be what the verdict says as far as rights go.
+fn agree<T>(
+    what: &str,
+    verdict: Result<T, Refusal>,
+    done: impl FnOnce() -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let (verdict, done) = (verdict.map(drop), done());
+    let denied = [libc::EACCES, libc::EPERM].map(|no| Err(errno(no)));
+    match verdict {
+        Err(_) => assert_eq!(verdict, done, "{what}"),
+        Ok(()) => assert!(!denied.contains(&done), "{what}: {done:?}"),
+    }
+    done
+}
+
+/// Directories and files of all the modes that matter, with their owners.
+fn modes(w: &World) -> Vec<(String, Handle)> {
+    let mut dirs = Vec::new();
+    let modes = [
+        0o700, 0o711, 0o755, 0o733, 0o777, 0o1777, 0o1770, 0o070, 0o007,
+    ];
+    for mode in modes {
+        for (uid, gid) in [(0, 0), (ALICE, 0), (0, BOB), (ALICE, BOB), (BOB, BOB)] {
+            let text = format!("d{mode:o}-{uid}-{gid}");
+            let dir = w.mkdir(&w.root(), &text).handle;
+            for (name, owner) in [("roots", 0), ("bobs", BOB), ("removed", BOB), ("spare", 0)] {
+                let path = w.path(&text).join(name);
+                std::fs::write(&path, b"x").expect("write");
+                std::os::unix::fs::chown(&path, Some(owner), Some(owner)).expect("chown");
+            }
+            std::fs::create_dir(w.path(&text).join("dir")).expect("mkdir");
+            std::os::unix::fs::chown(w.path(&text), Some(uid), Some(gid)).expect("chown");
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(w.path(&text), mode).expect("chmod");
+            dirs.push((text, dir));
+        }
+    }
+    dirs
+}
+
+#[test]
+fn verdicts_about_names_are_those_of_the_hosts_kernel() {
+    let w = world();
+    let (s, bob) = (&w.store, &w.who(BOB));
+    let free = name("free");
+    let file = Kind::Node { rdev: (0, 0) };
+    let mut allowed = 0;
+    for (text, dir) in &modes(&w) {
+        let make = || s.make(bob, dir, &free, libc::S_IFREG | 0o644, 0, file);
+        let made = agree(text, s.may_make(bob, dir, &free), || make().map(drop));
+        allowed += u32::from(made.is_ok());
+        for victim in ["roots", "bobs", "free", "none"].map(name) {
+            let verdict = s.may_unlink(bob, dir, &victim);
+            let gone = agree(text, verdict, || s.unlink(bob, dir, &victim));
+            allowed += u32::from(gone.is_ok());
+        }
+        for (old, new, flags) in [
+            ("removed", "new", 0),
+            ("new", "spare", 0),
+            ("none", "spare", 0),
+            ("dir", "dir2", 0),
+            ("spare", "dir", libc::RENAME_EXCHANGE),
+            ("spare", "dir", libc::RENAME_NOREPLACE),
+            ("spare", "none", libc::RENAME_EXCHANGE),
+        ] {
+            let (from, to) = ((dir, &name(old)), (dir, &name(new)));
+            let verdict = s.may_rename(bob, from, to, flags);
+            let renamed = agree(&format!("{text} {old} {new}"), verdict, || {
+                s.rename(bob, from, to, flags)
+            });
+            allowed += u32::from(renamed.is_ok());
+        }
+    }
+    assert!(allowed > 50, "{allowed} of them are allowed");
+}
+
+#[test]
+fn verdicts_about_moves_and_links_between_directories_are_those_of_the_hosts_kernel() {
+    let w = world();
+    let (s, bob) = (&w.store, &w.who(BOB));
+    let dirs = modes(&w);
+    let mut allowed = 0;
+    for (from_text, from) in dirs.iter().step_by(3) {
+        for (to_text, to) in &dirs {
+            let what = format!("{from_text} {to_text}");
+            for (old, new, flags) in [
+                ("bobs", "moved", 0),
+                ("dir", "roots", 0),
+                ("dir", "moved dir", 0),
+                ("dir", "dir", libc::RENAME_EXCHANGE),
+            ] {
+                if from == to {
+                    continue;
+                }
+                let (a, b) = ((from, &name(old)), (to, &name(new)));
+                let verdict = s.may_rename(bob, a, b, flags);
+                let moved = agree(&format!("{what} {old} {new}"), verdict, || {
+                    s.rename(bob, a, b, flags)
+                });
+                allowed += u32::from(moved.is_ok());
+            }
+        }
+        for source in ["roots", "bobs", "dir"] {
+            let root = w.who(0);
+            let Ok(Some(object)) = s.lookup(&root, from, &name(source)) else {
+                continue;
+            };
+            let link = name(&format!("link of {source}"));
+            for (to_text, to) in &dirs {
+                let verdict = s.may_link(bob, &object.handle, to, &link);
+                let what = format!("{from_text} {source} {to_text}");
+                let linked = agree(&what, verdict, || {
+                    s.link(bob, &object.handle, to, &link).map(drop)
+                });
+                allowed += u32::from(linked.is_ok());
+            }
+        }
+    }
+    assert!(allowed > 30, "{allowed} of them are allowed");
+}
+
+#[test]
+fn verdicts_about_attributes_are_those_of_the_hosts_kernel() {
+    let w = world();
+    let (s, bob) = (&w.store, &w.who(BOB));
+    let set = |change: fn(&mut SetAttr)| {
+        let mut set = SetAttr::default();
+        change(&mut set);
+        set
+    };
+    let now = Some(leasefs_protocol::SetTime::Now);
+    let then = |set: &mut SetAttr| set.mtime = Some(long_ago());
+    let sets = [
+        set(|s| s.mode = Some(0o644)),
+        set(|s| s.uid = Some(BOB)),
+        set(|s| s.uid = Some(ALICE)),
+        set(|s| s.gid = Some(BOB)),
+        set(|s| s.size = Some(1)),
+        set(then),
+        SetAttr {
+            atime: now,
+            mtime: now,
+            ..SetAttr::default()
+        },
+        SetAttr {
+            atime: now,
+            ..SetAttr::default()
+        },
+    ];
+    for mode in [0o600, 0o644, 0o622, 0o200, 0o000] {
+        for owner in [0, ALICE, BOB] {
+            for kind in ["f", "d"] {
+                let text = format!("{kind}{mode:o}-{owner}");
+                let path = w.path(&text);
+                match kind {
+                    "f" => std::fs::write(&path, b"data").expect("write"),
+                    _ => std::fs::create_dir(&path).expect("mkdir"),
+                }
+                for set in &sets {
+                    std::os::unix::fs::chown(&path, Some(owner), Some(owner)).expect("chown");
+                    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+                    std::fs::set_permissions(&path, mode).expect("chmod");
+                    let object = w.look(&text);
+                    // What an owner may set beyond its rights the kernel says when it is done.
+                    if owner == BOB && (set.uid, set.gid) != (None, None) {
+                        continue;
+                    }
+                    if kind == "d" && set.size.is_some() {
+                        continue;
+                    }
+                    let verdict = s.may_set(bob, &object, None, set);
+                    let _ = agree(&format!("{text} {set:?}"), verdict, || {
+                        s.setattr(bob, &object, None, set).map(drop)
+                    });
+                }
+                let object = w.look(&text);
+                for xattr in [&b"user.x"[..], b"security.capability"] {
+                    if owner == BOB && xattr != b"user.x" {
+                        continue;
+                    }
+                    let verdict = s.may_set_xattr(bob, &object, xattr);
+                    let value = [1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+                    let _ = agree(&format!("{text} {xattr:?}"), verdict, || {
+                        s.setxattr(bob, &object, xattr, &value, 0)
+                    });
+                }
+                if kind == "f" {
+                    for access in [libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR] {
+                        let flags = (access | libc::O_TRUNC) as u32;
+                        let verdict = s.may_truncate(bob, &object, flags);
+                        let _ = agree(&format!("{text} {flags:o}"), verdict, || {
+                            s.open_object(bob, &object, flags).map(drop)
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn long_ago() -> leasefs_protocol::SetTime {
+    leasefs_protocol::SetTime::At(leasefs_protocol::Timestamp {
+        seconds: 1,
+        nanos: 0,
+    })
+}

@@ -9,14 +9,25 @@ mod opening;
 mod orphans;
 mod unprivileged;
 
-use crate::{Created, Identity, Kind, MacKey, Node, Options, Store};
+use crate::{Created, Holder, Identity, Kind, MacKey, Node, Options, Store};
 use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::{Caller, ExportId, Handle, Name, Refusal};
+use leasefs_protocol::{Caller, ExportId, Handle, KeyHash, Name, OpenId, Refusal, SessionId};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(super) const ALICE: u32 = 41001;
 pub(super) const BOB: u32 = 41002;
+
+/// Of an open that a token proves.
+pub(super) const NUMBER: OpenId = OpenId(7);
+
+pub(super) fn holder(session: SessionId) -> Holder {
+    Holder {
+        client: KeyHash([3; 32]),
+        session,
+        birth: [5; 16],
+    }
+}
 
 /// A scratch folder, removed when dropped.
 pub(super) struct Scratch(PathBuf);

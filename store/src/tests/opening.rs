@@ -119,23 +119,30 @@ fn a_token_reopens_after_a_restart_without_a_new_verdict() {
     let w = world();
     w.open_to_all();
     let made = w.create(ALICE, "f", 0o000);
-    let token = w.store.mint(&made.open, SESSION);
+    let token = w.store.mint(&made.open, NUMBER, &holder(SESSION));
     drop(made);
     let restarted = World {
         store: open_store(&w.scratch),
         scratch: w.scratch,
     };
-    let open = restarted.store.reopen(&token, SESSION).expect("reopen");
+    let open = restarted
+        .store
+        .reopen(&token, NUMBER, &holder(SESSION))
+        .expect("reopen");
     assert!(open.writes());
     assert_eq!(open.identity().uid(), ALICE);
-    let elsewhere = restarted.store.reopen(&token, SessionId([6; 16]));
+    let elsewhere = restarted
+        .store
+        .reopen(&token, NUMBER, &holder(SessionId([6; 16])));
     assert_eq!(elsewhere.map(drop), Err(Refusal::BadOpen));
     let mut forged = token.0.clone();
     forged[40] ^= 1;
-    let forged = restarted.store.reopen(&OpenToken(forged), SESSION);
+    let forged = restarted
+        .store
+        .reopen(&OpenToken(forged), NUMBER, &holder(SESSION));
     assert_eq!(forged.map(drop), Err(Refusal::BadOpen));
     drop(open);
     std::fs::remove_file(restarted.path("f")).expect("remove");
-    let gone = restarted.store.reopen(&token, SESSION);
+    let gone = restarted.store.reopen(&token, NUMBER, &holder(SESSION));
     assert_eq!(gone.map(drop), Err(Refusal::Stale));
 }

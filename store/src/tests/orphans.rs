@@ -38,7 +38,7 @@ impl World {
     /// An open file whose only name is gone again, with the token of its open.
     fn orphan(&self, text: &str) -> (Arc<OpenFile>, Handle, OpenToken) {
         let made = self.create(0, text, 0o600);
-        let token = self.store.mint(&made.open, SESSION);
+        let token = self.store.mint(&made.open, NUMBER, &holder(SESSION));
         self.unlink(0, text).expect("unlink");
         (made.open, made.node.handle, token)
     }
@@ -52,7 +52,10 @@ fn an_open_file_that_was_unlinked_is_reclaimed_after_a_restart() {
     w.store.write(&open, at, b"data", false).expect("write");
     drop(open);
     let w = w.restart();
-    let open = w.store.reopen(&token, SESSION).expect("reopen");
+    let open = w
+        .store
+        .reopen(&token, NUMBER, &holder(SESSION))
+        .expect("reopen");
     w.store.remove_unclaimed();
     assert_eq!(w.store.read(&open, 0, 9), Ok(b"data".to_vec()));
     assert_eq!(w.store.getattr(&handle).expect("attr").nlink, 0);
@@ -67,7 +70,7 @@ fn an_open_file_that_a_rename_replaced_is_reclaimed_too() {
     // Makes the folder.
     w.orphan("first").0.close();
     let replaced = w.create(0, "old", 0o600);
-    let token = w.store.mint(&replaced.open, SESSION);
+    let token = w.store.mint(&replaced.open, NUMBER, &holder(SESSION));
     w.create(0, "new", 0o600);
     let (who, root) = (w.who(0), w.root());
     w.store
@@ -77,7 +80,10 @@ fn an_open_file_that_a_rename_replaced_is_reclaimed_too() {
     assert_eq!((attr.nlink, w.orphans()), (0, 1));
     drop(replaced);
     let w = w.restart();
-    w.store.reopen(&token, SESSION).expect("reopen").close();
+    w.store
+        .reopen(&token, NUMBER, &holder(SESSION))
+        .expect("reopen")
+        .close();
     w.store.remove_unclaimed();
     assert_eq!(w.orphans(), 0);
 }
@@ -128,7 +134,10 @@ fn orphans_that_nobody_reclaims_are_removed() {
     drop((kept, lost));
     let w = w.restart();
     assert_eq!(w.orphans(), 2);
-    let open = w.store.reopen(&token, SESSION).expect("reopen");
+    let open = w
+        .store
+        .reopen(&token, NUMBER, &holder(SESSION))
+        .expect("reopen");
     w.store.remove_unclaimed();
     assert_eq!(w.orphans(), 1);
     drop(open);
@@ -139,11 +148,17 @@ fn an_orphan_that_one_has_reclaimed_and_closed_can_still_be_reclaimed_by_another
     const OTHER: SessionId = SessionId([6; 16]);
     let w = world();
     let (open, _, token) = w.orphan("f");
-    let others = w.store.mint(&open, OTHER);
+    let others = w.store.mint(&open, NUMBER, &holder(OTHER));
     drop(open);
     let w = w.restart();
-    w.store.reopen(&token, SESSION).expect("reopen").close();
-    let open = w.store.reopen(&others, OTHER).expect("reopen");
+    w.store
+        .reopen(&token, NUMBER, &holder(SESSION))
+        .expect("reopen")
+        .close();
+    let open = w
+        .store
+        .reopen(&others, NUMBER, &holder(OTHER))
+        .expect("reopen");
     w.store.remove_unclaimed();
     assert_eq!(w.orphans(), 1);
     open.close();
@@ -164,7 +179,7 @@ fn a_link_that_a_crash_left_beside_the_name_goes_at_the_start() {
     assert_eq!(w.orphans(), 1, "what isn't ours stays");
     assert_eq!(w.look("f"), handle);
     assert_eq!(w.store.getattr(&handle).expect("attr").nlink, 1);
-    assert!(w.store.reopen(&token, SESSION).is_ok());
+    assert!(w.store.reopen(&token, NUMBER, &holder(SESSION)).is_ok());
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! A server that isn't root: played by a thread that has given up all rights of its own.
 
 use super::*;
-use leasefs_protocol::SessionId;
 use leasefs_protocol::request::WriteAt;
 use rustix::process::{Gid, Uid};
 
@@ -99,8 +98,8 @@ fn tokens_reopen_what_it_can_still_reach() {
     as_nobody(|w| {
         let made = w.create(0, "f", 0o600);
         let session = SessionId([1; 16]);
-        let token = w.store.mint(&made.open, session);
+        let token = w.store.mint(&made.open, NUMBER, &holder(session));
         drop(made);
-        assert!(w.store.reopen(&token, session).is_ok());
+        assert!(w.store.reopen(&token, NUMBER, &holder(session)).is_ok());
     });
 }

@@ -55,6 +55,17 @@ fn a_rename_changes_both_directories_the_moved_and_the_replaced_inode() {
 }
 
 #[test]
+fn a_rename_between_two_names_of_one_object_changes_nothing() {
+    let targets = Targets {
+        named: Some(handle(3)),
+        replaced: Some(handle(3)),
+        ..Targets::default()
+    };
+    let all = accesses(&rename(handle(1), handle(2)), &names("a", "b"), &targets);
+    assert!(all.touches.is_empty() && all.reads.is_empty());
+}
+
+#[test]
 fn a_rename_within_a_directory_names_it_once_with_both_names() {
     let all = accesses(
         &rename(handle(1), handle(1)),

@@ -1,0 +1,106 @@
+//! Looking a name up.
+
+use super::Call;
+use super::access::Targets;
+use super::inputs::Inputs;
+use super::reads::{Told, enter, is_gone, read_of};
+use crate::runtime::Admission;
+use leasefs_lease::server::ReadKind;
+use leasefs_protocol::{Grant, Handle, Name, Refusal, Request, Response};
+use leasefs_store::{Found, Node};
+
+/// Looked at first, since who may not look gets no lease and waits for nobody; looked at again under
+/// the lease unless nothing has changed in between.
+///
+/// `None` if the server ends.
+pub async fn lookup(
+    call: &Call,
+    request: &Request,
+    inputs: &Inputs,
+) -> Option<Result<Told, Refusal>> {
+    let (Request::Lookup { dir, .. }, Some(name)) = (request, &inputs.names.name) else {
+        return Some(Err(Refusal::Invalid));
+    };
+    let leases = &call.server.leases;
+    let mark = leases.mark();
+    let first = match look(call, dir, name) {
+        Ok(found) => found,
+        Err(refusal) => return Some(Err(refusal)),
+    };
+    let targets = Targets::looked_up(dir, &first);
+    let Admission { mut grants } = enter(call, request, inputs, &targets).admitted().await?;
+    if mark.holds_at(leases.mark()) {
+        return Some(Ok(told(first.node, grants)));
+    }
+    let now = look_again(call, dir, name, &first).await;
+    let stands = |grant: &Grant| match &now {
+        Ok(now) if grant.object == *dir => now.lists,
+        Ok(now) => handle(now) == Some(grant.object),
+        Err(_) => false,
+    };
+    let lost: Vec<Grant> = grants.extract_if(.., |grant| !stands(grant)).collect();
+    leases.take_back(call.session.id, &lost);
+    Some(match now {
+        Ok(Found {
+            node: Some(node), ..
+        }) if handle(&first) != Some(node.handle) => Ok(other(call, node, grants).await?),
+        Ok(now) => Ok(told(now.node, grants)),
+        Err(refusal) => Err(refusal),
+    })
+}
+
+fn handle(found: &Found) -> Option<Handle> {
+    found.node.map(|node| node.handle)
+}
+
+fn look(call: &Call, dir: &Handle, name: &Name) -> Result<Found, Refusal> {
+    call.server.store.find(&call.identity()?, dir, name)
+}
+
+/// Attributes are those between two changes.
+async fn look_again(
+    call: &Call,
+    dir: &Handle,
+    name: &Name,
+    first: &Found,
+) -> Result<Found, Refusal> {
+    let _latch = match handle(first) {
+        Some(object) => Some(call.server.latches.read(&object).await),
+        None => None,
+    };
+    look(call, dir, name)
+}
+
+/// The name, whose lease stands, denotes another object by now.
+async fn other(call: &Call, node: Node, mut grants: Vec<Grant>) -> Option<Told> {
+    let leases = &call.server.leases;
+    let items = vec![read_of(node.handle)];
+    let entry = leases.read(call.session.id, "lookup", ReadKind::Metadata, items);
+    let Admission { grants: of_object } = entry.admitted().await?;
+    // If it has gone meanwhile it was there when it was looked up: its attributes of that moment
+    // are an answer, but nothing to keep.
+    let attr = match call.attr(&node.handle).await {
+        Ok(attr) => {
+            grants.extend(of_object);
+            attr
+        }
+        Err(refusal) => {
+            if is_gone(refusal) {
+                leases.take_back(call.session.id, &of_object);
+            }
+            node.attr
+        }
+    };
+    Some(told(Some(Node { attr, ..node }), grants))
+}
+
+fn told(node: Option<Node>, grants: Vec<Grant>) -> Told {
+    let response = match node {
+        Some(Node { handle, attr }) => Response::Object { handle, attr },
+        None => Response::NoEntry,
+    };
+    Told {
+        grants,
+        ..Told::plain(response)
+    }
+}

@@ -1,0 +1,212 @@
+//! Open tokens: good for taking up again what was open, by the same client, in the same session, under
+//! the same rights, after a restart. For nothing else.
+
+mod support;
+
+use leasefs_protocol::control::{
+    IdentityPolicy, Reclaim, ReclaimOpen, Standing, ToClient, ToServer,
+};
+use leasefs_protocol::{OpenId, OpenToken, Request, Response};
+use support::client::{Client, Who};
+use support::{House, Running};
+
+/// Opens a file to write.
+async fn opened(client: &mut Client, name: &str) -> ReclaimOpen {
+    let request = client.create_request(name, libc::O_RDWR);
+    match client.ask(request).await.result {
+        Ok(Response::Created { open, token, .. }) => ReclaimOpen { open, token },
+        other => panic!("not created: {other:?}"),
+    }
+}
+
+async fn lost(client: &mut Client, opens: Vec<ReclaimOpen>) -> Vec<OpenId> {
+    let leases = Vec::new();
+    let reclaim = ToServer::Reclaim(Reclaim { leases, opens });
+    client.tell(reclaim).await;
+    match client.told().await {
+        ToClient::Reclaimed { lost_opens, .. } => lost_opens,
+        other => panic!("no answer to a reclaim: {other:?}"),
+    }
+}
+
+async fn close(client: &mut Client, open: OpenId) {
+    let opens = vec![open];
+    let closed = client.ask(Request::Close { opens }).await;
+    assert_eq!(closed.result, Ok(Response::Done));
+}
+
+async fn reads(client: &mut Client, open: OpenId) -> bool {
+    client.read(open, 0, 9).await.0.result.is_ok()
+}
+
+/// A client with an open file, and its house. It has the answer of the create.
+async fn client_with_an_open_file() -> (House, Running, Who, ReclaimOpen) {
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    let mut client = who.connect(&server).await;
+    let open = opened(&mut client, "f").await;
+    client.low_water = leasefs_protocol::Seq(client.seq + 1);
+    client.getattr(client.root()).await;
+    (house, server, who, open)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_open_is_not_opened_again_by_its_token_while_the_server_lives() {
+    let (_house, server, who, open) = client_with_an_open_file().await;
+    let mut client = who.connect(&server).await;
+    assert_eq!(lost(&mut client, vec![open.clone()]).await, [], "it stands");
+    close(&mut client, open.open).await;
+    assert_eq!(lost(&mut client, vec![open.clone()]).await, [open.open]);
+    assert!(!reads(&mut client, open.open).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_opened_after_a_restart_and_closed_is_not_opened_again_while_reclaims_are_open() {
+    let (house, server, who, first) = client_with_an_open_file().await;
+    server.crash();
+    let server = house.serve().await;
+    let mut client = who.connect(&server).await;
+    let (object, _) = client.lookup(client.root(), "f").await.expect("there");
+    let flags = libc::O_RDONLY as u32;
+    let second = match client.ask(Request::Open { object, flags }).await.result {
+        Ok(Response::Opened { open, token, .. }) => ReclaimOpen { open, token },
+        other => panic!("not opened: {other:?}"),
+    };
+    close(&mut client, second.open).await;
+    let lost = lost(&mut client, vec![first, second.clone()]).await;
+    assert_eq!(lost, [second.open]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_reclaimed_once_a_session_has_said_that_it_has_reclaimed_everything() {
+    let (house, server, who, open) = client_with_an_open_file().await;
+    server.crash();
+    let server = house.serve().await;
+    let mut client = who.connect(&server).await;
+    client.tell(ToServer::ReclaimDone).await;
+    assert_eq!(lost(&mut client, vec![open.clone()]).await, [open.open]);
+    assert!(!reads(&mut client, open.open).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_opens_under_its_own_number_only() {
+    let (house, server, who, open) = client_with_an_open_file().await;
+    server.crash();
+    let server = house.serve().await;
+    let mut client = who.connect(&server).await;
+    let other = ReclaimOpen {
+        open: OpenId(open.open.0 + 1000),
+        token: open.token.clone(),
+    };
+    let number = other.open;
+    assert_eq!(lost(&mut client, vec![other, open]).await, [number]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_kept_is_good_for_one_life_after_another() {
+    let (house, mut server, who, open) = client_with_an_open_file().await;
+    for _ in 0..3 {
+        server.crash();
+        server = house.serve().await;
+        let mut client = who.connect(&server).await;
+        assert_eq!(client.welcome.standing, Standing::Reclaim);
+        assert_eq!(lost(&mut client, vec![open.clone()]).await, []);
+        client.tell(ToServer::ReclaimDone).await;
+        assert!(reads(&mut client, open.open).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_void_in_a_later_session_of_the_same_number() {
+    let (house, server, who, open) = client_with_an_open_file().await;
+    let mut client = who.connect(&server).await;
+    client.tell(ToServer::Goodbye).await;
+    assert_eq!(client.told().await, ToClient::Farewell);
+    until_forgotten(&house, &who).await;
+    let client = who.connect(&server).await;
+    assert_eq!(client.welcome.standing, Standing::New);
+    server.crash();
+    let server = house.serve().await;
+    let mut client = who.connect(&server).await;
+    assert_eq!(lost(&mut client, vec![open.clone()]).await, [open.open]);
+}
+
+async fn until_forgotten(house: &House, who: &Who) {
+    while house.records.has_session(who.session) {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_void_in_another_clients_session() {
+    let (house, server, who, open) = client_with_an_open_file().await;
+    let mut client = who.connect(&server).await;
+    client.tell(ToServer::Goodbye).await;
+    assert_eq!(client.told().await, ToClient::Farewell);
+    until_forgotten(&house, &who).await;
+    // The number of a session is its client's choice.
+    let thief = Who::enrolled(&house, 1);
+    thief.connect(&server).await;
+    server.crash();
+    let server = house.serve().await;
+    let mut thief = thief.connect(&server).await;
+    assert_eq!(lost(&mut thief, vec![open.clone()]).await, [open.open]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_and_opens_of_a_client_whose_rights_have_changed_are_void() {
+    let downgrades = [
+        (true, IdentityPolicy::Trust),
+        (false, IdentityPolicy::RootSquash),
+        (false, IdentityPolicy::Squash),
+    ];
+    for restarts in [false, true] {
+        for (read_only, identity) in downgrades {
+            let (house, mut server, who, open) = client_with_an_open_file().await;
+            let key = who.identity.key_hash();
+            house.records.enrol_as(key, read_only, identity);
+            if restarts {
+                server.crash();
+                server = house.serve().await;
+            }
+            let mut client = who.connect(&server).await;
+            let void = lost(&mut client, vec![open.clone()]).await;
+            assert_eq!(void, [open.open], "{read_only} {identity:?} {restarts}");
+            assert!(!reads(&mut client, open.open).await);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_client_takes_nothing_up_again_by_its_tokens() {
+    let (house, server, who, open) = client_with_an_open_file().await;
+    let key = who.identity.key_hash();
+    house.records.revoke(key);
+    server.server.revoke(key).await;
+    until_forgotten(&house, &who).await;
+    // Readmitted, it begins anew.
+    house.records.readmit(key);
+    who.connect(&server).await;
+    server.crash();
+    let server = house.serve().await;
+    let mut client = who.connect(&server).await;
+    assert_eq!(lost(&mut client, vec![open.clone()]).await, [open.open]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_token_opens_nothing() {
+    let (house, server, who, open) = client_with_an_open_file().await;
+    server.crash();
+    let server = house.serve().await;
+    let mut client = who.connect(&server).await;
+    for at in 0..open.token.0.len() {
+        let mut token = open.token.0.clone();
+        token[at] ^= 1;
+        let forged = ReclaimOpen {
+            open: open.open,
+            token: OpenToken(token),
+        };
+        assert_eq!(lost(&mut client, vec![forged]).await, [open.open], "{at}");
+    }
+}
