@@ -5,7 +5,7 @@ use crate::memory;
 use crate::place::Place;
 use fsclient::daemon::StateDir as ClientDir;
 use fsserver::intent::Intent;
-use fsserver::records::{Found, Records};
+use fsserver::records::{Found, Owner, Records, Rights};
 use fsserver::state::{Location, Policy, Role, State, StateDir};
 use leasefs_protocol::ticket::ServerAddr;
 use leasefs_protocol::{Handle, KeyHash, Refusal, Response, Seq, SessionId};
@@ -103,7 +103,7 @@ fn server(place: &Path) {
     let dir = location.take().expect("it was given back");
     let (_, again) = State::open(dir, Policy::RootSquash).expect("read again");
     let mine = again.sessions.iter().any(|on_record| {
-        let own = on_record.session == SESSION && on_record.client == CLIENT;
+        let own = on_record.session == SESSION && on_record.owner.client == CLIENT;
         own && on_record.leased
     });
     assert!(mine, "a session that was granted leases is not on record");
@@ -125,16 +125,19 @@ fn life(dir: StateDir) -> Option<Found> {
     }
     if let Ok(revoked) = state.revoke("fuzz") {
         // What a revoked client had isn't taken up.
-        found.sessions.retain(|known| known.client != revoked.key);
+        found
+            .sessions
+            .retain(|known| known.owner.client != revoked.key);
     }
     let secret = state.issue(Role::default()).ok()?;
     state.admit(CLIENT, Some(&secret), SESSION, "fuzz").ok()?;
     state.begin_life(Duration::from_secs(10), 1000).ok()?;
-    let owner = found.sessions.iter().find(|known| known.session == SESSION);
-    if owner.is_some_and(|owner| owner.client != CLIENT) {
+    let known = found.sessions.iter().find(|known| known.session == SESSION);
+    let owner = known.map_or_else(own, |known| known.owner);
+    if owner.client != CLIENT {
         return None;
     }
-    state.record_session(SESSION, CLIENT).ok()?;
+    state.record_session(SESSION, owner).ok()?;
     let object = Handle::new(b"object").expect("short");
     state.write_lease(SESSION, object).ok()?;
     let intent = Intent::Repeatable {
@@ -147,6 +150,14 @@ fn life(dir: StateDir) -> Option<Found> {
         state.write_ended(session, &object);
     }
     Some(found)
+}
+
+fn own() -> Owner {
+    Owner {
+        client: CLIENT,
+        rights: Rights::default(),
+        birth: [0; 16],
+    }
 }
 
 fn client(place: &Path) {

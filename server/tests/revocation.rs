@@ -143,7 +143,7 @@ async fn a_read_under_way_is_not_answered_once_its_client_is_revoked() {
     let who = Who::enrolled(&house, 1);
     let mut client = who.connect(&server).await;
     let (handle, _) = client.lookup(client.root(), "f").await.expect("there");
-    let open = client.open(handle, libc::O_RDONLY).await;
+    let open = client.open(handle, libc::O_RDWR).await;
     let held = house.records.hold(At::WriteLease);
     let frame = client.frame(Request::Read {
         open,

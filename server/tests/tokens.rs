@@ -7,7 +7,7 @@ use leasefs_protocol::control::{
     IdentityPolicy, Reclaim, ReclaimOpen, Standing, ToClient, ToServer,
 };
 use leasefs_protocol::{OpenId, OpenToken, Request, Response};
-use support::client::{Client, Who};
+use support::client::{Client, Who, mkdir, raw};
 use support::{House, Running};
 
 /// Opens a file to write.
@@ -46,8 +46,10 @@ async fn client_with_an_open_file() -> (House, Running, Who, ReclaimOpen) {
     let who = Who::enrolled(&house, 1);
     let mut client = who.connect(&server).await;
     let open = opened(&mut client, "f").await;
+    // The next change says so, and is on record with it.
     client.low_water = leasefs_protocol::Seq(client.seq + 1);
-    client.getattr(client.root()).await;
+    let made = client.ask(mkdir(client.root(), raw("d"))).await;
+    assert!(made.result.is_ok());
     (house, server, who, open)
 }
 
