@@ -328,7 +328,7 @@ fn names_of_any_bytes_are_shown_in_one_line_and_restored() {
     let id = scratch.keep(name, 3, &[(0, "N")]).to_string();
     let text = scratch.output(&["recover", "list"]);
     assert!(
-        text.starts_with(&format!("{id}  \"odd\\n\\u{{1b}}\\xFF\"\n")),
+        text.starts_with(&format!("{id}  odd\\n\\u{{1b}}\\xff\n")),
         "{text}"
     );
     scratch.output(&scratch.recover("diff", &id, &[]));

@@ -6,6 +6,7 @@
 pub mod attr;
 pub mod codec;
 pub mod control;
+pub mod escape;
 pub mod ids;
 pub mod lease;
 pub mod limits;
@@ -15,6 +16,7 @@ pub mod request;
 pub mod ticket;
 
 pub use attr::{Attr, DirEntry, FileKind, FsStat, SetAttr, SetTime, Timestamp, Version};
+pub use escape::{EscapedLines, escaped, printable};
 pub use ids::{
     BootId, ExportId, Handle, KeyHash, OpenId, OpenToken, RecallId, RequestId, Seq, SessionId,
     Stamp,

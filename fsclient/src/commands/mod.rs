@@ -7,6 +7,7 @@ mod umount;
 
 use crate::daemon;
 use clap::{Args, Parser, Subcommand};
+use leasefs_protocol::printable;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -57,8 +58,15 @@ pub fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("fsclient: {message}");
+            say(&message);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Tells people. What a server or a file's name has put into the text is not obeyed by the terminal.
+fn say(message: &str) {
+    message
+        .lines()
+        .for_each(|line| eprintln!("fsclient: {}", printable(line)));
 }

@@ -1,10 +1,11 @@
 //! `fsclient status`.
 
-use super::StateArg;
+use super::{StateArg, say};
 use crate::daemon::control::{self, AskError};
 use crate::daemon::{Kept, MountStatus, StateDir, StatusDocument, mounts};
-use crate::recovery::RecoveryError;
+use crate::recovery::{RecoveryError, path_for_people};
 use clap::Args;
+use leasefs_protocol::escaped;
 use std::path::PathBuf;
 
 /// People get so many items named of each recovery folder.
@@ -44,9 +45,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
 
 /// One daemon that doesn't answer doesn't hide the others.
 fn or_say(status: Result<MountStatus, String>) -> Option<MountStatus> {
-    status
-        .inspect_err(|error| eprintln!("fsclient: {error}"))
-        .ok()
+    status.inspect_err(|error| say(error)).ok()
 }
 
 fn one(dir: &std::path::Path) -> Result<MountStatus, String> {
@@ -81,7 +80,7 @@ fn kept(args: &StatusArgs, mounts: &[MountStatus]) -> Vec<Kept> {
 }
 
 fn kept_in(state_dir: PathBuf) -> Vec<Kept> {
-    let say = |error: &RecoveryError| eprintln!("fsclient: {error}");
+    let say = |error: &RecoveryError| say(&error.to_string());
     let items = StateDir::find(Some(&state_dir)).map(|state| state.recovery().items());
     let items = items.map(|items| items.inspect_err(say).unwrap_or_default());
     let items = items.unwrap_or_default().into_iter();
@@ -116,10 +115,10 @@ fn kept_for_people(kept: &[Kept]) -> String {
     let mut lines = vec![format!(
         "could not be brought in and is kept: {} (`fsclient recover --state {} list`)",
         kept.len(),
-        first.state_dir.display()
+        path_for_people(&first.state_dir)
     )];
     lines.extend(kept.iter().take(NAMED_ITEMS).map(|Kept { item, .. }| {
-        let (file, source) = (item.file(), &item.source);
+        let (file, source) = (item.file(), escaped(&item.source));
         format!(
             "  {}  {file} of {source}: {} bytes, {}",
             item.id, item.bytes, item.reason
@@ -151,12 +150,12 @@ fn mount_for_people(mount: &MountStatus) -> String {
     let trouble = rpc
         .trouble
         .as_ref()
-        .map_or(String::new(), |trouble| format!(" ({trouble})"));
+        .map_or(String::new(), |trouble| format!(" ({})", escaped(trouble)));
     let mut lines = vec![
         format!(
             "{}  from {}{}",
-            mount.dir.display(),
-            mount.source,
+            path_for_people(&mount.dir),
+            escaped(&mount.source),
             if mount.read_only { ", read-only" } else { "" }
         ),
         format!("  session   {}", rpc.session),
@@ -204,4 +203,22 @@ fn mount_for_people(mount: &MountStatus) -> String {
         ));
     }
     lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_or_a_file_is_called_forges_no_line() {
+        let hostile = "x\u{1b}[2J\nno mounts\r\u{202e}y";
+        let item = serde_json::json!({
+            "state_dir": "/s", "id": "01234567", "source": hostile, "path": hostile,
+            "object": "00", "why": "changed_elsewhere", "time_ms": 0, "size": 1, "bytes": 1, "ranges": [],
+        });
+        let kept: Kept = serde_json::from_value(item).expect("an item");
+        let text = kept_for_people(&[kept]);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(!text.contains(['\u{1b}', '\r', '\u{202e}']), "{text:?}");
+    }
 }

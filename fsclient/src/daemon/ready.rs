@@ -1,5 +1,6 @@
 //! How a daemon tells whoever started it that the mount is usable, or why not.
 
+use leasefs_protocol::printable;
 use std::io::{Write, stdout};
 use std::path::Path;
 
@@ -22,7 +23,7 @@ impl Ready {
     /// It can't be made. (In the foreground the command itself says so.)
     pub(super) fn failed(self, message: &str) {
         if let Self::Parent = self {
-            say(&format!("error {}", message.replace('\n', " ")));
+            say(&format!("error {}", printable(message)));
         }
     }
 

@@ -2,8 +2,8 @@
 
 use super::error::RecoveryError;
 use bytes::Bytes;
-use leasefs_protocol::Handle;
 use leasefs_protocol::limits::{MAX_RECOVERY_PATH, MAX_RECOVERY_RANGES};
+use leasefs_protocol::{Handle, escaped};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -245,10 +245,7 @@ fn ranges(extents: &[(u64, Bytes)]) -> Result<Vec<ByteRange>, RecoveryError> {
 
 /// A path as it can stand in one line of a terminal or message, whatever its bytes.
 pub fn path_for_people(path: &Path) -> String {
-    match path.to_str() {
-        Some(text) if !text.chars().any(char::is_control) => text.to_owned(),
-        _ => format!("{path:?}"),
-    }
+    escaped(path.as_os_str().as_bytes()).to_string()
 }
 
 /// Paths are bytes, JSON is text: a path that isn't UTF-8 becomes a list of numbers.

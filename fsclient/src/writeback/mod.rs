@@ -8,7 +8,7 @@ mod flusher;
 
 use crate::cache::{Cache, DirtyFile, Stored};
 use crate::recall::Server;
-use crate::recovery::{Folder, Reason, RecoveryId};
+use crate::recovery::{Folder, Reason, RecoveryId, path_for_people};
 use crate::rpc::Rpc;
 use crate::uncommitted::Uncommitted;
 use leasefs_lease::client::Run;
@@ -166,7 +166,7 @@ impl Writeback {
         let files = state.dirty.objects();
         let path = |object: &Handle| {
             let file = state.dirty_file(object)?;
-            let path = file.path.map(|path| path.display().to_string());
+            let path = file.path.map(|path| path_for_people(&path));
             Some(path.unwrap_or_else(|| object.to_string()))
         };
         files.iter().filter_map(path).collect()

@@ -118,7 +118,7 @@ pub(super) fn revoke(args: &RevokeArgs) -> Result<(), String> {
     let alone = |dir: StateDir| {
         let mut registry = registry(&dir)?;
         let client = registry.revoke(&which, wall_clock());
-        let client = client.map_err(|e| e.to_string())?;
+        let client = client.map_err(|e| present::not_revoked(&e))?;
         let under_way = 0;
         Ok(Reply::Revoked { client, under_way })
     };

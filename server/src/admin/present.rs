@@ -1,11 +1,30 @@
 //! What commands print for people.
 
 use super::control::ServerStatus;
-use crate::state::{Enrolled, wall_clock};
+use crate::state::{Enrolled, RevokeError, wall_clock};
 use crate::status::{SessionStatus, Waiting};
+use leasefs_protocol::escaped;
 use leasefs_protocol::limits::REVOKE_PATIENCE;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+
+/// More clients that may be meant are not listed.
+const CANDIDATES: usize = 16;
+
+/// Why a client wasn't revoked; if several may be meant, which. What nobody chooses stands first in
+/// each line, and a name ends it: so none can pretend to be another.
+pub fn not_revoked(error: &RevokeError) -> String {
+    let RevokeError::Ambiguous { candidates, .. } = error else {
+        return error.to_string();
+    };
+    let listed = candidates.get(..CANDIDATES).unwrap_or(candidates);
+    let more = match candidates.len() - listed.len() {
+        0 => String::new(),
+        more => format!("and {more} more\n"),
+    };
+    let text = format!("{error}\n{}{more}", clients(listed, None));
+    text.trim_end().to_owned()
+}
 
 /// The list of clients.
 pub fn clients(clients: &[Enrolled], note: Option<&str>) -> String {
@@ -29,19 +48,16 @@ pub fn clients(clients: &[Enrolled], note: Option<&str>) -> String {
             Some(when) => format!("revoked {} ago", age(now, when)),
             None => format!("enrolled {} ago", age(now, client.enrolled)),
         };
-        let _ = writeln!(
-            text,
-            "{key}  {access}{rights}{border}  {}  {when}",
-            client.name
-        );
+        let name = escaped(&client.name);
+        let _ = writeln!(text, "{key}  {access}{rights}{border}  {when}  {name}");
         text
     })
 }
 
 /// A client that has been revoked.
 pub fn revoked(client: &Enrolled, under_way: usize) -> String {
-    let (name, key) = (&client.name, client.key);
-    let done = format!("revoked {name} ({key}): only a ticket made from now on lets it in again\n");
+    let (key, name) = (client.key, escaped(&client.name));
+    let done = format!("revoked {key} ({name}): only a ticket made from now on lets it in again\n");
     match under_way {
         0 => done,
         calls => format!(
@@ -68,7 +84,7 @@ pub fn status(server: &ServerStatus) -> String {
     let mut lines = vec![
         format!(
             "{}  at {}, process {}",
-            server.export.display(),
+            escaped(server.export.as_os_str().as_encoded_bytes()),
             server.address,
             server.pid
         ),
@@ -115,10 +131,10 @@ fn session(session: &SessionStatus) -> String {
         format!(", no leases for {}: it held others up", seconds(left))
     });
     format!(
-        "    {}  {} ({address})\n      {lease}{reclaiming}{denied}; leases {}, opens {}, recalls open {}\n      \
+        "    {}  {address}  {}\n      {lease}{reclaiming}{denied}; leases {}, opens {}, recalls open {}\n      \
          requests {}; renewals {}",
         short(&session.session),
-        session.mount,
+        escaped(&session.mount),
         session.leases,
         session.opens,
         session.recalls,
@@ -162,4 +178,62 @@ fn counts(counts: &BTreeMap<String, u64>) -> String {
         .map(|(kind, count)| format!("{kind} {count}"))
         .collect();
     all.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Role;
+
+    /// A terminal would go up a line, write over it, and show one more client.
+    const HOSTILE: &str =
+        "x\u{1b}[1A\r0123456789abcdef  rw trust  revoked 3 s ago  admin\n\u{202e}y";
+
+    fn client(name: &str) -> Enrolled {
+        let (key, ticket) = ("ab".repeat(32), "cd".repeat(32));
+        let text = serde_json::json!({
+            "key": key, "ticket": ticket, "name": name, "role": Role::default(),
+            "enrolled": 0, "revoked": null,
+        });
+        serde_json::from_value(text).expect("a client")
+    }
+
+    #[test]
+    fn a_hostile_name_forges_no_line_of_the_list() {
+        let text = clients(&[client(HOSTILE), client("honest")], None);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(!text.contains(['\u{1b}', '\r', '\u{202e}']), "{text:?}");
+        assert!(
+            text.lines()
+                .all(|line| line.starts_with("abababababababab  rw  enrolled "))
+        );
+    }
+
+    #[test]
+    fn a_hostile_mount_point_forges_no_line_of_the_status() {
+        let session = SessionStatus {
+            session: "12".repeat(16),
+            mount: HOSTILE.to_owned(),
+            address: Some("10.0.0.9:5".to_owned()),
+            ..SessionStatus::default()
+        };
+        let text = super::session(&session);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(
+            text.starts_with("    12121212  10.0.0.9:5  x\\u{1b}"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn candidates_are_listed_by_key_and_not_more_than_can_be_read() {
+        let candidates = vec![client(HOSTILE); 20];
+        let which = "ab\nab".to_owned();
+        let text = not_revoked(&RevokeError::Ambiguous { which, candidates });
+        assert!(text.contains("and 4 more"), "{text}");
+        assert_eq!(
+            text.matches("\nabababababababab  rw  enrolled ").count(),
+            16
+        );
+    }
 }

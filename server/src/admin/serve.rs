@@ -3,6 +3,7 @@
 use super::ServeArgs;
 use super::commands::print;
 use super::control::{Control, Reply, Request, ServerStatus};
+use super::present;
 use crate::records::Found;
 use crate::server::Server;
 use crate::settings::Settings;
@@ -11,7 +12,7 @@ use crate::wire;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::{DEFAULT_PORT, TICKET_LIFE};
 use leasefs_protocol::ticket::{ServerAddr, Ticket};
-use leasefs_protocol::{Caller, FileKind, KeyHash, Name, Refusal};
+use leasefs_protocol::{Caller, EscapedLines, FileKind, KeyHash, Name, Refusal};
 use leasefs_store::{Options, Store};
 use leasefs_transport::TransportError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -322,7 +323,8 @@ impl Attendant {
                 note: desk.state.note(),
             }),
             Request::Revoke(which) => {
-                let client = desk.state.revoke(&which).map_err(|e| e.to_string())?;
+                let client = desk.state.revoke(&which);
+                let client = client.map_err(|e| present::not_revoked(&e))?;
                 let under_way = 0;
                 Ok(Reply::Revoked { client, under_way })
             }
@@ -384,7 +386,7 @@ fn log_to_stderr() {
         .unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(|| EscapedLines(io::stderr()))
         .with_ansi(false)
         .init();
 }

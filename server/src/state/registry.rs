@@ -10,9 +10,9 @@ pub use clients::{Directory, Enrolled, Role, User};
 use super::error::StateError;
 use super::files;
 use clients::{Content, Unused};
-use leasefs_protocol::KeyHash;
 use leasefs_protocol::control::HelloRefusal;
 use leasefs_protocol::limits::{MAX_CLIENTS, MAX_TICKETS, TICKET_LIFE};
+use leasefs_protocol::{KeyHash, escaped};
 use ring::digest::{SHA256, digest};
 use spent::{Event, Spent, What};
 use std::io;
@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 
 /// Longest name of a client that is kept.
 const MAX_NAME: usize = 256;
+/// Fewer digits name no key.
+const LEAST_OF_KEY: usize = 4;
 
 /// Clients and tickets, kept in a file, and beside it what can't be taken back.
 #[derive(Debug)]
@@ -38,8 +40,13 @@ pub enum RevokeError {
     #[error("no client is called {0}, and no key begins so: `fsserver clients` lists them")]
     Unknown(String),
     /// Several are meant.
-    #[error("{0} means several clients: name one by its key, as `fsserver clients` lists it")]
-    Ambiguous(String),
+    #[error("{which} means several clients: name one by the beginning of its key")]
+    Ambiguous {
+        /// As it was named.
+        which: String,
+        /// Whom it may mean.
+        candidates: Vec<Enrolled>,
+    },
     /// The disk fails.
     #[error("the list of clients can't be written: {0}")]
     Disk(#[from] io::Error),
@@ -225,16 +232,16 @@ impl Registry {
     pub fn revoke(&mut self, which: &str, now: u64) -> Result<Enrolled, RevokeError> {
         let mut content = self.content.clone();
         let number = self.next();
-        let meant = |client: &&mut Enrolled| {
-            let key = client.key.to_string();
-            client.name == which || (which.len() >= 4 && key.starts_with(&which.to_lowercase()))
-        };
-        let mut found = content.clients.iter_mut().filter(meant);
+        let mut found = content.clients.iter_mut().filter(|c| is_meant(c, which));
         let client = found
             .next()
             .ok_or_else(|| RevokeError::Unknown(which.to_owned()))?;
-        if found.next().is_some() {
-            return Err(RevokeError::Ambiguous(which.to_owned()));
+        let others: Vec<Enrolled> = found.map(|other| other.clone()).collect();
+        if !others.is_empty() {
+            return Err(RevokeError::Ambiguous {
+                which: which.to_owned(),
+                candidates: [vec![client.clone()], others].concat(),
+            });
         }
         client.revoked.get_or_insert(now);
         client.revocation = number;
@@ -242,6 +249,18 @@ impl Registry {
         self.change(What::Revoked { key: revoked.key }, content)?;
         Ok(revoked)
     }
+}
+
+/// Whether somebody who writes `which` may mean the client. A client chooses its name, and can choose
+/// how its key begins: so neither goes before the other. But a whole key is nobody's name.
+fn is_meant(client: &Enrolled, which: &str) -> bool {
+    let hex = which.to_lowercase();
+    if let Ok(key) = hex.parse::<KeyHash>() {
+        return client.key == key;
+    }
+    let begins = which.len() >= LEAST_OF_KEY && client.key.to_string().starts_with(&hex);
+    // As it was sent, or as it is shown.
+    begins || client.name == which || escaped(&client.name).to_string() == which
 }
 
 fn allowed(client: &Enrolled) -> Result<Enrolled, HelloRefusal> {

@@ -1,6 +1,7 @@
 //! `fsclient recover list`.
 
 use crate::recovery::{ByteRange, Folder, Item};
+use leasefs_protocol::escaped;
 
 /// People get so many ranges of each item.
 const NAMED_RANGES: usize = 8;
@@ -24,7 +25,7 @@ pub(super) fn run(folder: &Folder, json: bool) -> Result<(), String> {
         .collect();
     match errors.is_empty() {
         true => Ok(()),
-        false => Err(errors.join("\nfsclient: ")),
+        false => Err(errors.join("\n")),
     }
 }
 
@@ -33,7 +34,7 @@ fn for_people(item: &Item) -> String {
         "{}  {}\n  from  {}\n  when  {}\n  why   {}\n  kept  {} bytes{}; the file had {}\n",
         item.id,
         item.file(),
-        item.source,
+        escaped(&item.source),
         utc(item.time_ms),
         item.reason,
         item.bytes,

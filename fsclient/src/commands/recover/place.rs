@@ -1,5 +1,6 @@
 //! Where the file of an item is, or where it is to go.
 
+use crate::commands::say;
 use crate::daemon::control;
 use crate::recovery::{Item, RecoveryId, path_for_people};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, open, openat, openat2, unlinkat};
@@ -115,7 +116,7 @@ impl Place {
     /// Takes back what [`Self::create`] made.
     pub(super) fn remove(&self) {
         if let Err(error) = unlinkat(&self.dir, &self.name, AtFlags::empty()) {
-            eprintln!("fsclient: {}", failed(&self.path(), error));
+            say(&failed(&self.path(), error));
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::MountArg;
 use super::overlay::overlay;
 use super::place::{Place, failed, is_path};
+use crate::commands::say;
 use crate::recovery::{Folder, Item, RecoveryId};
 use clap::Args;
 use std::ffi::OsString;
@@ -75,7 +76,9 @@ fn without(error: String) -> Option<File> {
 }
 
 fn note(why: &str) {
-    eprintln!("fsclient: note: {why}; bytes that were not kept become zeros");
+    say(&format!(
+        "note: {why}; bytes that were not kept become zeros"
+    ));
 }
 
 fn default_name(place: &Place, id: RecoveryId) -> OsString {

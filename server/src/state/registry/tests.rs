@@ -75,10 +75,38 @@ fn a_client_is_revoked_by_name_or_key_if_only_one_is_meant() {
             .expect("enrolled");
     }
     let ambiguous = registry.revoke("same", NOW);
-    assert!(matches!(ambiguous, Err(RevokeError::Ambiguous(_))));
+    assert!(matches!(ambiguous, Err(RevokeError::Ambiguous { .. })));
     assert_eq!(registry.revoke("0202", NOW).expect("revoked").key, B);
     let unknown = registry.revoke("02", NOW);
     assert!(matches!(unknown, Err(RevokeError::Unknown(_))));
+}
+
+fn enrolled(registry: &mut Registry, key: KeyHash, name: &str) {
+    let secret = registry.issue(Role::default(), NOW).expect("ticket");
+    let client = registry.admit(key, Some(&secret), name, NOW);
+    client.expect("enrolled");
+}
+
+#[test]
+fn a_client_named_like_anothers_key_does_not_take_its_place() {
+    let (_scratch, mut registry) = registry();
+    let c = KeyHash([3; 32]);
+    enrolled(&mut registry, A, &B.to_string());
+    enrolled(&mut registry, B, "victim");
+    enrolled(&mut registry, c, "0202020202020202");
+    let Err(RevokeError::Ambiguous { candidates, .. }) = registry.revoke("0202020202020202", NOW)
+    else {
+        panic!("the name of one, the key of the other");
+    };
+    let keys: Vec<KeyHash> = candidates.iter().map(|client| client.key).collect();
+    assert_eq!(keys, [B, c]);
+    // A whole key means its owner, whoever calls itself so.
+    for key in [B, A] {
+        assert_eq!(
+            registry.revoke(&key.to_string(), NOW).expect("one").key,
+            key
+        );
+    }
 }
 
 #[test]
