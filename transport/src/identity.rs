@@ -6,9 +6,9 @@ use ring::signature::Ed25519KeyPair;
 use ring::{digest, hmac};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,6 +30,14 @@ pub enum IdentityError {
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
+    },
+    /// Another user has made the file, and knows the key.
+    #[error("key file {path} belongs to user {owner}: its key is known to them")]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
     },
     /// The file is no ed25519 key.
     #[error("key file {0} is damaged: expected an ed25519 key in PKCS#8 form")]
@@ -89,15 +97,11 @@ impl Identity {
     /// # Errors
     /// If the file can't be used, or others could have read it.
     pub fn load(path: &Path) -> Result<Self, IdentityError> {
-        let file = |source| file_error(path, source);
-        let mode = fs::metadata(path).map_err(file)?.permissions().mode() & 0o7777;
-        if mode & 0o077 != 0 {
-            return Err(IdentityError::Mode {
-                path: path.to_owned(),
-                mode,
-            });
-        }
-        let pkcs8 = fs::read(path).map_err(file)?;
+        let failed = |source| file_error(path, source);
+        let mut file = File::open(path).map_err(failed)?;
+        is_private(path, &file.metadata().map_err(failed)?)?;
+        let mut pkcs8 = Vec::new();
+        file.read_to_end(&mut pkcs8).map_err(failed)?;
         Self::from_pkcs8(&pkcs8).ok_or_else(|| IdentityError::Damaged(path.to_owned()))
     }
 
@@ -125,6 +129,18 @@ impl Identity {
                 key,
             )),
         })
+    }
+}
+
+fn is_private(path: &Path, found: &Metadata) -> Result<(), IdentityError> {
+    let (path, mode) = (path.to_owned(), found.mode() & 0o7777);
+    if mode & 0o077 != 0 {
+        return Err(IdentityError::Mode { path, mode });
+    }
+    let owner = found.uid();
+    match owner == 0 || owner == rustix::process::geteuid().as_raw() {
+        true => Ok(()),
+        false => Err(IdentityError::Owner { path, owner }),
     }
 }
 

@@ -14,6 +14,7 @@ mod error;
 mod frame;
 mod identity;
 mod outbox;
+pub mod private;
 mod tls;
 mod tuning;
 

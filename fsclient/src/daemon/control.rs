@@ -5,12 +5,13 @@
 //! /run/leasefs as root, else a folder in `$XDG_RUNTIME_DIR` or the temporary directory.
 
 use super::status::MountStatus;
+use leasefs_transport::private;
 use ring::digest;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -72,24 +73,21 @@ pub(super) fn name_of(mount: &Path) -> String {
     name.map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The socket of a mount point's daemon; its folder is made if there is none.
-pub(super) fn socket(mount: &Path) -> io::Result<PathBuf> {
+/// The folder of the sockets, which is made if there is none. One that others may write, or have
+/// made, is refused.
+fn own_folder() -> io::Result<PathBuf> {
     let folder = folder();
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}
     }
-    let found = fs::symlink_metadata(&folder)?;
-    let own = found.uid() == rustix::process::geteuid().as_raw();
-    if !found.is_dir() || !own || found.mode() & 0o077 != 0 {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!(
-                "{} must be a directory that only you may enter",
-                folder.display()
-            ),
-        ));
-    }
+    private::own_folder(&folder)?;
+    Ok(folder)
+}
+
+/// The socket of a mount point's daemon; its folder is made if there is none.
+pub(super) fn socket(mount: &Path) -> io::Result<PathBuf> {
+    let folder = own_folder()?;
     Ok(folder.join(format!("{}.sock", name_of(mount))))
 }
 
@@ -109,6 +107,7 @@ pub fn ask(mount: &Path, request: &Request) -> Result<Asked, AskError> {
 
 fn ask_at(socket: &Path, request: &Request) -> Result<Asked, AskError> {
     let mut stream = UnixStream::connect(socket)?;
+    private::own_peer(&stream)?;
     stream.set_read_timeout(Some(match request {
         Request::Status => STATUS_TIMEOUT,
         Request::Umount { force: false } => UMOUNT_TIMEOUT,
@@ -168,7 +167,8 @@ impl Asked {
 
 /// Whether a daemon of the mount point is there.
 pub(super) fn is_listening(mount: &Path) -> bool {
-    socket(mount).is_ok_and(|socket| UnixStream::connect(socket).is_ok())
+    let connect = |socket| UnixStream::connect(socket).and_then(private::own_peer);
+    socket(mount).is_ok_and(|socket| connect(socket).is_ok())
 }
 
 /// Removes the socket that a dead daemon of the mount point left.
@@ -180,23 +180,30 @@ pub(super) fn forget(mount: &Path) {
 
 /// A socket gets its name only when somebody listens on it: one that refuses is dead.
 fn remove_if_dead(socket: &Path) {
+    let is_socket = fs::symlink_metadata(socket).is_ok_and(|found| found.file_type().is_socket());
     let answer = UnixStream::connect(socket);
-    if answer.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
+    if is_socket && answer.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
         // If it can't be removed it is only in the way of nobody.
         let _ = fs::remove_file(socket);
     }
 }
 
 /// The sockets of all daemons of this user. Those that dead ones left are removed.
-pub(super) fn sockets() -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder()) else {
-        return Vec::new();
-    };
+///
+/// # Errors
+/// That somebody else has made their folder, or may write there.
+pub(super) fn sockets() -> io::Result<Vec<PathBuf>> {
+    let folder = folder();
+    match private::own_folder(&folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        checked => drop(checked?),
+    }
+    let entries = fs::read_dir(folder)?;
     let mut sockets: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     sockets.retain(|path| path.extension().is_some_and(|kind| kind == "sock"));
     sockets.iter().for_each(|socket| remove_if_dead(socket));
     sockets.retain(|socket| socket.exists());
-    sockets
+    Ok(sockets)
 }
 
 /// The state of all daemons of this user, by mount point; an error for one that doesn't answer.
@@ -207,7 +214,11 @@ pub fn all() -> Vec<Result<MountStatus, String>> {
             .map_err(|e| format!("{}: {e}", socket.display()))?
             .ok_or_else(|| format!("{}: the daemon gave no status", socket.display()))
     };
-    let mut all: Vec<_> = sockets().iter().map(|socket| status(socket)).collect();
+    let sockets = match sockets() {
+        Ok(sockets) => sockets,
+        Err(error) => return vec![Err(error.to_string())],
+    };
+    let mut all: Vec<_> = sockets.iter().map(|socket| status(socket)).collect();
     all.sort_by_key(|status| status.as_ref().ok().map(|status| status.dir.clone()));
     all
 }

@@ -2,6 +2,7 @@
 
 use super::assemble::Assembled;
 use super::control::{self, LONGEST_LINE, Request, Response};
+use leasefs_transport::private;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::io;
@@ -37,7 +38,7 @@ pub(super) fn bind(mount: &Path) -> Result<Listener, String> {
     let failed = |e: io::Error| format!("can't make the control socket: {e}");
     let path = control::socket(mount).map_err(failed)?;
     // What earlier daemons left that were killed.
-    control::sockets();
+    control::sockets().map_err(failed)?;
     let draft = path.with_extension(format!("{}.new", std::process::id()));
     let socket = UnixListener::bind(&draft).map_err(failed)?;
     let named = renameat_with(CWD, &draft, CWD, &path, RenameFlags::NOREPLACE);
@@ -80,6 +81,7 @@ impl Listener {
         Answering(tokio::spawn(async move {
             loop {
                 match self.socket.accept().await {
+                    Ok((stream, _)) if private::own_peer(&stream).is_err() => drop(stream),
                     Ok((stream, _)) => {
                         tokio::spawn(answer(stream, assembled.clone(), unmounts.clone()));
                     }

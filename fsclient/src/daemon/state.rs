@@ -2,7 +2,7 @@
 
 use super::pins::Pins;
 use crate::recovery::Folder;
-use leasefs_transport::Identity;
+use leasefs_transport::{Identity, private};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -41,6 +41,7 @@ impl StateDir {
             .mode(0o700)
             .create(&own)
             .map_err(|e| format!("can't make the state directory {}: {e}", own.display()))?;
+        private::own_folder(&own).map_err(|e| format!("the state directory can't be used: {e}"))?;
         Ok(state)
     }
 

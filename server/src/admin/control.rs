@@ -2,6 +2,7 @@
 
 use crate::state::{Enrolled, Location, Role};
 use crate::status::Status;
+use leasefs_transport::private;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -139,9 +140,17 @@ fn connect(location: &Location) -> io::Result<UnixStream> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder: OwnedFd = rustix::fs::open(location.own(), flags, Mode::empty())?;
     let stream = UnixStream::connect(short_path(folder.as_fd()))?;
+    is_of(&folder, &stream)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)
+}
+
+/// Refuses a socket that another has put into the folder of a server. Whose folder that is, the state
+/// directory named by its user says.
+fn is_of(folder: &OwnedFd, socket: &UnixStream) -> io::Result<()> {
+    let owner = rustix::fs::fstat(folder)?.st_uid;
+    private::peer_is(socket, owner)
 }
 
 fn exchange(mut stream: UnixStream, request: &Request) -> io::Result<Result<Reply, String>> {
@@ -199,6 +208,7 @@ impl Control {
                 return;
             };
             match self.listener.accept().await {
+                Ok((stream, _)) if private::own_peer(&stream).is_err() => drop(stream),
                 Ok((stream, _)) => {
                     let answer = answer.clone();
                     tokio::spawn(async move {

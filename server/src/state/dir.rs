@@ -7,14 +7,14 @@ use super::wall_clock;
 use leasefs_protocol::ExportId;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_store::MacKey;
-use leasefs_transport::{EndpointSecret, Identity};
+use leasefs_transport::{EndpointSecret, Identity, private};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Type of FUSE file systems as `statfs` tells it.
@@ -156,10 +156,7 @@ impl Location {
             source,
         };
         make_durably(&self.own).map_err(failed)?;
-        fs::set_permissions(&self.own, fs::Permissions::from_mode(0o700)).map_err(failed)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let lock =
-            rustix::fs::open(&self.own, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        let lock = private::own_folder(&self.own).map_err(failed)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(StateError::InUse(self.state)),
