@@ -15,10 +15,10 @@ macro_rules! counter {
         pub struct $name(pub u64);
 
         impl $name {
-            /// The next identifier of this kind.
+            /// The next identifier of this kind. (Nobody counts so far; a peer may begin there.)
             #[must_use]
             pub fn next(self) -> Self {
-                Self(self.0 + 1)
+                Self(self.0.saturating_add(1))
             }
         }
 

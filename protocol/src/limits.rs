@@ -85,6 +85,10 @@ pub const MAX_CLIENTS: usize = 10_000;
 /// Most unused tickets a server remembers.
 pub const MAX_TICKETS: usize = 1_000;
 
+/// Most memory of a client for the directories that are being listed, all together: some ten million
+/// entries.
+pub const MAX_LISTED: usize = 1 << 30;
+
 /// Most items in a client's recovery folder.
 pub const MAX_RECOVERY_ITEMS: usize = 16_384;
 /// Most byte ranges of one item of a recovery folder.

@@ -16,11 +16,20 @@ pub struct RawName(#[serde(with = "crate::codec::bytes")] pub Vec<u8>);
 pub struct Name(Box<[u8]>);
 
 impl Name {
-    /// Checks `bytes`.
+    /// A name of these bytes.
+    ///
+    /// # Errors
+    /// As [`Name::check`].
+    pub fn new(bytes: &[u8]) -> Result<Self, Refusal> {
+        Self::check(bytes)?;
+        Ok(Self(bytes.into()))
+    }
+
+    /// Whether these bytes are a name.
     ///
     /// # Errors
     /// [`Refusal::NameTooLong`] over 255 bytes, else [`Refusal::Invalid`].
-    pub fn new(bytes: &[u8]) -> Result<Self, Refusal> {
+    pub fn check(bytes: &[u8]) -> Result<(), Refusal> {
         if bytes.len() > MAX_NAME {
             return Err(Refusal::NameTooLong);
         }
@@ -28,7 +37,7 @@ impl Name {
         if reserved || bytes.iter().any(|b| matches!(b, b'/' | 0)) {
             return Err(Refusal::Invalid);
         }
-        Ok(Self(bytes.into()))
+        Ok(())
     }
 
     /// The name's bytes.

@@ -69,9 +69,17 @@ impl Refusal {
     }
 
     /// The errno an application sees (Linux numbers). The only conversion of its kind.
+    ///
+    /// A peer's number is not passed on unseen: an answer with one that no application can get (0, and
+    /// 512 and more, which are the kernel's own) is no answer to the kernel's FUSE, and its caller would
+    /// wait for ever; `ENOSYS` makes it stop asking, and take every later `fsync` for done.
     pub fn errno(self) -> i32 {
         match self {
-            Self::Host(errno) => i32::from(errno),
+            Self::Host(errno) => match i32::from(errno) {
+                errno::ENOSYS => errno::EOPNOTSUPP,
+                known if errno::is_known(known) => known,
+                _ => errno::EIO,
+            },
             Self::Invalid => errno::EINVAL,
             Self::NameTooLong => errno::ENAMETOOLONG,
             Self::TooBig => errno::EFBIG,
@@ -103,9 +111,18 @@ mod errno {
     pub const EFBIG: i32 = 27;
     pub const EROFS: i32 = 30;
     pub const ENAMETOOLONG: i32 = 36;
+    pub const ENOSYS: i32 = 38;
     pub const EOPNOTSUPP: i32 = 95;
     pub const ETIMEDOUT: i32 = 110;
     pub const ESTALE: i32 = 116;
+    /// The last one (EHWPOISON).
+    const LAST: i32 = 133;
+    /// 41 and 58 would be a second EAGAIN and EDEADLK.
+    const GAPS: [i32; 2] = [41, 58];
+
+    pub fn is_known(errno: i32) -> bool {
+        (1..=LAST).contains(&errno) && !GAPS.contains(&errno)
+    }
 }
 
 #[cfg(test)]
@@ -116,6 +133,21 @@ mod tests {
     fn host_errno_passes_through_unchanged() {
         let enospc = std::io::Error::from_raw_os_error(28);
         assert_eq!(Refusal::from_io(&enospc).errno(), 28);
+    }
+
+    #[test]
+    fn an_errno_that_no_application_can_get_is_an_io_error() {
+        for errno in [0, 41, 58, 134, 511, 512, 516, 529, 4095, u16::MAX] {
+            assert_eq!(Refusal::Host(errno).errno(), errno::EIO, "{errno}");
+        }
+        for errno in [1, 2, 11, 28, 61, 85, 122, 133] {
+            assert_eq!(Refusal::Host(errno).errno(), i32::from(errno));
+        }
+    }
+
+    #[test]
+    fn a_server_cannot_make_the_kernel_stop_asking() {
+        assert_eq!(Refusal::Host(38).errno(), errno::EOPNOTSUPP);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::opens::Opens;
 use bytes::Bytes;
-use leasefs_protocol::{Attr, DirEntry, Handle, OpenId, Parts};
+use leasefs_protocol::{Attr, DirEntry, FileKind, Handle, OpenId, Parts};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -15,8 +15,39 @@ pub enum Known {
     Absent,
 }
 
+/// An entry of a directory, as a listing keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedName {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// Inode number.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Where the listing goes on behind it.
+    pub cookie: u64,
+}
+
+impl ListedName {
+    /// Approximate size.
+    pub fn cost(&self) -> usize {
+        std::mem::size_of::<Self>() + self.name.len()
+    }
+}
+
+impl From<&DirEntry> for ListedName {
+    fn from(entry: &DirEntry) -> Self {
+        Self {
+            name: entry.name.0.as_slice().into(),
+            ino: entry.ino,
+            kind: entry.kind,
+            cookie: entry.cookie,
+        }
+    }
+}
+
 /// A whole directory, as it was at one moment.
-pub type Listing = Arc<Vec<DirEntry>>;
+pub type Listing = Arc<Vec<ListedName>>;
 
 /// A cached name.
 #[derive(Clone, Copy, Debug)]
@@ -74,8 +105,7 @@ fn name_cost(name: &[u8]) -> usize {
 }
 
 pub(super) fn listing_cost(listing: &Listing) -> usize {
-    let fixed = std::mem::size_of::<DirEntry>();
-    listing.iter().map(|e| fixed + e.name.0.len()).sum()
+    listing.iter().map(ListedName::cost).sum()
 }
 
 impl Entry {

@@ -28,7 +28,7 @@ mod tier;
 
 pub use clock::{Clock, SystemClock};
 pub use dirty::{Store, Stored, Undone, Writer, Written};
-pub use entry::{Dropped, Known, Listing};
+pub use entry::{Dropped, Known, ListedName, Listing};
 pub use learned::{Learned, ListingLease};
 pub use leasefs_lease::client::Asked;
 pub use reading::{Fetched, Here, Range};

@@ -4,9 +4,10 @@
 //! stays as it was, so that offsets mean the same entry until the next rewind.
 
 use super::expect::unexpected;
+use super::listing_room::{ListingRoom, Reserved};
 use super::opens::{Fh, OpenDir};
 use super::{Ask, Asker, Ops, Told};
-use crate::cache::{Known, Listing, ListingLease};
+use crate::cache::{Known, ListedName, Listing, ListingLease};
 use crate::nodes::NodeId;
 use leasefs_protocol::{Caller, DirEntry, FileKind, Handle, OpenId, Refusal, Request, Response};
 
@@ -48,12 +49,15 @@ pub struct Stream {
     complete: bool,
     /// To be cached when it is complete.
     lease: Option<ListingLease>,
+    /// Where the server went on some pages ago: it must not come there again.
+    mark: u64,
+    reserved: Reserved,
 }
 
 /// The entries behind `.` and `..`.
 #[derive(Debug)]
 enum Read {
-    Own(Vec<DirEntry>),
+    Own(Vec<ListedName>),
     Cached(Listing),
 }
 
@@ -72,7 +76,7 @@ impl Stream {
         }
     }
 
-    fn entries(&self) -> &[DirEntry] {
+    fn entries(&self) -> &[ListedName] {
         match &self.read {
             Read::Own(entries) => entries,
             Read::Cached(listing) => listing,
@@ -92,14 +96,29 @@ impl Stream {
             .map_or(0, |entry| entry.cookie)
     }
 
-    fn extend(&mut self, more: Vec<DirEntry>, end: bool) {
+    /// Takes in a page.
+    ///
+    /// # Errors
+    /// `ENOMEM` for a listing that is too long; `Internal` for one that goes round in circles.
+    fn extend(&mut self, more: &[DirEntry], end: bool, room: &ListingRoom) -> Result<(), Refusal> {
+        let more: Vec<ListedName> = more.iter().map(ListedName::from).collect();
+        let cost = more.iter().map(ListedName::cost).sum();
+        self.reserved.grow(room, cost)?;
         // A page without entries that isn't the last would be asked for for ever.
         self.complete = end || more.is_empty();
-        self.pages += 1;
+        self.pages = self.pages.saturating_add(1);
         if let (Read::Own(entries), Some(last)) = (&mut self.read, more.last()) {
             self.cookie = last.cookie;
             entries.extend(more);
         }
+        if !self.complete && self.cookie == self.mark {
+            return Err(Refusal::Internal);
+        }
+        // A circle of any length closes at a mark that stays for long enough (Brent).
+        if self.pages.is_power_of_two() {
+            self.mark = self.cookie;
+        }
+        Ok(())
     }
 
     /// Hands on the entries from `offset` until `take` says that it is full.
@@ -108,7 +127,7 @@ impl Stream {
         let others = self
             .entries()
             .iter()
-            .map(|entry| (entry.ino, entry.kind, entry.name.0.as_slice()));
+            .map(|entry| (entry.ino, entry.kind, &*entry.name));
         let all = dots.chain(others).zip(1..);
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         for ((ino, kind, name), next) in all.skip(from) {
@@ -273,7 +292,7 @@ impl Ops {
             stream.lease = told.learn(self.cache()).listing(&open.object);
         }
         self.learn_nodes(&told, &open.object, entries);
-        stream.extend(entries.clone(), end);
+        stream.extend(entries, end, &self.listing_room)?;
         self.keep_listing(stream);
         Ok(())
     }
@@ -313,6 +332,45 @@ mod tests {
         }
     }
 
+    fn extend(stream: &mut Stream, more: &[DirEntry], end: bool) {
+        let room = ListingRoom::new(1 << 20);
+        stream.extend(more, end, &room).expect("room");
+    }
+
+    /// Pages that a listing takes in before it fails.
+    fn pages_until_refused(room: usize, cookie: impl Fn(u64) -> u64) -> (u64, Refusal) {
+        let (mut stream, room) = (Stream::default(), ListingRoom::new(room));
+        let page = |n| [entry("a", cookie(2 * n)), entry("b", cookie(2 * n + 1))];
+        let refused = (0..).find_map(|n| Some((n, stream.extend(&page(n), false, &room).err()?)));
+        refused.expect("it ends")
+    }
+
+    #[test]
+    fn a_listing_that_never_ends_is_cut_off() {
+        let (pages, refusal) = pages_until_refused(1 << 16, |n| n + 1);
+        assert_eq!(refusal.errno(), libc::ENOMEM);
+        assert!((200..1000).contains(&pages), "{pages}");
+    }
+
+    #[test]
+    fn a_listing_that_goes_round_in_circles_is_refused() {
+        for length in [2, 6, 500] {
+            let (pages, refusal) = pages_until_refused(1 << 20, |n| n % length + 1);
+            assert_eq!(refusal, Refusal::Internal);
+            assert!(pages <= 4 * length, "{pages} of {length}");
+        }
+    }
+
+    #[test]
+    fn what_a_listing_takes_is_given_back() {
+        let room = ListingRoom::new(1 << 10);
+        for _ in 0..100 {
+            let mut stream = Stream::default();
+            let page = [entry("a", 1), entry("b", 2)];
+            stream.extend(&page, false, &room).expect("room");
+        }
+    }
+
     fn names(stream: &Stream, offset: u64, room: usize) -> Vec<(String, u64)> {
         let mut taken = Vec::new();
         stream.hand_on(7, offset, |entry| {
@@ -329,7 +387,7 @@ mod tests {
     #[test]
     fn a_listing_goes_on_where_the_reader_ran_out_of_room() {
         let mut stream = Stream::default();
-        stream.extend(vec![entry("a", 1), entry("b", 2)], true);
+        extend(&mut stream, &[entry("a", 1), entry("b", 2)], true);
         let first = names(&stream, 0, 3);
         assert_eq!(first.last(), Some(&("a".to_owned(), 3)));
         assert_eq!(names(&stream, 3, 9), [("b".to_owned(), 4)]);
@@ -341,7 +399,7 @@ mod tests {
     fn more_is_read_once_the_entries_at_hand_are_used_up() {
         let mut stream = Stream::default();
         assert!(!stream.reaches(0));
-        stream.extend(vec![entry("a", 5)], false);
+        extend(&mut stream, &[entry("a", 5)], false);
         assert!(stream.reaches(2) && !stream.reaches(3));
         assert_eq!((stream.cookie, stream.complete), (5, false));
     }
@@ -349,7 +407,7 @@ mod tests {
     #[test]
     fn a_page_without_entries_ends_the_listing() {
         let mut stream = Stream::default();
-        stream.extend(Vec::new(), false);
+        extend(&mut stream, &[], false);
         assert!(stream.complete);
         assert_eq!(names(&stream, 0, 9).len(), 2);
     }

@@ -11,6 +11,7 @@ mod change;
 pub mod data;
 pub mod dir;
 mod expect;
+mod listing_room;
 pub mod names;
 pub mod open;
 pub mod opens;
@@ -27,7 +28,9 @@ use crate::uncommitted::Uncommitted;
 use crate::writeback::Writeback;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
+use leasefs_protocol::limits::MAX_LISTED;
 use leasefs_protocol::{BootId, Caller, FsStat, Grant, Refusal, Request, Response, Touched};
+use listing_room::ListingRoom;
 use opens::Opens;
 use std::future::Future;
 use std::sync::Arc;
@@ -121,6 +124,7 @@ pub struct Ops {
     buffers: bool,
     /// READs of pages that were answered.
     filled: AtomicU64,
+    listing_room: ListingRoom,
 }
 
 impl std::fmt::Debug for Ops {
@@ -152,6 +156,7 @@ impl Ops {
             writeback,
             buffers,
             filled: AtomicU64::new(0),
+            listing_room: ListingRoom::new(MAX_LISTED),
         }
     }
 

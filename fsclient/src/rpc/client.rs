@@ -146,6 +146,7 @@ impl Rpc {
     pub fn approve(&self, mut approvals: Vec<Approval>) {
         let mut closes = Vec::new();
         for approval in &mut approvals {
+            lock(&self.0.recalls).approved(approval.recall);
             let beyond = approval.closes.len().min(MAX_BATCH);
             // More than one message takes (only a recall of everything has so many).
             for open in approval.closes.drain(beyond..) {

@@ -1,5 +1,6 @@
 //! From nothing to a session that stands: addresses, handshake, `Hello`, reclaim.
 
+use super::border;
 use super::clock::now;
 use super::types::{Config, ConnectError};
 use bytes::Bytes;
@@ -122,18 +123,24 @@ async fn hello(
         .await
         .map_err(lost)?;
     match reader.next::<ToClient>().await.map_err(lost)? {
-        Some((ToClient::Welcome(welcome), _)) => Ok(Link {
-            connection: connection.clone(),
-            writer,
-            reader,
-            welcome,
-            sent,
-        }),
+        Some((ToClient::Welcome(welcome), _)) => {
+            border::welcome(&welcome).map_err(|e| broken(config, e))?;
+            Ok(Link {
+                connection: connection.clone(),
+                writer,
+                reader,
+                welcome,
+                sent,
+            })
+        }
         Some((ToClient::Refused(refusal), _)) => Err(ConnectError::Refused {
             server: config.server.clone(),
             refusal,
         }),
-        Some((other, _)) => Err(broken(config, format!("expected Welcome, found {other:?}"))),
+        Some(_) => Err(broken(
+            config,
+            "the server said something else than Welcome",
+        )),
         None => Err(broken(config, "the server ended the control stream")),
     }
 }

@@ -18,6 +18,7 @@
 //! rpc.goodbye() async                 ends the session
 //! ```
 
+mod border;
 mod client;
 mod clock;
 mod contact;

@@ -3,13 +3,13 @@
 
 use leasefs_protocol::control::ReclaimOpen;
 use leasefs_protocol::limits::MAX_BATCH;
-use leasefs_protocol::{OpenId, OpenToken};
+use leasefs_protocol::{Handle, OpenId, OpenToken};
 use std::collections::HashMap;
 
 /// All opens of the session.
 #[derive(Debug, Default)]
 pub(super) struct Opens {
-    tokens: HashMap<OpenId, OpenToken>,
+    held: HashMap<OpenId, Held>,
     /// To be closed by the next Close request.
     closing: Vec<OpenId>,
     /// In the Close request under way.
@@ -20,14 +20,29 @@ pub(super) struct Opens {
     approved: Vec<(u64, OpenId)>,
 }
 
+#[derive(Debug)]
+struct Held {
+    object: Handle,
+    token: OpenToken,
+}
+
 impl Opens {
-    pub(super) fn opened(&mut self, open: OpenId, token: OpenToken) {
-        self.tokens.insert(open, token);
+    pub(super) fn opened(&mut self, open: OpenId, object: Handle, token: OpenToken) {
+        self.held.insert(open, Held { object, token });
+    }
+
+    pub(super) fn is_open(&self, open: OpenId) -> bool {
+        self.held.contains_key(&open)
+    }
+
+    /// What an open is of.
+    pub(super) fn object(&self, open: OpenId) -> Option<Handle> {
+        self.held.get(&open).map(|held| held.object)
     }
 
     /// Returns whether it was open.
     pub(super) fn close(&mut self, open: OpenId) -> bool {
-        let known = self.tokens.remove(&open).is_some();
+        let known = self.held.remove(&open).is_some();
         if known {
             self.queue([open]);
         }
@@ -53,7 +68,7 @@ impl Opens {
     /// Closed by an approval; the server knows once it has answered this keep-alive.
     pub(super) fn closed_by_approval(&mut self, opens: &[OpenId], keep_alive: u64) {
         for open in opens {
-            if self.tokens.remove(open).is_some() {
+            if self.held.remove(open).is_some() {
                 self.approved.push((keep_alive, *open));
             }
         }
@@ -79,28 +94,28 @@ impl Opens {
     pub(super) fn forget(&mut self) -> Vec<OpenId> {
         self.closing.clear();
         self.approved.clear();
-        self.tokens.drain().map(|(open, _)| open).collect()
+        self.held.drain().map(|(open, _)| open).collect()
     }
 
     /// Everything that may be reclaimed from a restarted server. What is not, is closed thereby.
     pub(super) fn reclaim(&mut self) -> Vec<ReclaimOpen> {
         self.closing.clear();
-        self.tokens
+        self.held
             .iter()
-            .map(|(open, token)| ReclaimOpen {
+            .map(|(open, held)| ReclaimOpen {
                 open: *open,
-                token: token.clone(),
+                token: held.token.clone(),
             })
             .collect()
     }
 
     pub(super) fn lost(&mut self, opens: &[OpenId]) {
         opens.iter().for_each(|open| {
-            self.tokens.remove(open);
+            self.held.remove(open);
         });
     }
 
     pub(super) fn len(&self) -> usize {
-        self.tokens.len()
+        self.held.len()
     }
 }

@@ -7,6 +7,7 @@ use leasefs_protocol::control::{Reclaim, ReclaimLease, ReclaimOpen, ToClient, To
 use leasefs_protocol::limits::{MAX_BATCH, MAX_HEADER};
 use leasefs_protocol::{Handle, OpenId};
 use leasefs_transport::{FrameError, FrameReader, Lost, OutFrame, Outbox};
+use std::collections::HashSet;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -49,16 +50,20 @@ pub(super) async fn reclaim(
         opens = opens.len(),
         "reclaiming from the restarted server"
     );
-    let (mut lost_leases, mut lost_opens) = (Vec::new(), Vec::new());
+    let claimed: HashSet<Handle> = leases.iter().map(|lease| lease.object).collect();
+    let (mut lost_leases, mut lost_opens) = (HashSet::new(), HashSet::new());
     for batches in batches(leases, opens).chunks(AT_A_TIME) {
         for batch in batches {
             send(control, &ToServer::Reclaim(batch.clone()))?;
         }
         let (leases, opens) = step(answers(reader, batches.len())).await??;
-        lost_leases.extend(leases);
-        lost_opens.extend(opens);
+        // Of what was not claimed nothing is lost.
+        lost_leases.extend(leases.into_iter().filter(|object| claimed.contains(object)));
+        let held = lock(&shared.opens);
+        lost_opens.extend(opens.into_iter().filter(|open| held.is_open(*open)));
     }
-    let (leases, opens) = (lost_leases, lost_opens);
+    let leases: Vec<Handle> = lost_leases.into_iter().collect();
+    let opens: Vec<OpenId> = lost_opens.into_iter().collect();
     if !leases.is_empty() || !opens.is_empty() {
         tracing::warn!(
             leases = leases.len(),

@@ -57,6 +57,13 @@ impl Serving {
         let last_host = lock(&shared.contact).welcome.as_ref().map(|last| last.host);
         let first = last_host.is_none();
         let standing = welcome.standing;
+        let last = lock(&shared.contact)
+            .welcome
+            .as_ref()
+            .map(|last| last.process);
+        if last != Some(welcome.process) {
+            lock(&shared.recalls).restarted();
+        }
         announce(shared, &welcome);
         if last_host.is_some_and(|last| last != welcome.host) {
             reclaim::host_crashed(shared).await;
@@ -266,7 +273,10 @@ async fn read_pushes(shared: Arc<Shared>, connection: Connection) {
     loop {
         match pushes.next::<Push>().await {
             Ok(Some((Push::Recall(recall), _))) => {
-                let _ = shared.config.events.send(Event::Recall(recall));
+                if let Err(broken) = shared.recalled(recall) {
+                    tracing::error!("{broken}");
+                    return connection.close(CloseCode::Protocol, &broken.to_string());
+                }
             }
             end => return end_of_stream(&connection, end.err()),
         }

@@ -1,19 +1,20 @@
 //! What all parts of a session share, and how a request goes through it.
 
+use super::border::{self, Broken, Recalls};
 use super::clock::now;
 use super::contact::Contact;
 use super::lanes::Lanes;
 use super::opens::Opens;
 use super::request::{Delivered, New, NotTaken, Outcome, Taken, ToSend, Wait};
 use super::server_time::{self, ServerTime};
-use super::table::Table;
-use super::types::{CallOptions, Config, Timeout};
+use super::table::{Sent, Table};
+use super::types::{CallOptions, Config, Event, Timeout};
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{ToServer, Welcome};
 use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
 use leasefs_protocol::{
-    Caller, OpenId, Refusal, Reply, Request, RequestId, Response, Stamp, Timestamp,
+    Caller, OpenId, Recall, Refusal, Reply, Request, RequestId, Response, Stamp, Timestamp,
 };
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,6 +51,7 @@ pub(super) struct Shared {
     /// Newest send time of a renewing request, in nanoseconds.
     renewed: AtomicU64,
     server_time: Mutex<ServerTime>,
+    pub(super) recalls: Mutex<Recalls>,
     in_flight: Arc<Semaphore>,
     /// Set when the mount ends.
     pub(super) ending: watch::Sender<bool>,
@@ -79,6 +81,7 @@ impl Shared {
             changed: AtomicBool::new(false),
             renewed: AtomicU64::new(0),
             server_time: Mutex::default(),
+            recalls: Mutex::default(),
             in_flight: Arc::new(Semaphore::new(MAX_REQUESTS_IN_FLIGHT - HOUSEKEEPING)),
             ending: watch::Sender::new(false),
             ended: watch::Sender::new(false),
@@ -113,20 +116,34 @@ impl Shared {
         let Some(sent) = lock(&self.table).sent(connection, reply.id) else {
             return;
         };
+        let request = &sent.frame.request;
+        self.check(&sent, &mut reply, payload.len());
         if reply.result == Err(Refusal::BadOpen) {
             // All opens are of the server's making: it has lost this one with the object.
             reply.result = Err(Refusal::Stale);
         }
-        if let Ok(Response::Opened { open, token, .. } | Response::Created { open, token, .. }) =
-            &reply.result
-        {
-            lock(&self.opens).opened(*open, token.clone());
+        match (&reply.result, request) {
+            (Ok(Response::Opened { open, token, .. }), Request::Open { object, .. }) => {
+                lock(&self.opens).opened(*open, *object, token.clone());
+            }
+            (
+                Ok(Response::Created {
+                    open,
+                    token,
+                    handle,
+                    ..
+                }),
+                _,
+            ) => {
+                lock(&self.opens).opened(*open, *handle, token.clone());
+            }
+            _ => {}
         }
         if reply.stamp != Stamp::default() && reply.result.is_ok() {
             self.changed.store(true, Ordering::Relaxed);
         }
         if reply.renews {
-            self.renewed(sent);
+            self.renewed(sent.at);
         }
         if let Some(date) = server_time::latest(&reply) {
             lock(&self.server_time).heard(now(), date);
@@ -138,6 +155,39 @@ impl Shared {
         if settled {
             self.room.notify_waiters();
         }
+    }
+
+    /// A reply that can't be the answer becomes EIO: nobody knows what has happened, and nothing of it
+    /// is believed. What it may not grant is left out.
+    fn check(&self, sent: &Sent, reply: &mut Reply, payload: usize) {
+        let request = &sent.frame.request;
+        let opens = lock(&self.opens);
+        let sound = border::reply((request, sent.bytes), (reply, payload), |open| {
+            opens.is_open(open)
+        });
+        match sound {
+            Ok(()) => border::grants(request, reply, |open| opens.object(open)),
+            Err(broken) => {
+                drop(opens);
+                tracing::error!(request = request.kind(), "{broken}");
+                *reply = Reply {
+                    id: reply.id,
+                    renews: false,
+                    stamp: Stamp::default(),
+                    grants: Vec::new(),
+                    touched: Vec::new(),
+                    room: None,
+                    result: Err(Refusal::Internal),
+                };
+            }
+        }
+    }
+
+    /// Takes in a recall.
+    pub(super) fn recalled(&self, mut recall: Recall) -> Result<(), Broken> {
+        lock(&self.recalls).come(&mut recall)?;
+        let _ = self.config.events.send(Event::Recall(recall));
+        Ok(())
     }
 
     pub(super) fn date(&self) -> Option<Timestamp> {

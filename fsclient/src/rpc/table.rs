@@ -50,6 +50,15 @@ impl Entry {
     }
 }
 
+/// A request whose reply has come.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) at: BootTime,
+    pub(super) frame: Arc<RequestFrame>,
+    /// Of its payload.
+    pub(super) bytes: usize,
+}
+
 /// All requests without an answer.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -234,12 +243,17 @@ impl Table {
         Some(entry)
     }
 
-    /// When the request was sent that a reply on this connection answers. `None` for a late reply
-    /// of an earlier connection: it says nothing about this one's time, its stamps may mean nothing
-    /// any more, and the request is sent again.
-    pub(super) fn sent(&self, connection: u64, id: RequestId) -> Option<BootTime> {
-        let (sent, on) = self.entries.get(&id)?.sent?;
-        (on == connection && on == self.connection).then_some(sent)
+    /// The request that a reply on this connection answers, and when it was sent. `None` for a late
+    /// reply of an earlier connection: it says nothing about this one's time, its stamps may mean
+    /// nothing any more, and the request is sent again.
+    pub(super) fn sent(&self, connection: u64, id: RequestId) -> Option<Sent> {
+        let entry = self.entries.get(&id)?;
+        let (at, on) = entry.sent?;
+        (on == connection && on == self.connection).then(|| Sent {
+            at,
+            frame: entry.frame.clone(),
+            bytes: entry.payload.len(),
+        })
     }
 
     /// Hands a reply to its caller.

@@ -1,7 +1,8 @@
 //! Sessions against a server whose every word the test says, over real connections.
 
 mod connections;
-mod fake;
+pub(super) mod fake;
+mod hostile;
 mod opens;
 
 use super::*;
@@ -12,6 +13,7 @@ use leasefs_protocol::control::{
     HelloRefusal, Push, ReclaimLease, Standing, ToClient, ToServer, Welcome,
 };
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
+use leasefs_protocol::request::Fill;
 use leasefs_protocol::ticket::ServerAddr;
 use leasefs_protocol::{
     Approval, Caller, Mode, OpenId, OpenToken, Parts, Recall, RecallId, Refusal, Request, Response,
@@ -144,6 +146,13 @@ fn getattr() -> Request {
     Request::GetAttr { object: handle(1) }
 }
 
+fn opening() -> Request {
+    Request::Open {
+        object: handle(1),
+        flags: 0,
+    }
+}
+
 fn opened(open: u64) -> Result<Response, Refusal> {
     Ok(Response::Opened {
         open: OpenId(open),
@@ -160,17 +169,23 @@ fn is_done(answer: &Answer) -> bool {
 async fn a_request_is_answered_with_its_payload_and_counted() {
     let fake = Fake::start();
     let (client, mut session) = connect(&fake, PATIENT).await;
-    let call = client.call(getattr());
+    let read = Request::Read {
+        open: OpenId(1),
+        offset: 0,
+        len: 4,
+        fill: Fill::Nothing,
+    };
+    let call = client.call(read.clone());
     let asked = session.asked().await;
     assert_eq!(
         (asked.frame.request.clone(), asked.frame.change.clone()),
-        (getattr(), None)
+        (read, None)
     );
     asked.answer(Ok(Response::Done), Bytes::from_static(b"data"));
     let answer = call.await.expect("task").expect("answer");
     assert_eq!(answer.payload, "data");
     let status = client.rpc.status();
-    assert_eq!(status.requests.get("getattr"), Some(&1));
+    assert_eq!(status.requests.get("read"), Some(&1));
     assert_eq!(
         (status.requests_total, status.state.as_str()),
         (1, "connected")

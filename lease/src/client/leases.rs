@@ -2,6 +2,7 @@
 
 use super::object::{Object, Tenure};
 use leasefs_protocol::control::ReclaimLease;
+use leasefs_protocol::limits::{MAX_LEASES_PER_SESSION, MAX_RECALLS_OPEN};
 use leasefs_protocol::{
     Grant, Handle, Mode, Parts, RawName, Recall, RecallId, Release, Scope, Stamp,
 };
@@ -9,6 +10,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Most objects without a lease whose stamps are remembered singly.
 const MAX_FORGOTTEN: usize = 8192;
+
+/// Most objects on which leases are held. No server grants more: it recalls the oldest, and these
+/// recalls may be under way.
+const MOST_HELD: usize = MAX_LEASES_PER_SESSION + MAX_RECALLS_OPEN;
 
 /// When a request was made, as far as caching its reply goes: after leases were lost or the
 /// server restarted, replies to earlier requests are answered but not cached.
@@ -84,6 +89,9 @@ impl Leases {
     /// Takes in a grant. Returns the parts that what the reply says of may be cached now.
     pub fn granted(&mut self, asked: Asked, grant: &Grant) -> Parts {
         if asked != self.ask() || grant.stamp < self.floor {
+            return Parts::NONE;
+        }
+        if self.held >= MOST_HELD && self.held(&grant.object).is_empty() {
             return Parts::NONE;
         }
         let object = self.objects.entry(grant.object).or_default();

@@ -2,9 +2,9 @@
 
 use super::approve;
 use super::world::{Told, World, grant, handle};
-use crate::cache::{Known, Listing};
+use crate::cache::{Known, ListedName, Listing};
 use crate::recall::ChangeScope;
-use leasefs_protocol::{DirEntry, FileKind, Parts, RawName};
+use leasefs_protocol::{FileKind, Parts, RawName};
 
 #[test]
 fn only_names_the_kernel_knows_make_it_look_names_up_again() {
@@ -105,12 +105,11 @@ fn a_name_made_elsewhere_before_the_answer_to_mkdir_has_come_is_asked_for() {
 
 #[test]
 fn a_whole_listing_tells_which_names_are_absent_if_the_names_are_leased_too() {
-    let entry = DirEntry {
+    let entry = ListedName {
         ino: 2,
         kind: FileKind::File,
         cookie: 1,
-        name: RawName(b"a".to_vec()),
-        node: None,
+        name: b"a".as_slice().into(),
     };
     let listing = Listing::new(vec![entry]);
     let keep = |world: &World, parts, stamp| {

@@ -89,7 +89,7 @@ async fn after_a_restart_leases_and_opens_are_reclaimed_before_anything_is_asked
     let fake = Fake::start();
     let (mut client, mut session) = connect(&fake, PATIENT).await;
     for open in [7, 8] {
-        let call = client.call(getattr());
+        let call = client.call(opening());
         session.asked().await.answer(opened(open), Bytes::new());
         call.await.expect("task").expect("answer");
     }

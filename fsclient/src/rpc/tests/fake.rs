@@ -26,11 +26,11 @@ pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-pub(super) fn handle(byte: u8) -> Handle {
+pub(in crate::rpc) fn handle(byte: u8) -> Handle {
     Handle::new(&[byte]).expect("one byte")
 }
 
-pub(super) fn attr() -> Attr {
+pub(in crate::rpc) fn attr() -> Attr {
     Attr {
         ino: 1,
         kind: FileKind::Directory,

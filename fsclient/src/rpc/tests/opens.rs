@@ -8,7 +8,7 @@ async fn a_change_that_finds_no_room_is_asked_again_once_what_was_closed_before_
     let (client, mut session) = connect(&fake, PATIENT).await;
     let never = Abandon::new();
     let full = || Err(Refusal::Host(libc::ENOSPC as u16));
-    let open = client.call(getattr());
+    let open = client.call(opening());
     session.asked().await.answer(opened(7), Bytes::new());
     open.await.expect("task").expect("an open");
 
@@ -35,7 +35,7 @@ async fn a_change_that_finds_no_room_is_asked_again_once_what_was_closed_before_
 async fn recalls_reach_the_engine_and_approvals_the_server_with_the_opens_given_up() {
     let fake = Fake::start();
     let (mut client, mut session) = connect(&fake, PATIENT).await;
-    let call = client.call(getattr());
+    let call = client.call(opening());
     session.asked().await.answer(opened(7), Bytes::new());
     call.await.expect("task").expect("answer");
     let recall = Recall {
@@ -61,7 +61,7 @@ async fn recalls_reach_the_engine_and_approvals_the_server_with_the_opens_given_
 async fn an_open_nobody_waits_for_is_closed_again_and_closes_are_gathered() {
     let fake = Fake::start();
     let (client, mut session) = connect(&fake, PATIENT).await;
-    let call = client.call(getattr());
+    let call = client.call(opening());
     let asked = session.asked().await;
     call.abort();
     let _ = call.await;

@@ -348,3 +348,25 @@ fn too_many_forgotten_objects_become_one_stamp_for_all() {
     assert_eq!(leases.granted(asked, &grant(1, FILE, 1)), Parts::NONE);
     assert_eq!(leases.granted(asked, &grant(1, FILE, 20_002)), FILE);
 }
+
+#[test]
+fn a_server_that_grants_without_end_is_believed_only_so_far() {
+    let mut leases = Leases::new();
+    let asked = leases.ask();
+    leases.granted(asked, &grant(1, FILE, 5));
+    leases.held = MOST_HELD;
+    assert_eq!(leases.granted(asked, &grant(2, FILE, 6)), Parts::NONE);
+    assert_eq!(leases.objects.len(), 1);
+    let more = leases.granted(asked, &grant(1, Parts::DATA, 6));
+    assert_eq!(more, Parts::DATA, "of what is held already");
+}
+
+#[test]
+fn a_stamp_at_the_end_of_all_numbers_overflows_nothing() {
+    let mut leases = Leases::new();
+    let asked = leases.ask();
+    leases.granted(asked, &grant(1, FILE, u64::MAX));
+    let release = leases.release(&handle(1), FILE).expect("held");
+    assert_eq!(release.seen, Stamp(u64::MAX));
+    assert_eq!(leases.held(&handle(1)), Parts::NONE);
+}
