@@ -29,6 +29,12 @@ pub enum OpenError {
          CAP_SETGID, or run it as an unprivileged user"
     )]
     NoSwitch,
+    /// Switching rights takes nothing away: every caller would have root's.
+    #[error(
+        "the server is root and keeps root's rights over files when it takes on a caller's: start it \
+         without securebits that keep capabilities (no-setuid-fixup), or as an unprivileged user"
+    )]
+    KeepsRights,
     /// Another failure of the host.
     #[error("{what}: {source}")]
     Host {

@@ -5,6 +5,9 @@ use crate::sys;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::MAX_GROUPS;
 use leasefs_protocol::{Caller, Refusal};
+use rustix::fd::AsRawFd;
+use rustix::fs::{MemfdFlags, Mode, OFlags, fchmod, memfd_create, open};
+use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -133,17 +136,31 @@ impl Rights {
         if !self.capabilities.permitted.contains(needed) {
             return Err(OpenError::NoSwitch);
         }
-        let nobody = Identity::alone(NOBODY, NOBODY);
         // On a thread of its own, of which nothing is kept.
         let switched = std::thread::scope(|scope| {
-            scope
-                .spawn(|| self.assume(&nobody).map(drop))
-                .join()
-                .unwrap_or(Err(Refusal::Internal))
+            let nobody = scope.spawn(|| self.has_rights_as_nobody());
+            nobody.join().unwrap_or(Err(Refusal::Internal))
         });
-        switched.map_err(|_| OpenError::NoSwitch)?;
+        if switched.map_err(|_| OpenError::NoSwitch)? {
+            return Err(OpenError::KeepsRights);
+        }
         self.keep_effective(self.capabilities.permitted)
             .map_err(|_| OpenError::NoSwitch)
+    }
+
+    /// Whether the calling thread has root's rights over files still when it has taken on nobody's: the
+    /// kernel is believed by what it does.
+    fn has_rights_as_nobody(&self) -> Result<bool, Refusal> {
+        let failed = |e: Errno| Refusal::from_io(&e.into());
+        let private = memfd_create("leasefs-probe", MemfdFlags::CLOEXEC).map_err(failed)?;
+        fchmod(&private, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        let again = format!("/proc/self/fd/{}", private.as_raw_fd());
+        let nobody = self.assume(&Identity::alone(NOBODY, NOBODY))?;
+        let sets = capabilities(None).map_err(failed)?;
+        let opened = open(again, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        drop(nobody);
+        let refused = opened.is_err_and(|e| e == Errno::ACCESS);
+        Ok(sets.effective.intersects(OF_FSUID) || !refused)
     }
 
     /// Whether callers can have rights of their own.
@@ -298,6 +315,23 @@ mod tests {
         assert_eq!(squashed.groups[..], [NOBODY, 5]);
         let kept = raw(&caller(7, 8, &[9]), true).expect("identity");
         assert_eq!((kept.uid, kept.gid, &kept.groups[..]), (7, 8, &[9][..]));
+    }
+
+    #[test]
+    fn a_host_that_keeps_capabilities_on_a_switch_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let probe = || Rights::probe(Identity::alone(1, 1)).map(drop);
+        assert!(probe().is_ok());
+        // On a thread of its own: they are the thread's, and can't be taken back without a capability.
+        let kept = std::thread::spawn(move || {
+            let bits = rustix::thread::CapabilitiesSecureBits::NO_SETUID_FIXUP;
+            rustix::thread::set_capabilities_secure_bits(bits).expect("root may");
+            probe()
+        });
+        let refused = kept.join().expect("it ends").expect_err("refused");
+        assert!(matches!(refused, OpenError::KeepsRights), "{refused}");
     }
 
     #[test]
