@@ -2,6 +2,7 @@
 
 use super::StateArg;
 use crate::daemon::{self, Job, StateDir, mounts};
+use crate::fuse::Allowed;
 use clap::Args;
 use leasefs_protocol::ticket::Source;
 use std::io::{BufRead, BufReader, Read};
@@ -35,6 +36,26 @@ pub(super) struct MountArgs {
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
+    /// Let set-user-id and set-group-id programs and file capabilities of the mount take effect; for
+    /// root only, and not where the server makes all users one
+    #[arg(long)]
+    suid: bool,
+    /// Let device nodes of the mount lead to this machine's devices; as --suid
+    #[arg(long)]
+    dev: bool,
+}
+
+impl MountArgs {
+    fn allow(&self) -> Result<Allowed, String> {
+        let allow = Allowed {
+            suid: self.suid,
+            dev: self.dev,
+        };
+        match allow.anything() && !rustix::process::geteuid().is_root() {
+            true => Err("only root may mount with --suid or --dev: leave them out".to_owned()),
+            false => Ok(allow),
+        }
+    }
 }
 
 /// `None` waits for ever.
@@ -66,6 +87,7 @@ fn parse_timeout(text: &str) -> Result<TimeoutArg, String> {
 }
 
 pub(super) fn run(args: MountArgs) -> Result<(), String> {
+    let allow = args.allow()?;
     let source = read_source(&args.source)?;
     let _: Source = source.parse().map_err(|e| format!("{e}"))?;
     let dir = mounts::prepare(&args.dir)?;
@@ -77,6 +99,7 @@ pub(super) fn run(args: MountArgs) -> Result<(), String> {
         timeout: args.timeout.0,
         write_back: !args.write_through,
         read_only: args.read_only,
+        allow,
     };
     if args.foreground {
         return daemon::run_foreground(job);

@@ -11,10 +11,10 @@ use crate::recall::Engine;
 use crate::rpc::{Config, ConnectError, Event, Rpc, Timeout};
 use crate::uncommitted::Uncommitted;
 use crate::writeback::{Refuge, Writeback};
-use leasefs_protocol::control::Welcome;
+use leasefs_protocol::control::{IdentityPolicy, Welcome};
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::{ServerAddr, Source};
-use leasefs_protocol::{KeyHash, RawName, SessionId};
+use leasefs_protocol::{KeyHash, RawName, SessionId, printable};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -85,9 +85,14 @@ pub(super) async fn assemble(
     let config = config(job, state, &from, events, cache.clone())?;
     let (rpc, welcome) = Rpc::connect(config)
         .await
-        .map_err(|e: ConnectError| e.to_string())?;
+        // The server's reasons are its own words.
+        .map_err(|e: ConnectError| printable(&e.to_string()).to_string())?;
     if from.ticket.is_some() {
         state.pins().set(&from.server, from.key)?;
+    }
+    if job.allow.anything() && welcome.identity == IdentityPolicy::Squash {
+        rpc.goodbye().await;
+        return Err(one_owner(&source));
     }
     let nodes = Arc::new(Nodes::new(welcome.root));
     let kernel = Arc::new(Kernel::new(nodes.clone()));
@@ -186,9 +191,18 @@ fn mount(
         mountpoint: job.dir.clone(),
         read_only: job.read_only || welcome.read_only,
         identity: welcome.identity,
+        allow: job.allow,
     };
     fuse::mount(&config, Arc::new(ops), kernel, runtime)
         .map_err(|e| format!("can't mount on {}: {e}{}", job.dir.display(), hint(&e)))
+}
+
+/// Everything would be shown as a program or device of the mounting user, root.
+fn one_owner(source: &str) -> String {
+    format!(
+        "{source} can't be mounted with --suid or --dev: the server makes all users of this machine one \
+         (policy squash, or a ticket made with --as). Mount without them"
+    )
 }
 
 fn hint(error: &std::io::Error) -> &'static str {

@@ -1,5 +1,6 @@
 //! What a daemon is told to do.
 
+use crate::fuse::Allowed;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,4 +20,6 @@ pub struct Job {
     pub write_back: bool,
     /// No changes.
     pub read_only: bool,
+    /// What the files may do to this machine.
+    pub allow: Allowed,
 }

@@ -14,7 +14,7 @@ mod patience;
 
 pub use init::configure;
 pub use kernel::Kernel;
-pub use mount::{MountConfig, Mounted, mount, session_options};
+pub use mount::{Allowed, MountConfig, Mounted, mount, session_options};
 
 /// Refuses a kernel that can't keep the caches' promises.
 ///

@@ -7,6 +7,7 @@ use crate::ops::Ops;
 use fuser::{Config, MountOption, Session, SessionACL};
 use leasefs_protocol::control::IdentityPolicy;
 use rustix::mount::UnmountFlags;
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::num::NonZero;
@@ -31,6 +32,25 @@ pub struct MountConfig {
     pub read_only: bool,
     /// The server's policy: decides whether the kernel checks permissions.
     pub identity: IdentityPolicy,
+    /// What the files may do to this machine.
+    pub allow: Allowed,
+}
+
+/// What files of a mount may do to this machine beyond being read and written: nothing, unless root
+/// asks for it. Whoever may write to the export, and the server itself, could use it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allowed {
+    /// Set-user-id and set-group-id bits and file capabilities give a program other rights.
+    pub suid: bool,
+    /// Device nodes lead to this machine's devices.
+    pub dev: bool,
+}
+
+impl Allowed {
+    /// Whether it is anything.
+    pub fn anything(self) -> bool {
+        self.suid || self.dev
+    }
 }
 
 /// A mount that the kernel knows. Dropping it doesn't end it.
@@ -150,10 +170,15 @@ pub fn session_options(config: &MountConfig) -> Config {
     }
     if root {
         options.acl = SessionACL::All;
-        options
-            .mount_options
-            .extend([MountOption::Dev, MountOption::Suid]);
     }
+    options.mount_options.push(match config.allow.suid {
+        true => MountOption::Suid,
+        false => MountOption::NoSuid,
+    });
+    options.mount_options.push(match config.allow.dev {
+        true => MountOption::Dev,
+        false => MountOption::NoDev,
+    });
     if config.read_only {
         options.mount_options.push(MountOption::RO);
     }

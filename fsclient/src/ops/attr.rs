@@ -3,7 +3,7 @@
 use super::expect::{attr_of, done};
 use super::opens::Fh;
 use super::{Ask, Ops};
-use crate::nodes::NodeId;
+use crate::nodes::{Node, NodeId};
 use crate::recall::{ChangeScope, PageChange};
 use bytes::Bytes;
 use leasefs_protocol::{Attr, FileKind, Handle, Parts, Refusal, Request, SetAttr};
@@ -56,18 +56,32 @@ pub struct Owner {
     pub gid: u32,
 }
 
+/// Set-user-id and set-group-id.
+const SET_IDS: u16 = 0o6000;
+
+/// The permission bits that something may have where all users are one: its owner would be the
+/// mounting user here, and is the server's user there, so no program takes on the rights of either. (Of a
+/// directory they say what is made in it inherits. Hidden, they would be lost by the next `chmod`.)
+pub(super) fn without_set_ids(kind: FileKind, mode: u16) -> u16 {
+    match kind {
+        FileKind::Directory => mode,
+        _ => mode & !SET_IDS,
+    }
+}
+
 impl Owner {
     fn own(self, attr: Attr) -> Attr {
         Attr {
             uid: self.uid,
             gid: self.gid,
+            mode: without_set_ids(attr.kind, attr.mode),
             ..attr
         }
     }
 
     /// The owner can't be changed where there is only one; to "change" it to what is shown
-    /// changes nothing.
-    fn check(self, set: SetAttr) -> Result<SetAttr, Refusal> {
+    /// changes nothing. Set-id bits are ignored, as POSIX allows: programs that copy modes go on.
+    fn check(self, kind: FileKind, set: SetAttr) -> Result<SetAttr, Refusal> {
         let other = |id: Option<u32>, own| id.is_some_and(|id| id != own);
         if other(set.uid, self.uid) || other(set.gid, self.gid) {
             return Err(Refusal::NotPermitted);
@@ -75,6 +89,7 @@ impl Owner {
         Ok(SetAttr {
             uid: None,
             gid: None,
+            mode: set.mode.map(|mode| without_set_ids(kind, mode)),
             ..set
         })
     }
@@ -86,6 +101,14 @@ impl Ops {
         Shown {
             ino: if id == NodeId::ROOT { attr.ino } else { id.0 },
             attr: self.owner.map_or(attr, |owner| owner.own(attr)),
+        }
+    }
+
+    /// `st_mode` of something new that isn't a directory, as the server is asked for it.
+    pub(super) fn mode_of_new(&self, mode: u32) -> u32 {
+        match self.owner {
+            Some(_) => mode & !u32::from(SET_IDS),
+            None => mode,
         }
     }
 }
@@ -184,9 +207,13 @@ impl Ops {
         fh: Option<Fh>,
         set: SetAttr,
     ) -> Result<Known, Refusal> {
-        let object = self.node(node)?.handle;
+        let Node {
+            handle: object,
+            kind,
+            ..
+        } = self.node(node)?;
         self.settle(ask, &object).await?;
-        let set = self.owner.map_or(Ok(set), |owner| owner.check(set))?;
+        let set = self.owner.map_or(Ok(set), |owner| owner.check(kind, set))?;
         let open = fh
             .and_then(|fh| self.opens.file(fh))
             .filter(|open| open.access.writes())
@@ -248,7 +275,7 @@ mod tests {
             mode: Some(0o600),
             ..SetAttr::default()
         };
-        assert_eq!(OWNER.check(set), Ok(kept));
+        assert_eq!(OWNER.check(FileKind::File, set), Ok(kept));
     }
 
     #[test]
@@ -257,6 +284,21 @@ mod tests {
             gid: Some(5),
             ..SetAttr::default()
         };
-        assert_eq!(OWNER.check(set), Err(Refusal::NotPermitted));
+        let refused = OWNER.check(FileKind::File, set);
+        assert_eq!(refused, Err(Refusal::NotPermitted));
+    }
+
+    #[test]
+    fn no_program_takes_on_the_rights_of_the_only_owner() {
+        let set = |mode| SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        for kind in [FileKind::File, FileKind::CharDevice] {
+            assert_eq!(OWNER.check(kind, set(0o6755)), Ok(set(0o755)));
+            assert_eq!(without_set_ids(kind, 0o7755), 0o1755);
+        }
+        // Else `chmod 755` would take away what is made in it inherits.
+        assert_eq!(without_set_ids(FileKind::Directory, 0o2775), 0o2775);
     }
 }

@@ -204,6 +204,10 @@ impl Ops {
         mode: NewMode,
         rdev: (u32, u32),
     ) -> Result<Entry, Refusal> {
+        let mode = NewMode {
+            mode: self.mode_of_new(mode.mode),
+            ..mode
+        };
         self.make(ask, parent, name, mode, Make::Node { rdev })
             .await
     }

@@ -239,7 +239,7 @@ impl Ops {
         let request = Request::Create {
             dir,
             name: name.to_raw(),
-            mode,
+            mode: self.mode_of_new(mode),
             umask,
             flags: servers_flags(flags),
             keep: self.buffers && Access::of(flags).writes(),

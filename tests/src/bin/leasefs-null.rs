@@ -2,7 +2,7 @@
 //! fuser, can do at best on the session that a client's mount has.
 
 use clap::Parser;
-use fsclient::fuse::{MountConfig, configure, session_options};
+use fsclient::fuse::{Allowed, MountConfig, configure, session_options};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyWrite,
@@ -111,6 +111,7 @@ fn serve(dir: PathBuf) -> io::Result<()> {
         mountpoint: dir,
         read_only: false,
         identity: IdentityPolicy::Trust,
+        allow: Allowed::default(),
     };
     let session = Session::new(Null, &config.mountpoint, &session_options(&config))?;
     let served = session.spawn()?;

@@ -49,6 +49,8 @@ pub struct MountOptions {
     /// What becomes of writes; if `None`, `LEASEFS_WRITE_THROUGH` decides, so that a suite can run
     /// both ways.
     pub writes: Option<Writes>,
+    /// Further options, as on the command line.
+    pub options: Vec<String>,
     /// Extra environment.
     pub env: Vec<(String, String)>,
 }
@@ -114,6 +116,7 @@ impl Mount {
         if let Some(timeout) = &options.timeout {
             arguments.extend(["--timeout".into(), timeout.into()]);
         }
+        arguments.extend(options.options.iter().map(OsString::from));
         let suite = std::env::var_os("LEASEFS_WRITE_THROUGH").map(|_| Writes::Through);
         if options.writes.or(suite) == Some(Writes::Through) {
             arguments.push("--write-through".into());
