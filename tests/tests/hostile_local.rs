@@ -94,7 +94,7 @@ fn set_id_bits_are_neither_shown_nor_set_under_squash() {
         let modes: Vec<u32> = listed.map(|entry| mode_of(&entry.path())).collect();
         assert!(
             modes.contains(&0o755) && !modes.contains(&0o6755),
-            "{modes:o?}"
+            "{modes:?}"
         );
         let planted = fs::File::open(mount.join("planted")).expect("an open");
         assert_eq!(planted.metadata().expect("fstat").mode() & 0o7777, 0o755);

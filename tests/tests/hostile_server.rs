@@ -262,7 +262,7 @@ fn a_listing_that_stays_where_it_is_ends() {
     let refused = hostile.within("a listing", |dir| {
         let listing = fs::read_dir(dir.join("stays")).expect("an open");
         let mut names = listing.map(|entry| entry.map(drop));
-        names.find_map(|entry| errno(entry))
+        names.find_map(errno)
     });
     assert_eq!(refused, Some(libc::EIO));
     hostile.end();
