@@ -101,6 +101,7 @@ fn set_id_bits_are_neither_shown_nor_set_under_squash() {
         // Of a directory they are no rights: what is made in it inherits.
         assert_eq!(mode_of(&mount.join("shared")), 0o2775);
         // Whichever way they are set.
+        set_mode(&export, 0o777);
         let made = OpenOptions::new()
             .write(true)
             .create_new(true)
