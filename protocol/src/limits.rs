@@ -45,8 +45,8 @@ pub const MAX_LISTING_ENTRIES: usize = 1024;
 
 /// Most sessions a server keeps.
 pub const MAX_SESSIONS: usize = 10_000;
-/// Most sessions of one client.
-pub const MAX_SESSIONS_PER_CLIENT: usize = 256;
+/// Most sessions of one client: mounts of one machine, and those of its last hour that ended badly.
+pub const MAX_SESSIONS_PER_CLIENT: usize = 64;
 /// Most connections whose TLS handshake is under way. Where there are more, one gives way to the
 /// newest: the oldest of the network that most come from.
 pub const MAX_HANDSHAKES: usize = 256;
@@ -66,20 +66,44 @@ pub const UNSEEN_BYTES: u64 = 128 * 1024;
 pub const UNSEEN_BYTES_IN_ALL: u64 = 8 * 1024 * 1024;
 /// Most leases one session may hold; over it the server recalls the oldest.
 pub const MAX_LEASES_PER_SESSION: usize = 2_000_000;
-/// Most opens one session may have.
-pub const MAX_OPENS_PER_SESSION: usize = 65_536;
+/// Most opens of one client, where its share of the server's descriptors doesn't end before.
+pub const MAX_OPENS_PER_CLIENT: usize = 65_536;
+/// Descriptors the server keeps for itself, out of what one process may have: its journal and sockets, and
+/// those that requests need while they run.
+pub const RESERVED_FILES: usize = 512;
 /// Most requests of one session that the server has accepted and not answered.
 pub const MAX_REQUESTS_IN_FLIGHT: usize = 1024;
-/// Most payload bytes of one connection's requests that are not answered.
+/// Most bytes of one client's requests and answers, what the server needs for them included, from when
+/// they come until they have been sent.
 pub const MAX_BYTES_IN_FLIGHT: usize = 64 * 1024 * 1024;
+/// What a request is counted for besides what it brings and asks for.
+pub const REQUEST_COST: usize = 2048;
 /// Most answers of changes kept for one session above its low-water mark.
 pub const MAX_ANSWERS: usize = 4096;
+/// Most bytes of them.
+pub const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+/// How far a session's changes may be ahead of the first that is not answered to its client.
+pub const MAX_CHANGES_AHEAD: u64 = 1 << 18;
 /// Most recalls of one session that are unapproved at a time.
 pub const MAX_RECALLS_OPEN: usize = 8192;
 /// Most request streams of one connection.
 pub const MAX_LANES: usize = 16;
 /// Most items in one reclaim, release or approval message.
 pub const MAX_BATCH: usize = 2048;
+/// Most reclaim messages of a connection under way.
+pub const MAX_RECLAIMS: usize = 64;
+/// Bytes of control answers that may wait for a client that doesn't read them.
+pub const MAX_UNREAD: usize = 1024 * 1024;
+/// Bytes of recalls that may wait for a client that doesn't read them.
+pub const MAX_RECALLS_UNREAD: usize = 4 * 1024 * 1024;
+/// Bytes of answers that may wait in front of one stream.
+pub const MAX_LANE_QUEUE: usize = 4 * 1024 * 1024;
+/// Longest host name and mount point a client may tell; the rest is cut off.
+pub const MAX_MOUNT: usize = 512;
+/// Most commands a server answers at a time.
+pub const MAX_CALLERS: usize = 16;
+/// Most turns a change takes before it is refused because its names are never at rest.
+pub const MAX_TURNS: usize = 64;
 /// Most clients a server enrols.
 pub const MAX_CLIENTS: usize = 10_000;
 /// Most unused tickets a server remembers.

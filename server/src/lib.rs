@@ -10,6 +10,7 @@
 //! and a future that ends it. Meanwhile [`server::Server::status`] and [`server::Server::revoke`]
 //! serve those who administer it.
 
+pub mod account;
 pub mod admin;
 pub mod border;
 mod caught;

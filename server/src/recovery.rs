@@ -131,11 +131,12 @@ impl Recovery<'_> {
     fn open_created(&self, seq: Seq, handle: Handle, asked: &OpenAs) -> Result<Response, Refusal> {
         let (store, session) = (self.store, self.session);
         let who = store.identity(asked.policy, &asked.caller)?;
+        let place = session.opens.account().open_again()?;
         let file = store.open_created(&who, &handle, asked.flags)?;
         let open = session.opens.new_id();
         let token = store.mint(&file, open, &session.holder());
         let attr = store.getattr(&handle)?;
-        session.opens.keep(open, seq, file);
+        session.opens.keep(open, seq, file, place);
         Ok(Response::Created {
             handle,
             attr,
@@ -149,8 +150,13 @@ impl Recovery<'_> {
         if let Ok(Response::Created { open, token, .. } | Response::Opened { open, token, .. }) =
             &result
         {
-            match self.store.reopen(token, *open, &self.session.holder()) {
-                Ok(file) => self.session.opens.keep(*open, seq, file),
+            let opens = &self.session.opens;
+            let reopened = opens.account().open_again().and_then(|place| {
+                let file = self.store.reopen(token, *open, &self.session.holder())?;
+                Ok((file, place))
+            });
+            match reopened {
+                Ok((file, place)) => opens.keep(*open, seq, file, place),
                 // It was closed and has gone, or its user finds it stale.
                 Err(refusal) => {
                     tracing::debug!(session = %self.session.id, %seq, %refusal, "an open can't be kept");

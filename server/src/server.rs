@@ -1,5 +1,6 @@
 //! What all parts of a running server share.
 
+use crate::account::Files;
 use crate::counters::Counters;
 use crate::interrupted::{ChangeId, Interrupted};
 use crate::latch::Latches;
@@ -103,7 +104,8 @@ impl Server {
         }
         let (leases, notices) = Leases::new(config, grace, clock);
         let [a, b, c, d, ..] = found.process.0;
-        let sessions = Sessions::new(u32::from_le_bytes([a, b, c, d]) >> 2);
+        let files = Files::new(settings.open_files);
+        let sessions = Sessions::new(u32::from_le_bytes([a, b, c, d]) >> 2, files);
         // The grace, and a term for those who have come back in its last moment.
         let patience = lengthened(found.max_term, found.max_drift_ppm) * 2;
         let gates = Gates::default();

@@ -1,6 +1,6 @@
 //! How a server is run.
 
-use leasefs_protocol::limits::{DEFAULT_DRIFT_PPM, DEFAULT_TERM};
+use leasefs_protocol::limits::{DEFAULT_DRIFT_PPM, DEFAULT_TERM, MAX_OPENS_PER_CLIENT};
 use std::time::Duration;
 
 /// Settings of a running server.
@@ -12,6 +12,8 @@ pub struct Settings {
     pub drift_ppm: u32,
     /// Threads for calls of the storage host.
     pub io_threads: usize,
+    /// Files that clients may have open in all.
+    pub open_files: usize,
 }
 
 impl Default for Settings {
@@ -20,6 +22,7 @@ impl Default for Settings {
             term: DEFAULT_TERM,
             drift_ppm: DEFAULT_DRIFT_PPM,
             io_threads: 32,
+            open_files: 2 * MAX_OPENS_PER_CLIENT,
         }
     }
 }

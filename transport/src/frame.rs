@@ -6,6 +6,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use leasefs_protocol::codec::{self, CodecError, FramePrefix, PREFIX};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::any::Any;
 use std::collections::VecDeque;
 
 /// Most pieces taken from a stream at a time.
@@ -13,11 +14,15 @@ const PIECES: usize = 32;
 /// A smaller payload is copied out of the datagram it came in, which it would keep whole.
 const WORTH_SHARING: usize = 16 * 1024;
 
+/// What is dropped once a frame has been sent, or never will be.
+pub type Held = Box<dyn Any + Send + Sync>;
+
 /// A frame ready to be sent.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct OutFrame {
     pub(crate) header: Bytes,
     pub(crate) payload: Bytes,
+    held: Option<Held>,
 }
 
 impl OutFrame {
@@ -29,6 +34,7 @@ impl OutFrame {
         Ok(Self {
             header: codec::encode(message, payload.len())?.into(),
             payload,
+            held: None,
         })
     }
 
@@ -37,7 +43,21 @@ impl OutFrame {
         Self {
             header: bytes,
             payload: Bytes::new(),
+            held: None,
         }
+    }
+
+    /// The frame, which keeps something until it has been sent from an outbox.
+    #[must_use]
+    pub fn holding(self, held: Held) -> Self {
+        Self {
+            held: Some(held),
+            ..self
+        }
+    }
+
+    pub(crate) fn release(&mut self) -> Option<Held> {
+        self.held.take()
     }
 
     /// Bytes on the wire.

@@ -1,11 +1,10 @@
 //! A queue in front of a stream: many tasks put frames in, one task sends them.
 
-use crate::frame::{FrameWriter, OutFrame};
+use crate::frame::{FrameWriter, Held, OutFrame};
+use leasefs_protocol::limits::MAX_LANE_QUEUE;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Bytes that may wait in a queue before [`Outbox::send`] waits.
-const QUEUE: usize = 4 << 20;
 /// Bytes given to QUIC in one go.
 const BATCH: usize = 2 << 20;
 
@@ -71,7 +70,7 @@ impl Queue {
 
     fn has_room(&self) -> bool {
         let state = self.lock();
-        state.bytes <= QUEUE || state.closed
+        state.bytes <= MAX_LANE_QUEUE || state.closed
     }
 
     /// Frames to send now; `None` when nothing more comes.
@@ -160,8 +159,10 @@ impl Outbox {
 }
 
 async fn run(queue: Arc<Queue>, mut writer: FrameWriter) {
-    while let Some(batch) = queue.next_batch().await {
+    while let Some(mut batch) = queue.next_batch().await {
         queue.emptied.notify_waiters();
+        // Until QUIC has taken the frames.
+        let _held: Vec<Held> = batch.iter_mut().filter_map(OutFrame::release).collect();
         if writer.send_frames(batch).await.is_err() {
             return queue.close();
         }

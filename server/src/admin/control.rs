@@ -2,6 +2,7 @@
 
 use crate::state::{Enrolled, Location, Role};
 use crate::status::Status;
+use leasefs_protocol::limits::MAX_CALLERS;
 use leasefs_transport::private;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -22,8 +23,6 @@ const MAX_REQUEST: u64 = 64 * 1024;
 const MAX_REPLY: u64 = 64 * 1024 * 1024;
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Most commands answered at a time.
-const MAX_CALLERS: usize = 16;
 
 /// What a running server is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 use crate::state::{Directory, ExportLock, Location, Policy, Role, Served, State, StateError};
 use crate::wire;
 use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::limits::{DEFAULT_PORT, TICKET_LIFE};
+use leasefs_protocol::limits::{DEFAULT_PORT, RESERVED_FILES, TICKET_LIFE};
 use leasefs_protocol::ticket::{ServerAddr, Ticket};
 use leasefs_protocol::{Caller, EscapedLines, FileKind, KeyHash, Name, Refusal};
 use leasefs_store::{Options, Store};
@@ -43,7 +43,7 @@ struct Desk {
 
 pub(super) fn run(args: &ServeArgs) -> Result<(), String> {
     log_to_stderr();
-    raise_file_limit();
+    let files = raise_file_limit();
     let policy = policy(args.identity)?;
     if !fs::metadata(&args.dir).is_ok_and(|found| found.is_dir()) {
         return Err(format!(
@@ -56,7 +56,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), String> {
         .thread_name("network")
         .build()
         .map_err(|e| format!("can't start threads: {e}"))?;
-    runtime.block_on(serve(args, policy))
+    runtime.block_on(serve(args, policy, open_files(files)))
 }
 
 /// Everything that can be refused before a client is told anything.
@@ -112,7 +112,7 @@ fn prepare(args: &ServeArgs, policy: Policy) -> Result<Prepared, String> {
     })
 }
 
-async fn serve(args: &ServeArgs, policy: Policy) -> Result<(), String> {
+async fn serve(args: &ServeArgs, policy: Policy, open_files: usize) -> Result<(), String> {
     let mut signals = Signals::listen().map_err(|e| format!("can't listen to signals: {e}"))?;
     // The port is bound before the mark of an orderly end goes: one that is in use must not cost
     // the next start a grace.
@@ -127,6 +127,7 @@ async fn serve(args: &ServeArgs, policy: Policy) -> Result<(), String> {
         .map_err(|e| format!("can't make the control socket: {e}"))?;
     let settings = Settings {
         term: args.term,
+        open_files,
         ..Settings::default()
     };
     let records: Arc<State> = Arc::clone(&desk.state);
@@ -368,8 +369,8 @@ impl Signals {
     }
 }
 
-/// Every open of a client is one here.
-fn raise_file_limit() {
+/// Every open of a client is one here. How many there may be in all.
+fn raise_file_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
@@ -378,6 +379,15 @@ fn raise_file_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "the limit of open files can't be raised");
     }
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| {
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    })
+}
+
+/// What of them is for clients: the server goes on where they have all of it.
+fn open_files(limit: usize) -> usize {
+    limit - RESERVED_FILES.min(limit / 2)
 }
 
 fn log_to_stderr() {

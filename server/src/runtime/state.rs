@@ -9,15 +9,13 @@ use leasefs_lease::server::{
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Push;
+use leasefs_protocol::limits::MAX_RECALLS_UNREAD;
 use leasefs_protocol::{Grant, Handle, Recall, SessionId, Stamp};
 use leasefs_transport::{OutFrame, Outbox};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-
-/// Bytes of recalls that may wait for a client that doesn't read them.
-const LINE_FULL: usize = 4 << 20;
 
 /// Kind of a request, for people.
 pub type OpLabel = &'static str;
@@ -149,7 +147,7 @@ impl State {
             Ok(frame) => drop(line.outbox.push(frame)),
             Err(error) => tracing::error!(%session, %error, "a recall can't be sent"),
         }
-        if line.outbox.queued() > LINE_FULL {
+        if line.outbox.queued() > MAX_RECALLS_UNREAD {
             self.notice(Notice::Choked(session));
         }
     }

@@ -14,15 +14,13 @@ use crate::runtime::{Finished, Turn};
 use crate::server::Server;
 use crate::session::{Job, Session, refused};
 use leasefs_lease::server::{Touch, Wanted};
+use leasefs_protocol::limits::MAX_TURNS;
 use leasefs_protocol::request::{Durability, Make, O_TRUNC, WriteAt, WriteKind};
 use leasefs_protocol::{
     Attr, FileKind, Grant, Handle, Parts, Refusal, Reply, Request, RequestId, Response, Seq,
     Touched,
 };
 use std::sync::Arc;
-
-/// How often a change may find that its names denote something else before it is refused.
-const MAX_TURNS: usize = 64;
 
 /// What comes of a change whose turn may have come.
 enum Step {

@@ -156,9 +156,10 @@ impl Order<'_> {
             } => match targets.named {
                 Some(handle) => opened(handle, open_existing(self.call, handle, *flags)?),
                 None => {
+                    let place = self.call.session.opens.account().open()?;
                     let created = store.create(&who, dir, name, *mode, *umask, *flags)?;
                     let Node { handle, attr } = created.node;
-                    let (open, token) = self.call.add_open(created.open)?;
+                    let (open, token) = self.call.add_open(created.open, place)?;
                     Ok(Done {
                         known: vec![(handle, attr)],
                         response: Response::Created {

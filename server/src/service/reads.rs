@@ -4,6 +4,7 @@ use super::Call;
 use super::access::{Accesses, Targets, accesses};
 use super::inputs::{Inputs, inputs};
 use super::lookup::lookup;
+use crate::account::FilePlace;
 use crate::runtime::{Admission, Entry};
 use crate::session::close;
 use bytes::Bytes;
@@ -272,11 +273,12 @@ fn of_object(call: &Call, request: &Request) -> Result<Told, Refusal> {
 
 /// Opens an object that exists.
 pub(super) fn open(call: &Call, object: &Handle, flags: u32) -> Result<Response, Refusal> {
+    let place = call.session.opens.account().open()?;
     let (file, attr) = call
         .server
         .store
         .open_object(&call.identity()?, object, flags)?;
-    let (open, token) = call.add_open(file)?;
+    let (open, token) = call.add_open(file, place)?;
     Ok(Response::Opened { open, token, attr })
 }
 
@@ -368,8 +370,12 @@ impl Call {
     pub(super) fn add_open(
         &self,
         file: Arc<OpenFile>,
+        place: FilePlace,
     ) -> Result<(OpenId, leasefs_protocol::OpenToken), Refusal> {
-        let open = self.session.opens.add(Arc::clone(&file), self.origin)?;
+        let open = self
+            .session
+            .opens
+            .add(Arc::clone(&file), place, self.origin)?;
         let holder = self.session.holder();
         let token = self.server.store.mint(&file, open, &holder);
         Ok((open, token))

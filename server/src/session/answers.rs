@@ -5,8 +5,8 @@
 //! that a crash of the server's process has *interrupted* waits for its next copy.
 
 use super::seqs::SeqSet;
-use leasefs_protocol::limits::{MAX_AFTER, MAX_ANSWERS};
-use leasefs_protocol::{Change, Refusal, Reply, Seq};
+use leasefs_protocol::limits::{MAX_AFTER, MAX_ANSWER_BYTES, MAX_ANSWERS, MAX_CHANGES_AHEAD};
+use leasefs_protocol::{Change, Grant, Refusal, Reply, Response, Seq, Touched};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -23,6 +23,14 @@ pub enum Violation {
         seq: Seq,
         /// What it claims to follow.
         after: Seq,
+    },
+    /// A change that is far ahead of one whose answer the client says it hasn't got.
+    #[error("change {seq} although the answer of change {low} has not come")]
+    TooFarAhead {
+        /// The change.
+        seq: Seq,
+        /// The other.
+        low: Seq,
     },
     /// More than a change may follow, or a session may have unfinished.
     #[error("more than {limit} {what}")]
@@ -101,6 +109,22 @@ struct Entry<J, S> {
     followers: Vec<Seq>,
 }
 
+impl<J, S> Entry<J, S> {
+    /// What it takes once it is done.
+    fn bytes(&self) -> usize {
+        let State::Done(reply) = &self.state else {
+            return size_of::<Self>();
+        };
+        let token = match &reply.result {
+            Ok(Response::Created { token, .. } | Response::Opened { token, .. }) => token.0.len(),
+            _ => 0,
+        };
+        let grants = reply.grants.capacity() * size_of::<Grant>();
+        let touched = reply.touched.capacity() * size_of::<Touched>();
+        size_of::<Self>() + size_of::<Reply>() + token + grants + touched
+    }
+}
+
 /// The changes of one session above its low-water mark.
 #[derive(Debug)]
 pub struct Answers<J, S> {
@@ -108,6 +132,8 @@ pub struct Answers<J, S> {
     entries: BTreeMap<Seq, Entry<J, S>>,
     /// Done ones in the order they were done.
     done: VecDeque<Seq>,
+    /// What these take.
+    bytes: usize,
     /// Done, their answers dropped.
     forgotten: SeqSet,
     /// After a host crash: changes sent again are lost, unless numbered above this one, the
@@ -121,6 +147,7 @@ impl<J, S> Default for Answers<J, S> {
             low: Seq(0),
             entries: BTreeMap::new(),
             done: VecDeque::new(),
+            bytes: 0,
             forgotten: SeqSet::default(),
             lost_below: None,
         }
@@ -179,6 +206,10 @@ impl<J, S> Answers<J, S> {
         let seq = change.seq;
         if seq < self.low {
             return Ok(Arrival::Refuse(Refusal::Cancelled, sink));
+        }
+        if seq.0 - self.low.0 > MAX_CHANGES_AHEAD {
+            let low = self.low;
+            return Err(Violation::TooFarAhead { seq, low });
         }
         if self.forgotten.contains(seq) {
             return Ok(Arrival::Refuse(Refusal::Lost, sink));
@@ -302,13 +333,18 @@ impl<J, S> Answers<J, S> {
     fn settle(&mut self, seq: Seq) -> Vec<(Seq, J)> {
         self.done.push_back(seq);
         let followers = match self.entries.get_mut(&seq) {
-            Some(entry) => std::mem::take(&mut entry.followers),
+            Some(entry) => {
+                self.bytes += entry.bytes();
+                std::mem::take(&mut entry.followers)
+            }
             None => Vec::new(),
         };
-        while self.done.len() > MAX_ANSWERS {
-            if let Some(oldest) = self.done.pop_front()
-                && self.entries.remove(&oldest).is_some()
-            {
+        while self.done.len() > MAX_ANSWERS || self.bytes > MAX_ANSWER_BYTES {
+            let Some(oldest) = self.done.pop_front() else {
+                break;
+            };
+            if let Some(entry) = self.entries.remove(&oldest) {
+                self.bytes -= entry.bytes();
                 self.forgotten.insert(oldest);
             }
         }
@@ -377,12 +413,11 @@ impl<J, S> Answers<J, S> {
         self.low = low;
         // What is still under way below the mark was cancelled by its client or is a lie; it
         // stays until it is done.
-        let gone = |entry: &Entry<J, S>| matches!(entry.state, State::Done(_) | State::Cancelled);
-        let entries = &mut self.entries;
+        let (entries, bytes) = (&mut self.entries, &mut self.bytes);
         self.done.retain(|seq| {
             let keep = *seq >= low;
-            if !keep && entries.get(seq).is_some_and(gone) {
-                entries.remove(seq);
+            if !keep && let Some(entry) = entries.remove(seq) {
+                *bytes -= entry.bytes();
             }
             keep
         });

@@ -23,20 +23,20 @@ pub struct Link {
     end: Semaphore,
 }
 
-/// What a request holds while it is not answered: its place and its bytes.
+/// A request's place while it is not answered.
 #[derive(Debug)]
-pub struct Permit {
-    _place: OwnedSemaphorePermit,
-    _bytes: Option<OwnedSemaphorePermit>,
+pub struct Place {
+    _permit: OwnedSemaphorePermit,
 }
 
-/// A request's place, before its size is known.
+/// What a request takes of its client's room.
 #[derive(Debug)]
-pub struct Place(OwnedSemaphorePermit);
+pub struct Room {
+    _permit: OwnedSemaphorePermit,
+}
 
 impl Link {
-    /// A connection whose client is known. `bytes` is the session's room for data, so that what
-    /// waits on behalf of an older connection counts too.
+    /// A connection whose client is known. `bytes` is the client's room for all its requests.
     pub fn new(
         number: u64,
         client: Arc<Client>,
@@ -75,43 +75,33 @@ impl Link {
         let place = Arc::clone(&self.requests).acquire_owned();
         tokio::select! {
             biased;
-            place = place => place.ok().map(Place),
+            place = place => place.ok().map(|_permit| Place { _permit }),
             () = self.ended() => None,
         }
     }
 
     /// Room for what the request brings or asks for; `None` if the connection has ended.
-    pub async fn room(&self, place: Place, bytes: usize) -> Option<Permit> {
+    pub async fn room(&self, bytes: usize) -> Option<Room> {
         let bytes = u32::try_from(bytes.min(MAX_BYTES_IN_FLIGHT)).unwrap_or(u32::MAX);
-        let room = async {
-            match bytes {
-                0 => Some(None),
-                _ => {
-                    let room = Arc::clone(&self.bytes).acquire_many_owned(bytes);
-                    room.await.ok().map(Some)
-                }
-            }
-        };
-        let bytes = tokio::select! {
+        let room = Arc::clone(&self.bytes).acquire_many_owned(bytes);
+        tokio::select! {
             biased;
-            room = room => room?,
-            () = self.ended() => return None,
-        };
-        Some(Permit {
-            _place: place.0,
-            _bytes: bytes,
-        })
+            room = room => room.ok().map(|_permit| Room { _permit }),
+            () = self.ended() => None,
+        }
     }
 }
 
-/// Where the answer of one request goes. Holds the request's permit until it has gone.
+/// Where the answer of one request goes. Holds the request's place, and room for the answer, until it
+/// has gone.
 #[derive(Debug)]
 pub struct Sink {
     id: RequestId,
     lane: Outbox,
     renews: bool,
     session: Arc<Session>,
-    _permit: Permit,
+    place: Place,
+    room: Option<Room>,
 }
 
 impl Sink {
@@ -121,7 +111,7 @@ impl Sink {
     pub fn new(
         id: RequestId,
         lane: Outbox,
-        permit: Permit,
+        (place, room): (Place, Option<Room>),
         session: &Arc<Session>,
         renews: bool,
     ) -> Self {
@@ -130,7 +120,8 @@ impl Sink {
             lane,
             renews,
             session: Arc::clone(session),
-            _permit: permit,
+            place,
+            room,
         }
     }
 
@@ -151,7 +142,8 @@ impl Sink {
         });
         if let Ok(frame) = frame {
             // Without its lane the answer has nowhere to go; a change's is kept.
-            let _ = self.lane.send(frame).await;
+            let held = Box::new((self.place, self.room));
+            let _ = self.lane.send(frame.holding(held)).await;
         }
     }
 }

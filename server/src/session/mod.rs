@@ -8,10 +8,11 @@ mod seqs;
 mod table;
 
 pub use gate::{Gate, Gates, Pass};
-pub use link::{Link, Permit, Place, Sink};
+pub use link::{Link, Place, Room, Sink};
 pub use opens::{Opens, Origin, close};
 pub use table::{Refused, Sessions};
 
+use crate::account::Account;
 use crate::border::Border;
 use crate::counters::Counters;
 use crate::records::{Client, Owner};
@@ -19,13 +20,11 @@ use crate::sync;
 use answers::{Answers, Arrival, Recovered, Violation};
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::limits::MAX_BYTES_IN_FLIGHT;
 use leasefs_protocol::{Caller, Change, Handle, KeyHash, Refusal, Reply, Request, Seq, SessionId};
 use leasefs_store::Holder;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 /// A change that has arrived and not run.
@@ -43,6 +42,8 @@ pub struct Job {
     pub dropped: Vec<Handle>,
     /// It may have been carried out in an earlier life of the server.
     pub resent: bool,
+    /// Its connection may end before it: what it takes is counted until it has run.
+    pub room: Option<Room>,
 }
 
 /// One mount's standing with the server.
@@ -62,8 +63,6 @@ pub struct Session {
     pub opens: Opens,
     /// Its requests.
     pub counters: Counters,
-    /// Room for the data of its requests.
-    pub bytes: Arc<Semaphore>,
     /// Held while a `Hello` of the session is answered.
     pub hello: tokio::sync::Mutex<()>,
     /// The low-water mark, to be looked at without the lock.
@@ -103,6 +102,7 @@ impl Session {
         id: SessionId,
         (owner, gate): (Owner, Arc<Gate>),
         life: u32,
+        account: Arc<Account>,
         changes: Answers<Job, Sink>,
     ) -> Self {
         Self {
@@ -111,9 +111,8 @@ impl Session {
             owner,
             gate,
             border: OnceLock::new(),
-            opens: Opens::new(life),
+            opens: Opens::new(life, account),
             counters: Counters::default(),
-            bytes: Arc::new(Semaphore::new(MAX_BYTES_IN_FLIGHT)),
             hello: tokio::sync::Mutex::new(()),
             low: AtomicU64::new(0),
             leased: AtomicBool::new(true),
@@ -270,7 +269,15 @@ impl Session {
     }
 
     /// The client gives up on a change.
-    pub fn cancel(&self, seq: Seq) -> Cancelled {
+    ///
+    /// # Errors
+    /// If the client broke the protocol.
+    pub fn give_up(&self, seq: Seq) -> Result<Cancelled, Violation> {
+        sync::lock(&self.state).changes.scattered()?;
+        Ok(self.cancel(seq))
+    }
+
+    fn cancel(&self, seq: Seq) -> Cancelled {
         let mut state = sync::lock(&self.state);
         let outcome = state.changes.cancel(seq);
         if outcome.withdraw

@@ -1,7 +1,7 @@
 //! What a session has open.
 
+use crate::account::{Account, FilePlace};
 use crate::sync;
-use leasefs_protocol::limits::MAX_OPENS_PER_SESSION;
 use leasefs_protocol::{Handle, OpenId, Refusal, RequestId, Seq};
 use leasefs_store::OpenFile;
 use std::collections::HashMap;
@@ -22,12 +22,13 @@ pub struct Origin {
 /// thread.
 #[derive(Debug)]
 pub struct Opens {
+    account: Arc<Account>,
     table: RwLock<Table>,
     /// The first number of this life of the server.
     first: u64,
     next: AtomicU64,
     /// Opens made by changes of the server's earlier life, whose answers may not have come.
-    kept: Mutex<HashMap<OpenId, (Seq, Arc<OpenFile>)>>,
+    kept: Mutex<HashMap<OpenId, (Seq, Open)>>,
 }
 
 #[derive(Debug, Default)]
@@ -46,22 +47,19 @@ struct Table {
 struct Open {
     file: Arc<OpenFile>,
     asked: Option<RequestId>,
+    _place: FilePlace,
 }
 
 impl Table {
-    fn full(&self) -> bool {
-        self.files.len() >= MAX_OPENS_PER_SESSION
-    }
-
-    fn insert(&mut self, id: OpenId, file: Arc<OpenFile>, asked: Option<RequestId>) {
-        if file.writes() {
-            *self.writers.entry(*file.handle()).or_default() += 1;
+    fn insert(&mut self, id: OpenId, open: Open) {
+        if open.file.writes() {
+            *self.writers.entry(*open.file.handle()).or_default() += 1;
         }
-        self.files.insert(id, Open { file, asked });
+        self.files.insert(id, open);
     }
 
     fn remove(&mut self, id: OpenId) -> Option<Arc<OpenFile>> {
-        let Open { file, asked } = self.files.remove(&id)?;
+        let Open { file, asked, .. } = self.files.remove(&id)?;
         if file.writes()
             && let Entry::Occupied(mut writers) = self.writers.entry(*file.handle())
         {
@@ -94,14 +92,20 @@ impl Table {
 impl Opens {
     /// None yet. `life` differs between lives of the server, so that new numbers don't meet those
     /// of opens that are still to be reclaimed.
-    pub fn new(life: u32) -> Self {
+    pub fn new(life: u32, account: Arc<Account>) -> Self {
         let first = u64::from(life) << 32 | 1;
         Self {
+            account,
             table: RwLock::default(),
             first,
             next: AtomicU64::new(first),
             kept: Mutex::default(),
         }
+    }
+
+    /// Whose they are counted for: an open has its place there before the host is asked for it.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     /// A number for an open of this life.
@@ -116,15 +120,20 @@ impl Opens {
 
     /// Keeps an open that a change of the server's earlier life has made, until the client claims
     /// it or is known to have the change's answer.
-    pub fn keep(&self, id: OpenId, seq: Seq, file: Arc<OpenFile>) {
-        sync::lock(&self.kept).insert(id, (seq, file));
+    pub fn keep(&self, id: OpenId, seq: Seq, file: Arc<OpenFile>, place: FilePlace) {
+        let open = Open {
+            file,
+            asked: None,
+            _place: place,
+        };
+        sync::lock(&self.kept).insert(id, (seq, open));
     }
 
     /// The client has or wants the open with this number. Whether there is one.
     pub fn claim(&self, id: OpenId) -> bool {
         let kept = sync::lock(&self.kept).remove(&id);
         match kept {
-            Some((_, file)) => self.restore(id, file),
+            Some((_, open)) => self.put(id, open),
             None => self.has(id),
         }
     }
@@ -134,17 +143,21 @@ impl Opens {
     pub fn unclaimed(&self, low: Seq) -> Vec<Arc<OpenFile>> {
         let mut kept = sync::lock(&self.kept);
         let gone = kept.extract_if(|_, (seq, _)| *seq < low);
-        gone.map(|(_, (_, file))| file).collect()
+        gone.map(|(_, (_, open))| open.file).collect()
     }
 
     /// Numbers a new open. `origin` is the unnumbered request that asked for it, if it was one:
     /// the open that an earlier copy of it made is closed.
     ///
     /// # Errors
-    /// [`Refusal::TooMany`], or [`Refusal::BadOpen`] if nobody waits for it any more; the file is
-    /// closed then.
-    pub fn add(&self, file: Arc<OpenFile>, origin: Option<Origin>) -> Result<OpenId, Refusal> {
-        let (added, gone) = self.try_add(&file, origin);
+    /// [`Refusal::BadOpen`] if nobody waits for it any more; the file is closed then.
+    pub fn add(
+        &self,
+        file: Arc<OpenFile>,
+        place: FilePlace,
+        origin: Option<Origin>,
+    ) -> Result<OpenId, Refusal> {
+        let (added, gone) = self.try_add(&file, place, origin);
         if let Some(gone) = gone {
             gone.close();
         }
@@ -157,6 +170,7 @@ impl Opens {
     fn try_add(
         &self,
         file: &Arc<OpenFile>,
+        file_place: FilePlace,
         origin: Option<Origin>,
     ) -> (Result<OpenId, Refusal>, Option<Arc<OpenFile>>) {
         let mut table = sync::write(&self.table);
@@ -167,13 +181,15 @@ impl Opens {
         if table.ended {
             return (Err(Refusal::BadOpen), gone);
         }
-        if table.full() {
-            return (Err(Refusal::TooMany), gone);
-        }
         loop {
             let id = self.new_id();
             if !table.files.contains_key(&id) {
-                table.insert(id, Arc::clone(file), origin.map(|origin| origin.request));
+                let open = Open {
+                    file: Arc::clone(file),
+                    asked: origin.map(|origin| origin.request),
+                    _place: file_place,
+                };
+                table.insert(id, open);
                 if let Some(Origin { link, request }) = origin {
                     table.asked.insert(request, (link, id));
                 }
@@ -182,13 +198,21 @@ impl Opens {
         }
     }
 
-    /// Takes back an open under its number; `false` if that is taken or there is no room.
-    pub fn restore(&self, id: OpenId, file: Arc<OpenFile>) -> bool {
+    /// Takes back an open under its number; `false` if that is taken.
+    pub fn restore(&self, id: OpenId, file: Arc<OpenFile>, place: FilePlace) -> bool {
+        let open = Open {
+            file,
+            asked: None,
+            _place: place,
+        };
+        self.put(id, open)
+    }
+
+    fn put(&self, id: OpenId, open: Open) -> bool {
         let mut table = sync::write(&self.table);
-        let room = !table.full() && !table.ended;
-        let restores = room && !table.files.contains_key(&id);
+        let restores = !table.ended && !table.files.contains_key(&id);
         if restores {
-            table.insert(id, file, None);
+            table.insert(id, open);
         }
         restores
     }
@@ -229,7 +253,7 @@ impl Opens {
         table.asked.clear();
         table.writers.clear();
         let files = std::mem::take(&mut table.files);
-        let kept = kept.into_values().map(|(_, file)| file);
+        let kept = kept.into_values().map(|(_, open)| open.file);
         files
             .into_values()
             .map(|open| open.file)

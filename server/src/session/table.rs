@@ -2,11 +2,12 @@
 
 use super::answers::Answers;
 use super::{Gate, Job, Session, Sink};
+use crate::account::{Account, Files, may_have_more};
 use crate::records::Owner;
 use crate::sync;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::SessionId;
 use leasefs_protocol::limits::{MAX_SESSIONS, MAX_SESSIONS_PER_CLIENT, SESSION_COURTESY};
+use leasefs_protocol::{KeyHash, SessionId};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
@@ -23,18 +24,31 @@ pub enum Refused {
 }
 
 /// The sessions of a server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Sessions {
     table: RwLock<HashMap<SessionId, Arc<Session>>>,
     life: u32,
+    files: Arc<Files>,
+}
+
+/// The account of a client: that of its sessions, if it has any.
+fn account(
+    table: &HashMap<SessionId, Arc<Session>>,
+    files: &Arc<Files>,
+    key: KeyHash,
+) -> Arc<Account> {
+    let mut own = table.values().filter(|session| session.key == key);
+    let known = own.next().map(|session| session.opens.account());
+    known.map_or_else(|| Account::new(files), Arc::clone)
 }
 
 impl Sessions {
-    /// None yet. `life` differs between lives of the server.
-    pub fn new(life: u32) -> Self {
+    /// None yet. `life` differs between lives of the server; `files` are for all that they open.
+    pub fn new(life: u32, files: Arc<Files>) -> Self {
         Self {
             table: RwLock::default(),
             life,
+            files,
         }
     }
 
@@ -46,10 +60,12 @@ impl Sessions {
         changes: Answers<Job, Sink>,
         now: BootTime,
     ) -> Arc<Session> {
-        let session = Arc::new(Session::new(id, client, self.life, changes));
+        let mut table = sync::write(&self.table);
+        let account = account(&table, &self.files, client.0.client);
+        let session = Arc::new(Session::new(id, client, self.life, account, changes));
         session.idle_from(now);
         session.reclaims.store(true, Ordering::Relaxed);
-        sync::write(&self.table).insert(id, Arc::clone(&session));
+        table.insert(id, Arc::clone(&session));
         session
     }
 
@@ -77,15 +93,12 @@ impl Sessions {
             };
         }
         let own = table.values().filter(|s| s.key == owner.client).count();
-        if table.len() >= MAX_SESSIONS || own >= MAX_SESSIONS_PER_CLIENT {
+        if own >= MAX_SESSIONS_PER_CLIENT || !may_have_more(own, table.len(), MAX_SESSIONS) {
             return Err(Refused::TooMany);
         }
-        let session = Arc::new(Session::new(
-            id,
-            (owner, Arc::clone(gate)),
-            self.life,
-            Answers::default(),
-        ));
+        let account = account(&table, &self.files, owner.client);
+        let (owner, changes) = ((owner, Arc::clone(gate)), Answers::default());
+        let session = Arc::new(Session::new(id, owner, self.life, account, changes));
         session.idle_from(now);
         table.insert(id, Arc::clone(&session));
         Ok(session)

@@ -9,7 +9,7 @@ use crate::service::rights::may_reclaim;
 use crate::session::{Cancelled, Link, Pass, Session, close, refused};
 use leasefs_lease::server::Reclaimed;
 use leasefs_protocol::control::{Reclaim, ReclaimOpen, ToClient, ToServer};
-use leasefs_protocol::limits::MAX_BATCH;
+use leasefs_protocol::limits::{MAX_BATCH, MAX_RECLAIMS, MAX_UNREAD};
 use leasefs_protocol::{Approval, Handle, Mode, OpenId, Refusal, Seq};
 use leasefs_transport::{CloseCode, FrameReader, OutFrame, Outbox};
 use std::sync::Arc;
@@ -17,10 +17,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// Bytes of answers that may wait for a client that doesn't read them.
-const UNREAD: usize = 1 << 20;
-/// Most reclaim messages under way.
-const MAX_RECLAIMS: usize = 64;
 /// How long a client that leaves has to hear its farewell.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -106,7 +102,7 @@ impl Control {
     }
 
     fn answer(&self, message: &ToClient) -> Result<(), End> {
-        if self.out.queued() > UNREAD {
+        if self.out.queued() > MAX_UNREAD {
             return Err(End::TooSlow);
         }
         let frame = OutFrame::new(message, bytes::Bytes::new());
@@ -148,7 +144,9 @@ impl Control {
     }
 
     fn cancel(&self, seq: Seq) -> Result<(), End> {
-        let Cancelled { begun, sink, ready } = self.session.cancel(seq);
+        let cancelled = self.session.give_up(seq);
+        let cancelled = cancelled.map_err(|violation| End::Breach(violation.to_string()))?;
+        let Cancelled { begun, sink, ready } = cancelled;
         for (seq, job) in ready {
             changes::start(&self.server, &self.session, seq, job);
         }
@@ -230,8 +228,11 @@ fn opens_again(server: &Server, session: &Session, asked: &ReclaimOpen) -> bool 
     if !session.reclaims.load(Ordering::Relaxed) || session.opens.is_of_this_life(*open) {
         return false;
     }
-    let file = server.store.reopen(token, *open, &session.holder());
-    file.is_ok_and(|file| session.opens.restore(*open, file))
+    let reopened = session.opens.account().open_again().and_then(|place| {
+        let file = server.store.reopen(token, *open, &session.holder())?;
+        Ok(session.opens.restore(*open, file, place))
+    });
+    reopened == Ok(true)
 }
 
 /// Takes over what a client had from the server's earlier life, or still has.

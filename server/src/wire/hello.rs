@@ -9,7 +9,9 @@ use crate::session::{Link, Refused, Session};
 use crate::state::random;
 use leasefs_lease::server::Standing as CoreStanding;
 use leasefs_protocol::control::{Hello, HelloRefusal, Standing, ToClient, ToServer, Welcome};
-use leasefs_protocol::limits::{MAX_DRIFT_PPM, MAX_SESSIONS_PER_CLIENT, PROTOCOL_VERSION};
+use leasefs_protocol::limits::{
+    MAX_DRIFT_PPM, MAX_MOUNT, MAX_SESSIONS_PER_CLIENT, PROTOCOL_VERSION,
+};
 use leasefs_protocol::{Attr, Caller, Handle, KeyHash, Name, RawName, Refusal};
 use leasefs_store::Node;
 use leasefs_transport::{CloseCode, Connection, FrameReader, FrameWriter, Outbox};
@@ -18,8 +20,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Longest host name and mount point a client may tell; the rest is cut off.
-const MAX_MOUNT: usize = 512;
 /// How long a refused client has to read why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -282,7 +282,7 @@ impl Admitted {
             number,
             Arc::new(self.client.clone()),
             connection.clone(),
-            Arc::clone(&session.bytes),
+            Arc::clone(&session.opens.account().bytes),
         ));
         let mount: String = self.hello.name.chars().take(MAX_MOUNT).collect();
         let Some(pass) = session.gate.enter() else {

@@ -1,13 +1,14 @@
 //! One request stream.
 
 use super::End;
+use super::weight;
 use crate::caught::{caught, caught_now};
 use crate::server::Server;
 use crate::service::{Call, changes, reads};
 use crate::session::answers::Arrival;
-use crate::session::{Job, Link, Origin, Permit, Place, Session, Sink, close, refused};
+use crate::session::{Job, Link, Origin, Place, Room, Session, Sink, close, refused};
 use bytes::Bytes;
-use leasefs_protocol::limits::LISTING_PAGE;
+use leasefs_protocol::limits::MAX_TOUCHED;
 use leasefs_protocol::{Caller, Change, Refusal, Request, RequestFrame, RequestId, Response, Seq};
 use leasefs_transport::{FrameReader, Outbox};
 use std::ops::ControlFlow::{Break, Continue};
@@ -120,9 +121,9 @@ impl Lane {
         });
     }
 
-    fn sink(&self, id: RequestId, permit: Permit) -> Sink {
+    fn sink(&self, id: RequestId, place: Place, room: Option<Room>) -> Sink {
         let renews = self.server.leases.renew(self.session.id);
-        Sink::new(id, self.out.clone(), permit, &self.session, renews)
+        Sink::new(id, self.out.clone(), (place, room), &self.session, renews)
     }
 
     /// What changes nothing is answered here if that can't block, else on an I/O thread.
@@ -133,10 +134,11 @@ impl Lane {
         request: Request,
         place: Place,
     ) -> Result<(), End> {
-        let Some(permit) = self.link.room(place, size_of_answer(&request)).await else {
+        let bytes = weight::of_request(&caller, &request) + weight::of_answer(&request);
+        let Some(room) = self.link.room(bytes).await else {
             return Ok(());
         };
-        let sink = self.sink(id, permit);
+        let sink = self.sink(id, place, Some(room));
         let call = Call {
             server: Arc::clone(&self.server),
             session: Arc::clone(&self.session),
@@ -174,14 +176,21 @@ impl Lane {
         mut payload: Bytes,
         place: Place,
     ) -> Result<(), End> {
+        if change.dropped.len() > MAX_TOUCHED {
+            return Err(breach(&request, "drops more objects than it can touch"));
+        }
         // A copy of what is here already must not wait for room that its first copy holds.
+        let mut room = None;
         if self.session.knows(change.seq) {
             payload = Bytes::new();
+        } else {
+            let bytes = weight::of_request(&caller, &request) + payload.len();
+            room = self.link.room(bytes).await;
+            if room.is_none() {
+                return Ok(());
+            }
         }
-        let Some(permit) = self.link.room(place, payload.len()).await else {
-            return Ok(());
-        };
-        let sink = self.sink(id, permit);
+        let sink = self.sink(id, place, None);
         let job = Job {
             caller,
             client: Arc::clone(&self.link.client),
@@ -189,6 +198,7 @@ impl Lane {
             payload,
             dropped: change.dropped.clone(),
             resent: change.resent,
+            room,
         };
         let arrival = self.session.arrive(self.link.number, &change, job, sink);
         let arrival = arrival.map_err(|violation| End::Breach(violation.to_string()))?;
@@ -215,15 +225,6 @@ impl Lane {
 
 fn breach(request: &Request, what: &str) -> End {
     End::Breach(format!("{} {what}", request.kind()))
-}
-
-/// Bytes an answer may take.
-fn size_of_answer(request: &Request) -> usize {
-    match request {
-        Request::Read { len, .. } => *len as usize,
-        Request::ReadDir { .. } => LISTING_PAGE,
-        _ => 0,
-    }
 }
 
 async fn send(sink: Sink, answer: reads::Answer) {

@@ -6,6 +6,7 @@ mod entrance;
 mod hello;
 mod housekeeping;
 mod lane;
+mod weight;
 
 use crate::runtime::Notice;
 use crate::server::Server;

@@ -24,13 +24,43 @@ impl Estate {
         self.dir.path().join("export")
     }
 
+    /// Runs a command of the server's; what it prints.
+    pub fn command(&self, args: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fsserver"));
+        command
+            .args(args)
+            .arg("--state")
+            .arg(self.dir.path().join("state"));
+        let output = command.output().expect("fsserver runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {said}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// A fresh ticket.
+    pub fn ticket(&self) -> Ticket {
+        let printed = self.command(&["ticket"]);
+        printed.trim().parse().expect("a ticket")
+    }
+
+    /// Starts a server that may have so many descriptors.
+    pub fn serve_with_descriptors(&self, limit: usize) -> Process {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit -n {limit}; exec \"$@\"");
+        command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_fsserver")]);
+        self.start(command, "60s", None)
+    }
+
     /// Starts a server; `fault` is a crash that it is told to have.
     pub fn serve(&self, fault: Option<&str>) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fsserver"));
+        self.start(Command::new(env!("CARGO_BIN_EXE_fsserver")), "2s", fault)
+    }
+
+    fn start(&self, mut command: Command, term: &str, fault: Option<&str>) -> Process {
         command
             .arg("serve")
             .arg(self.export())
-            .args(["--listen", "127.0.0.1:0", "--term", "2s", "--state"])
+            .args(["--listen", "127.0.0.1:0", "--term", term, "--state"])
             .arg(self.dir.path().join("state"))
             .env_remove("LEASEFS_TEST_FAULT")
             .stdout(Stdio::piped())

@@ -261,3 +261,46 @@ fn unfinished_changes_are_bounded() {
     assert!(matches!(outcome, Err(Violation::TooMany { .. })));
     assert_eq!(changes.unfinished(), MAX_ANSWERS);
 }
+
+#[test]
+fn answers_are_bounded_by_what_they_take() {
+    let mut changes = Changes::default();
+    let grant = Grant {
+        object: leasefs_protocol::Handle::new(b"f").expect("short"),
+        parts: leasefs_protocol::Parts::ALL,
+        mode: leasefs_protocol::Mode::Read,
+        stamp: Stamp(1),
+    };
+    for seq in 1..=1000 {
+        arrive(&mut changes, seq, &[]);
+        assert!(changes.begin(Seq(seq)));
+        let large = Reply {
+            grants: vec![grant; 100],
+            ..(*answer(seq)).clone()
+        };
+        changes.finish(Seq(seq), Arc::new(large));
+    }
+    assert!(changes.bytes <= MAX_ANSWER_BYTES);
+    assert!(changes.done.len() * 100 * size_of::<Grant>() <= MAX_ANSWER_BYTES);
+    let (first, last) = (resent(1), resent(1000));
+    assert_eq!(
+        changes.arrive(&first, 1, 'b'),
+        Ok(Arrival::Refuse(Refusal::Lost, 'b'))
+    );
+    assert!(matches!(
+        changes.arrive(&last, 1, 'b'),
+        Ok(Arrival::Repeat(..))
+    ));
+    changes.low_water(Seq(1001));
+    assert_eq!((changes.bytes, changes.entries.len()), (0, 0));
+}
+
+#[test]
+fn changes_far_ahead_of_one_without_an_answer_are_a_violation() {
+    let mut changes = Changes::default();
+    changes.low_water(Seq(5));
+    let far = |seq| change(5 + MAX_CHANGES_AHEAD + seq, &[]);
+    assert_eq!(changes.arrive(&far(0), 1, 'a'), Ok(Arrival::Run(1)));
+    let outcome = changes.arrive(&far(1), 1, 'a');
+    assert!(matches!(outcome, Err(Violation::TooFarAhead { .. })));
+}

@@ -1,0 +1,160 @@
+//! What a client can make the server keep, and take from others, tried by clients that mean to.
+
+mod support;
+
+use bytes::Bytes;
+use leasefs_protocol::control::{Hello, ToClient, ToServer};
+use leasefs_protocol::limits::{MAX_ANSWERS, MAX_TOUCHED};
+use leasefs_protocol::{
+    Change, Handle, KeyHash, OpenId, Refusal, Request, Response, Seq, SessionId,
+};
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+use support::client::{Client, LONG, Who, mkdir, raw};
+use support::process::{Estate, Process};
+use support::{House, Running};
+use tokio::time::{sleep, timeout};
+
+/// Waits until the server has closed connections for what their clients did. (Of a client that goes on
+/// sending, the reason may be lost on its way.)
+async fn closed(server: &Running, connections: u64) {
+    let ended = async {
+        while server.server.status().violations < connections {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(LONG, ended).await.expect("closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_that_are_cancelled_without_end_end_the_connection() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut control = a.control;
+    let cancels = async move {
+        for n in 1..=3 * MAX_ANSWERS as u64 {
+            let cancel = ToServer::Cancel { seq: Seq(n * 2) };
+            if control.send(&cancel, Bytes::new()).await.is_err() {
+                return;
+            }
+        }
+    };
+    let answers = async { while let Ok(Some(_)) = a.control_in.next::<ToClient>().await {} };
+    let both = async { tokio::join!(cancels, answers) };
+    tokio::select! {
+        () = closed(&server, 1) => (),
+        _ = both => closed(&server, 1).await,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_drops_more_than_it_can_touch_ends_the_connection() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let root = a.root();
+    let mut frame = a.frame(mkdir(root, raw("d")));
+    frame.change = Some(Change {
+        seq: Seq(1),
+        after: Vec::new(),
+        resent: false,
+        dropped: vec![root; MAX_TOUCHED + 1],
+    });
+    a.send(&frame, b"").await;
+    closed(&server, 1).await;
+}
+
+/// A mount of a server in a process of its own.
+struct Mount {
+    who: Who,
+    address: SocketAddr,
+    key: KeyHash,
+}
+
+impl Mount {
+    async fn enrol(estate: &Estate, server: &Process, number: u8) -> (Self, Client) {
+        let ticket = estate.ticket();
+        let mount = Self {
+            who: Who::new(number),
+            address: server.address,
+            key: ticket.key,
+        };
+        let hello = Hello {
+            ticket: Some(ticket.secret),
+            ..mount.who.hello()
+        };
+        let client = mount.who.connect_to(mount.address, mount.key, hello).await;
+        (mount, client.expect("let in"))
+    }
+
+    /// Another of the same client.
+    fn another(&self, number: u8) -> Self {
+        let who = Who {
+            session: SessionId([number; 16]),
+            ..self.who.clone()
+        };
+        Self { who, ..*self }
+    }
+
+    async fn connect(&self) -> Client {
+        let hello = self.who.hello();
+        let client = self.who.connect_to(self.address, self.key, hello).await;
+        client.expect("let in")
+    }
+}
+
+/// Files that everybody may write.
+fn fill(estate: &Estate) {
+    for name in ["f", "g"] {
+        let file = estate.export().join(name);
+        fs::write(&file, b"x").expect("a file");
+        let everybody = fs::Permissions::from_mode(0o666);
+        fs::set_permissions(file, everybody).expect("ours");
+    }
+}
+
+async fn open_while_there_is_room(client: &mut Client, object: Handle, most: usize) -> Vec<OpenId> {
+    let mut opens = Vec::new();
+    let flags = libc::O_RDWR as u32;
+    while opens.len() < most {
+        match client.ask(Request::Open { object, flags }).await.result {
+            Ok(Response::Opened { open, .. }) => opens.push(open),
+            Err(Refusal::TooMany) => break,
+            other => panic!("neither opened nor refused: {other:?}"),
+        }
+    }
+    opens
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_opens_all_it_can_leaves_descriptors_to_the_others_and_the_server() {
+    let estate = Estate::new();
+    fill(&estate);
+    let server = estate.serve_with_descriptors(600);
+    let (first, mut a) = Mount::enrol(&estate, &server, 1).await;
+    let root = a.root();
+    let (file, _) = a.lookup(root, "f").await.expect("there");
+    let held = open_while_there_is_room(&mut a, file, 2000).await;
+    // Also by another mount of the same client.
+    let mut again = first.another(3).connect().await;
+    let more = open_while_there_is_room(&mut again, file, 2000).await;
+    assert!(held.len() >= 100, "{} and {}", held.len(), more.len());
+    assert_eq!(more.len(), 0, "it has had its share");
+    let (_, mut b) = Mount::enrol(&estate, &server, 2).await;
+    let (another, _) = b.lookup(root, "g").await.expect("there");
+    let others = open_while_there_is_room(&mut b, another, 50).await;
+    assert_eq!(others.len(), 50);
+    b.opens.insert(others[0], another);
+    let written = b.write(others[0], 0, b"buffered before").await;
+    assert!(written.result.is_ok(), "{written:?}");
+    assert!(estate.command(&["status"]).contains("test:/mnt"));
+    let closes = Request::Close {
+        opens: held[..held.len() / 2].to_vec(),
+    };
+    assert!(a.ask(closes).await.result.is_ok());
+    let back = open_while_there_is_room(&mut a, file, 2000).await;
+    assert!(!back.is_empty(), "what it gives back it may have again");
+}
