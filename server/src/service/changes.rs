@@ -1,11 +1,11 @@
 //! Requests that change something: each has its turn, runs once, and keeps its answer.
 
+use super::Call;
 use super::access::{Accesses, Targets, accesses};
 use super::host::{Done, Order, open_existing};
-use super::inputs::O_ACCMODE;
-use super::inputs::{Inputs, inputs};
+use super::inputs::{Inputs, O_ACCMODE, inputs};
 use super::rights::judge;
-use super::{Call, reads};
+use super::told::is_gone;
 use crate::caught::caught;
 use crate::faults::{Point, may_crash};
 use crate::intent::Intent;
@@ -256,10 +256,7 @@ impl Change<'_> {
             return Step::Never;
         };
         let result = open_existing(call, handle, *flags);
-        if result
-            .as_ref()
-            .is_err_and(|refusal| reads::is_gone(*refusal))
-        {
+        if result.as_ref().is_err_and(|refusal| is_gone(*refusal)) {
             return Step::Again(None);
         }
         let grants = match result {

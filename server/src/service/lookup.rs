@@ -3,7 +3,7 @@
 use super::Call;
 use super::access::Targets;
 use super::inputs::Inputs;
-use super::reads::{Told, enter, is_gone, read_of};
+use super::told::{Told, enter, is_gone, read_of};
 use crate::runtime::Admission;
 use leasefs_lease::server::ReadKind;
 use leasefs_protocol::{Grant, Handle, Name, Refusal, Request, Response};

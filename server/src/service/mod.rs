@@ -8,6 +8,7 @@ mod intents;
 mod lookup;
 pub mod reads;
 pub mod rights;
+mod told;
 
 use crate::records::Client;
 use crate::server::Server;

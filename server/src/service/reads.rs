@@ -1,9 +1,10 @@
 //! Requests that change nothing.
 
 use super::Call;
-use super::access::{Accesses, Targets, accesses};
+use super::access::Targets;
 use super::inputs::{Inputs, inputs};
 use super::lookup::lookup;
+use super::told::{Told, enter, is_gone, read_of};
 use crate::account::FilePlace;
 use crate::runtime::{Admission, Entry};
 use crate::session::close;
@@ -11,8 +12,8 @@ use bytes::Bytes;
 use leasefs_lease::server::{ReadItem, ReadKind};
 use leasefs_protocol::request::Fill;
 use leasefs_protocol::{
-    Attr, DirEntry, Grant, Handle, Mode, OpenId, Parts, Refusal, Reply, Request, RequestId,
-    Response, Stamp,
+    Attr, DirEntry, Grant, Handle, Mode, OpenId, Refusal, Reply, Request, RequestId, Response,
+    Stamp,
 };
 use leasefs_store::OpenFile;
 use std::collections::HashMap;
@@ -34,30 +35,6 @@ pub struct Answer {
     pub reply: Reply,
     /// Its data.
     pub payload: Bytes,
-}
-
-/// What the host said.
-pub(super) struct Told {
-    pub response: Response,
-    pub payload: Bytes,
-    pub grants: Vec<Grant>,
-}
-
-impl Told {
-    pub fn plain(response: Response) -> Self {
-        Self {
-            response,
-            payload: Bytes::new(),
-            grants: Vec::new(),
-        }
-    }
-
-    fn data(payload: Vec<u8>) -> Self {
-        Self {
-            payload: payload.into(),
-            ..Self::plain(Response::Done)
-        }
-    }
 }
 
 /// Takes a request as far as it goes without blocking.
@@ -89,30 +66,6 @@ pub fn begin(call: Call, request: Request) -> Result<Read, Box<Answer>> {
         inputs,
         entry,
     })
-}
-
-/// Enters the lease core, if the request reads anything that is leased.
-pub(super) fn enter(call: &Call, request: &Request, inputs: &Inputs, targets: &Targets) -> Entry {
-    let Accesses {
-        mut kind, reads, ..
-    } = accesses(request, &inputs.names, targets);
-    if kind == ReadKind::FillForStore && !may_store(call, targets) {
-        kind = ReadKind::FillPages;
-    }
-    match reads.is_empty() {
-        true => Entry::Now(Admission { grants: Vec::new() }),
-        false => {
-            let (leases, session) = (&call.server.leases, call.session.id);
-            leases.read(session, request.kind(), kind, reads)
-        }
-    }
-}
-
-/// Whether the session has the object open for writing, by whichever descriptor it reads: only then
-/// its pages can be stored into.
-fn may_store(call: &Call, targets: &Targets) -> bool {
-    let opens = &call.session.opens;
-    !call.client.read_only && targets.opened.is_some_and(|object| opens.write_to(&object))
 }
 
 impl Read {
@@ -178,10 +131,6 @@ fn settle(call: &Call, told: Result<Told, Refusal>, admission: Admission) -> Ans
             answer(Err(refusal), grants)
         }
     }
-}
-
-pub(super) fn is_gone(refusal: Refusal) -> bool {
-    refusal == Refusal::Stale || refusal == Refusal::Host(libc::ESTALE as u16)
 }
 
 fn answer(result: Result<Response, Refusal>, grants: Vec<Grant>) -> Answer {
@@ -294,14 +243,6 @@ fn log_write_lease(call: &Call, admission: &Admission) -> Result<(), Refusal> {
         }
     }
     Ok(())
-}
-
-pub(super) fn read_of(object: Handle) -> ReadItem {
-    ReadItem {
-        object,
-        parts: Parts::ATTRS,
-        name: None,
-    }
 }
 
 async fn read_dir(
