@@ -160,3 +160,29 @@ fn a_live_client_delays_a_writer_hardly_at_all() {
         "the writer waited {took:?} for a live client"
     );
 }
+
+#[test]
+fn a_client_that_was_stopped_too_long_shows_the_truth_and_caches_again_after_a_while() {
+    let mut world = world("probation");
+    cache_on_mount_0(&world, 1);
+    world.mounts[0].freeze();
+    assert_within_a_term(write_elsewhere(&world));
+    world.mounts[0].thaw();
+    let path = file(&world, 0, 0);
+    let read = move || fs::read(&path).expect("the file");
+    let (found, took) = within("the first read", LIMIT, read.clone());
+    println!("the first read took {took:?}");
+    assert_eq!(found, b"new");
+    let deadline = Instant::now() + 10 * TERM;
+    loop {
+        let before = world.mount(0).settled_requests();
+        let (found, _) = within("reading again", LIMIT, read.clone());
+        assert_eq!(found, b"new");
+        let sent = world.mount(0).settled_requests().since(&before);
+        if sent.total() == 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "it still asks: {sent:?}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

@@ -154,6 +154,7 @@ async fn control(mut reader: FrameReader, mut writer: FrameWriter) {
 }
 
 async fn serve(connection: Connection) {
+    connection.let_in();
     let Ok(_push) = connection.open_push().await else {
         return;
     };
