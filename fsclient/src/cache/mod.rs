@@ -119,6 +119,12 @@ impl Cache {
         self.lock().tables.close(object, open)
     }
 
+    /// Forgets the opens that nobody uses. The server must be told to close them.
+    #[must_use]
+    pub fn give_up_unused_opens(&self) -> Vec<OpenId> {
+        self.lock().tables.give_up_unused_opens()
+    }
+
     /// Whether the file may still have pages in the kernel without a lease; then nothing is told of
     /// it before the recall engine's `clean`.
     pub fn is_unclean(&self, object: &Handle) -> bool {

@@ -54,10 +54,16 @@ impl Opens {
 
     /// The verdicts no longer hold. Returns the opens that have no user and are given up.
     pub fn invalidate(&mut self) -> Vec<OpenId> {
+        let given_up = self.give_up_unused();
+        self.0.iter_mut().for_each(|shared| shared.valid = false);
+        given_up
+    }
+
+    /// Returns the opens that have no user and are given up.
+    pub fn give_up_unused(&mut self) -> Vec<OpenId> {
         let unused = self.0.iter().filter(|shared| shared.users == 0);
         let given_up = unused.map(|shared| shared.open).collect();
         self.0.retain(|shared| shared.users > 0);
-        self.0.iter_mut().for_each(|shared| shared.valid = false);
         given_up
     }
 

@@ -170,6 +170,14 @@ impl Tables {
         useless
     }
 
+    /// Forgets the opens that nobody uses. The server must be told to close them.
+    pub fn give_up_unused_opens(&mut self) -> Vec<OpenId> {
+        let entries = self.objects.values_mut();
+        let unused: Vec<OpenId> = entries.flat_map(|e| e.opens.give_up_unused()).collect();
+        self.shared_opens -= unused.len();
+        unused
+    }
+
     /// The server doesn't know these opens any more.
     pub fn opens_lost(&mut self, opens: &[OpenId]) {
         for entry in self.objects.values_mut() {

@@ -15,6 +15,7 @@ mod listing_room;
 pub mod names;
 pub mod open;
 pub mod opens;
+mod places;
 pub mod xattr;
 
 pub use attr::{KernelSide, Owner, Shown};

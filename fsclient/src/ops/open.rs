@@ -3,7 +3,7 @@
 use super::expect::{created, opened};
 use super::names::{Entry, NewMode};
 use super::opens::{Access, Fh, OpenFile, Opens};
-use super::{Ask, Asker, Ops};
+use super::{Ask, Asker, Ops, Told};
 use crate::nodes::NodeId;
 use crate::recall::ChangeScope;
 use bytes::Bytes;
@@ -156,8 +156,7 @@ impl Ops {
         object: Handle,
         flags: u32,
     ) -> Result<OpenId, Refusal> {
-        let request = Request::Open { object, flags };
-        let told = self.call_as(ask, caller.clone(), request).await?;
+        let told = self.open_in_place(ask, caller, object, flags).await?;
         let (server, attr) = opened(&told.response)?;
         let mut learned = told.learn(self.cache());
         learned.attr(&object, &attr);
@@ -172,9 +171,25 @@ impl Ops {
         object: Handle,
         flags: u32,
     ) -> Result<OpenId, Refusal> {
-        let request = Request::Open { object, flags };
-        let told = self.call_as(ask, caller.clone(), request).await?;
+        let told = self.open_in_place(ask, caller, object, flags).await?;
         Ok(opened(&told.response)?.0)
+    }
+
+    async fn open_in_place(
+        &self,
+        ask: &Ask,
+        caller: &Caller,
+        object: Handle,
+        flags: u32,
+    ) -> Result<Told, Refusal> {
+        let mut places = self.places(ask);
+        loop {
+            let request = Request::Open { object, flags };
+            match self.call_as(ask, caller.clone(), request).await {
+                Err(Refusal::TooMany) if places.further().await => {}
+                result => return result,
+            }
+        }
     }
 
     /// Before an open is answered: no page is left in the kernel that it must not find there.
@@ -246,9 +261,15 @@ impl Ops {
         };
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let caller = self.caller(ask);
-        let told = self
-            .change_as(ask, caller.clone(), scope, request, Bytes::new())
-            .await?;
+        let mut places = self.places(ask);
+        let told = loop {
+            let (scope, request) = (scope.clone(), request.clone());
+            let created = self.change_as(ask, caller.clone(), scope, request, Bytes::new());
+            match created.await {
+                Err(Refusal::TooMany) if places.further().await => {}
+                result => break result?,
+            }
+        };
         let (handle, attr, server) = created(&told.response)?;
         let access = Access::of(flags);
         let begun = Begun::new(&self.opens, access, handle);

@@ -87,7 +87,7 @@ impl Rpc {
         options: CallOptions<'_>,
     ) -> Changed {
         let wait = self.0.wait();
-        let told = lock(&self.0.opens).told();
+        let told = self.closes_told();
         let new = || New {
             caller: caller.clone(),
             request: request.clone(),
@@ -102,7 +102,7 @@ impl Rpc {
             permit: None,
         };
         let changed = self.change_once(new(), options).await;
-        match changed.finds_no_room() && self.0.further_closes(told, wait, options).await {
+        match changed.finds_no_room() && self.further_closes(told, options).await {
             true => self.change_once(new(), options).await,
             false => changed,
         }
@@ -129,6 +129,17 @@ impl Rpc {
                 ..Changed::never(Refusal::Cancelled)
             },
         }
+    }
+
+    /// Of how many opens that were closed nobody has to tell the server any more.
+    pub fn closes_told(&self) -> u64 {
+        lock(&self.0.opens).told()
+    }
+
+    /// Waits until the server knows of every open that is closed by now. False if it knew when it knew
+    /// of `told` of them, or isn't told in time.
+    pub async fn further_closes(&self, told: u64, options: CallOptions<'_>) -> bool {
+        self.0.further_closes(told, options).await
     }
 
     /// Forgets an open; the server is told in the background, many at a time.

@@ -44,4 +44,4 @@ pub use types::{
 };
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -336,14 +336,8 @@ impl Shared {
         Ok(self.patiently(wait, options, permit).await?.ok())
     }
 
-    /// Waits until the server knows of every open that is closed by now. False if it knew when it knew
-    /// of `told` of them, or isn't told in time.
-    pub(super) async fn further_closes(
-        &self,
-        told: u64,
-        wait: Option<Wait>,
-        options: CallOptions<'_>,
-    ) -> bool {
+    pub(super) async fn further_closes(&self, told: u64, options: CallOptions<'_>) -> bool {
+        let wait = self.wait();
         let closed = lock(&self.opens).closed();
         let all_told = async {
             loop {

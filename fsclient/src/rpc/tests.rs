@@ -1,7 +1,7 @@
 //! Sessions against a server whose every word the test says, over real connections.
 
 mod connections;
-pub(super) mod fake;
+pub(crate) mod fake;
 mod hostile;
 mod opens;
 
@@ -49,8 +49,17 @@ struct Client {
 }
 
 fn config(fake: &Fake, timeout: Timeout) -> (Config, mpsc::UnboundedReceiver<Event>, Arc<Renewed>) {
-    let (events, received) = mpsc::unbounded_channel();
     let renewed = Arc::new(Renewed::default());
+    let (config, received) = config_with(fake, timeout, renewed.clone());
+    (config, received, renewed)
+}
+
+pub(crate) fn config_with(
+    fake: &Fake,
+    timeout: Timeout,
+    renewals: Arc<dyn Renewals>,
+) -> (Config, mpsc::UnboundedReceiver<Event>) {
+    let (events, received) = mpsc::unbounded_channel();
     let address = fake.server.local_addr();
     let config = Config {
         server: ServerAddr {
@@ -67,9 +76,9 @@ fn config(fake: &Fake, timeout: Timeout) -> (Config, mpsc::UnboundedReceiver<Eve
         timeout,
         connect_timeout: Duration::from_secs(1),
         events,
-        renewals: renewed.clone(),
+        renewals,
     };
-    (config, received, renewed)
+    (config, received)
 }
 
 async fn connect(fake: &Fake, timeout: Timeout) -> (Client, Session) {
@@ -133,7 +142,7 @@ impl Client {
     }
 }
 
-const PATIENT: Timeout = Timeout::After(Duration::from_secs(60));
+pub(crate) const PATIENT: Timeout = Timeout::After(Duration::from_secs(60));
 
 fn removal(object: u8) -> Request {
     Request::Unlink {

@@ -49,6 +49,11 @@ impl Writeback {
         }
     }
 
+    /// Whether files are open at the server for the sake of what was written to them alone.
+    pub fn keeps_opens(&self) -> bool {
+        self.0.uncommitted.keeps() || !self.0.cache.lock().dirty.objects().is_empty()
+    }
+
     /// To be asked before what is to be committed, or to be followed, is flushed.
     pub fn life(&self) -> Life {
         self.0.life()

@@ -5,7 +5,8 @@ use leasefs_protocol::control::{
     Hello, IdentityPolicy, Push, Standing, ToClient, ToServer, Welcome,
 };
 use leasefs_protocol::{
-    Attr, BootId, FileKind, Handle, Refusal, Reply, RequestFrame, RequestId, Response, Seq, Stamp,
+    Attr, BootId, FileKind, Grant, Handle, Refusal, Reply, RequestFrame, RequestId, Response, Seq,
+    Stamp,
 };
 use leasefs_transport::{
     CloseCode, Connection, EndpointSecret, FrameReader, FrameWriter, Identity, OutFrame, Outbox,
@@ -19,18 +20,18 @@ use tokio::time::timeout;
 /// Nothing in these tests takes longer, unless it never comes.
 const SOON: Duration = Duration::from_secs(8);
 
-pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     match timeout(SOON, future).await {
         Ok(value) => value,
         Err(_) => panic!("waited in vain for {what}"),
     }
 }
 
-pub(in crate::rpc) fn handle(byte: u8) -> Handle {
+pub(crate) fn handle(byte: u8) -> Handle {
     Handle::new(&[byte]).expect("one byte")
 }
 
-pub(in crate::rpc) fn attr() -> Attr {
+pub(crate) fn attr() -> Attr {
     Attr {
         ino: 1,
         kind: FileKind::Directory,
@@ -48,42 +49,46 @@ pub(in crate::rpc) fn attr() -> Attr {
     }
 }
 
-pub(super) struct Fake {
-    pub(super) server: Server,
-    pub(super) identity: Identity,
-    pub(super) term_ms: u32,
+pub(crate) struct Fake {
+    pub(crate) server: Server,
+    pub(crate) identity: Identity,
+    pub(crate) term_ms: u32,
 }
 
 /// A connection that has said `Hello`.
-pub(super) struct Session {
-    pub(super) hello: Hello,
-    pub(super) connection: Connection,
+pub(crate) struct Session {
+    pub(crate) hello: Hello,
+    pub(crate) connection: Connection,
     control: FrameWriter,
     /// Control messages, keep-alives apart if the fake answers them.
-    pub(super) said: mpsc::UnboundedReceiver<ToServer>,
+    pub(crate) said: mpsc::UnboundedReceiver<ToServer>,
     /// Requests of all lanes, and where the answer goes.
-    pub(super) asked: mpsc::UnboundedReceiver<Asked>,
+    pub(crate) asked: mpsc::UnboundedReceiver<Asked>,
     answers: mpsc::UnboundedReceiver<ToClient>,
     push: Option<FrameWriter>,
 }
 
-pub(super) struct Asked {
-    pub(super) frame: RequestFrame,
-    pub(super) payload: Bytes,
+pub(crate) struct Asked {
+    pub(crate) frame: RequestFrame,
+    pub(crate) payload: Bytes,
     lane: Outbox,
 }
 
 impl Asked {
-    pub(super) fn seq(&self) -> Seq {
+    pub(crate) fn seq(&self) -> Seq {
         self.frame.change.as_ref().expect("a change").seq
     }
 
-    pub(super) fn answer(&self, result: Result<Response, Refusal>, payload: Bytes) {
-        self.reply(self.frame.id, result, payload, false);
+    pub(crate) fn answer(&self, result: Result<Response, Refusal>, payload: Bytes) {
+        self.reply(self.frame.id, result, payload, false, Vec::new());
     }
 
-    pub(super) fn renew(&self) {
-        self.reply(self.frame.id, Ok(Response::Done), Bytes::new(), true);
+    pub(crate) fn grant(&self, result: Result<Response, Refusal>, grants: Vec<Grant>) {
+        self.reply(self.frame.id, result, Bytes::new(), true, grants);
+    }
+
+    pub(crate) fn renew(&self) {
+        self.grant(Ok(Response::Done), Vec::new());
     }
 
     fn reply(
@@ -92,12 +97,13 @@ impl Asked {
         result: Result<Response, Refusal>,
         payload: Bytes,
         renews: bool,
+        grants: Vec<Grant>,
     ) {
         let reply = Reply {
             id,
             renews,
             stamp: Stamp(1),
-            grants: Vec::new(),
+            grants,
             touched: Vec::new(),
             room: None,
             result,
@@ -108,7 +114,7 @@ impl Asked {
 }
 
 impl Fake {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let identity = Identity::generate().expect("identity");
         let secret = EndpointSecret::generate().expect("secret");
         let any: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
@@ -120,7 +126,7 @@ impl Fake {
     }
 
     /// The next connection, up to its `Hello`.
-    pub(super) async fn hello(&self) -> (Hello, Connection, FrameWriter, FrameReader) {
+    pub(crate) async fn hello(&self) -> (Hello, Connection, FrameWriter, FrameReader) {
         soon("a connection", async {
             let incoming = self.server.accept().await.expect("open");
             let connection = incoming.handshake().await.expect("handshake");
@@ -136,7 +142,7 @@ impl Fake {
     }
 
     /// What lets a client in. `process` is this life of the server.
-    pub(super) fn greeting(&self, standing: Standing, process: u8) -> Welcome {
+    pub(crate) fn greeting(&self, standing: Standing, process: u8) -> Welcome {
         Welcome {
             features: 0,
             term_ms: self.term_ms,
@@ -153,7 +159,7 @@ impl Fake {
     }
 
     /// The next connection, let in.
-    pub(super) async fn welcome(&self, standing: Standing, process: u8) -> Session {
+    pub(crate) async fn welcome(&self, standing: Standing, process: u8) -> Session {
         let (hello, connection, mut control, reader) = self.hello().await;
         let welcome = self.greeting(standing, process);
         control
@@ -213,17 +219,17 @@ async fn read_lanes(connection: Connection, ask: mpsc::UnboundedSender<Asked>) {
 }
 
 impl Session {
-    pub(super) async fn asked(&mut self) -> Asked {
+    pub(crate) async fn asked(&mut self) -> Asked {
         soon("a request", self.asked.recv()).await.expect("request")
     }
 
-    pub(super) async fn said(&mut self) -> ToServer {
+    pub(crate) async fn said(&mut self) -> ToServer {
         soon("a control message", self.said.recv())
             .await
             .expect("message")
     }
 
-    pub(super) async fn say(&mut self, message: ToClient) {
+    pub(crate) async fn say(&mut self, message: ToClient) {
         self.control
             .send(&message, Bytes::new())
             .await
@@ -231,12 +237,12 @@ impl Session {
     }
 
     /// Answers the next keep-alive.
-    pub(super) async fn keep_alive(&mut self) {
+    pub(crate) async fn keep_alive(&mut self) {
         let answer = soon("a keep-alive", self.answers.recv()).await;
         self.say(answer.expect("keep-alive")).await;
     }
 
-    pub(super) async fn push(&mut self, push: Push) {
+    pub(crate) async fn push(&mut self, push: Push) {
         if self.push.is_none() {
             self.push = Some(self.connection.open_push().await.expect("push"));
         }
@@ -246,7 +252,7 @@ impl Session {
     }
 
     /// The connection breaks.
-    pub(super) fn cut(self) {
+    pub(crate) fn cut(self) {
         self.connection.close(CloseCode::Goodbye, "cut");
     }
 }
