@@ -167,7 +167,8 @@ impl Walk {
             drift_ppm: 0,
             probation,
             max_probation: 2 * probation,
-            max_leases_per_session: max,
+            max_leases_per_client: max,
+            max_recalls_per_client: max,
             ..Config::default()
         };
         Self {

@@ -64,8 +64,9 @@ pub const STRANGER_WINDOW: u32 = 64 * 1024;
 pub const UNSEEN_BYTES: u64 = 128 * 1024;
 /// Of all of those.
 pub const UNSEEN_BYTES_IN_ALL: u64 = 8 * 1024 * 1024;
-/// Most leases one session may hold; over it the server recalls the oldest.
-pub const MAX_LEASES_PER_SESSION: usize = 2_000_000;
+/// Most leases all sessions of one client may hold; over it the server recalls the oldest, and an eighth
+/// above it grants no more.
+pub const MAX_LEASES_PER_CLIENT: usize = 2_000_000;
 /// Most opens of one client, where its share of the server's descriptors doesn't end before.
 pub const MAX_OPENS_PER_CLIENT: usize = 65_536;
 /// Descriptors the server keeps for itself, out of what one process may have: its journal and sockets, and
@@ -84,7 +85,8 @@ pub const MAX_ANSWERS: usize = 4096;
 pub const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 /// How far a session's changes may be ahead of the first that is not answered to its client.
 pub const MAX_CHANGES_AHEAD: u64 = 1 << 18;
-/// Most recalls of one session that are unapproved at a time.
+/// Most recalls of one client that are unapproved at a time; with as many it is granted nothing, and each
+/// of its sessions is asked at most for everything besides.
 pub const MAX_RECALLS_OPEN: usize = 8192;
 /// Most request streams of one connection.
 pub const MAX_LANES: usize = 16;

@@ -2,7 +2,7 @@
 
 use super::object::{Object, Tenure};
 use leasefs_protocol::control::ReclaimLease;
-use leasefs_protocol::limits::{MAX_LEASES_PER_SESSION, MAX_RECALLS_OPEN};
+use leasefs_protocol::limits::{MAX_LEASES_PER_CLIENT, MAX_RECALLS_OPEN};
 use leasefs_protocol::{
     Grant, Handle, Mode, Parts, RawName, Recall, RecallId, Release, Scope, Stamp,
 };
@@ -13,7 +13,7 @@ const MAX_FORGOTTEN: usize = 8192;
 
 /// Most objects on which leases are held. No server grants more: it recalls the oldest, and these
 /// recalls may be under way.
-const MOST_HELD: usize = MAX_LEASES_PER_SESSION + MAX_RECALLS_OPEN;
+const MOST_HELD: usize = MAX_LEASES_PER_CLIENT + MAX_RECALLS_OPEN;
 
 /// When a request was made, as far as caching its reply goes: after leases were lost or the
 /// server restarted, replies to earlier requests are answered but not cached.

@@ -25,8 +25,11 @@ pub struct Config {
     pub probation: Duration,
     /// The longest such time. Conduct is forgotten when nothing has been amiss for as long.
     pub max_probation: Duration,
-    /// Leases a session may hold before the oldest are asked back.
-    pub max_leases_per_session: usize,
+    /// Leases all sessions of a client may hold before the oldest are asked back.
+    pub max_leases_per_client: usize,
+    /// Recalls that all of them may owe an approval for: who owes as many gets no leases, and what
+    /// else is to be asked of a session is everything.
+    pub max_recalls_per_client: usize,
 }
 
 impl Default for Config {
@@ -37,7 +40,8 @@ impl Default for Config {
             overdue: limits::RECALL_OVERDUE,
             probation: limits::DEFAULT_TERM,
             max_probation: limits::MAX_PROBATION,
-            max_leases_per_session: limits::MAX_LEASES_PER_SESSION,
+            max_leases_per_client: limits::MAX_LEASES_PER_CLIENT,
+            max_recalls_per_client: limits::MAX_RECALLS_OPEN,
         }
     }
 }

@@ -164,7 +164,8 @@ impl Core {
 
     /// What its other sessions hold could cost others a term each.
     fn recall_all_of(&mut self, now: BootTime, client: KeyHash) {
-        for sid in self.sessions.of_client(client) {
+        let all: Vec<Sid> = self.sessions.of_client(client).collect();
+        for sid in all {
             self.recall_everything(now, sid);
         }
     }

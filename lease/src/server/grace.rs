@@ -145,6 +145,9 @@ impl Core {
             _ if self.owes_everything(sid) => return Err(ReclaimRefusal::Denied),
             // A Write lease is on record, and bytes may wait behind it.
             Mode::Read if self.is_denied(sid) => return Err(ReclaimRefusal::Denied),
+            Mode::Read if self.is_full(sid, self.table.find(&lease.object)) => {
+                return Err(ReclaimRefusal::Denied);
+            }
             Mode::Read if grace.host_crashed => return Err(ReclaimRefusal::HostCrashed),
             Mode::Write if !grace.is_logged(session, &lease.object) => {
                 return Err(ReclaimRefusal::NotLogged);

@@ -30,6 +30,7 @@ impl Core {
             self.check_session(sid, session)
                 .map_err(|e| format!("session {}: {e}", session.id))?;
         }
+        self.check_counts()?;
         for (id, op) in &self.ops {
             self.check_op(*id, op).map_err(|e| format!("{id:?}: {e}"))?;
         }
@@ -110,6 +111,22 @@ impl Core {
             require(against.is_empty(), || {
                 format!("a change of {op:?} runs against {holder:?}")
             })?;
+        }
+        Ok(())
+    }
+
+    /// A client's sessions have its bounds together.
+    fn check_counts(&self) -> Checked {
+        require(self.sessions.counts_are_true(), || {
+            "miscounts what clients have".into()
+        })?;
+        for (sid, session) in self.sessions.iter() {
+            let sessions = self.sessions.of_client(session.client).count();
+            let recalls = self.sessions.counts(sid).recalls;
+            require(
+                recalls <= self.config.max_recalls_per_client + sessions,
+                || format!("{recalls} recalls of one client"),
+            )?;
         }
         Ok(())
     }

@@ -8,7 +8,6 @@ use super::session::Sid;
 use super::table::{Holder, ObjId};
 use crate::time::BootTime;
 use leasefs_protocol::{Grant, Handle, Mode, Parts, SessionId, Stamp};
-use std::ops::Bound;
 
 impl Core {
     /// What of `cover` may be granted for reading while others work on the object: nothing that
@@ -56,12 +55,14 @@ impl Core {
         contested
     }
 
-    /// A session that doesn't give back what it is asked for gets no lease on further objects.
-    fn is_full(&self, sid: Sid, object: Option<ObjId>) -> bool {
-        let max = self.config.max_leases_per_session;
-        let full = |s: &super::session::Session| s.leases.len() > max + max / 8;
+    /// A client that doesn't give back what it is asked for gets no lease on further objects. Nor, if
+    /// much is asked of it, any: what isn't granted isn't recalled.
+    pub(super) fn is_full(&self, sid: Sid, object: Option<ObjId>) -> bool {
+        let max = self.config.max_leases_per_client;
+        let counts = self.sessions.counts(sid);
         let holds = object.and_then(|o| self.table.get(o)?.holder(sid));
-        holds.is_none() && self.sessions.get(sid).is_some_and(full)
+        let full = holds.is_none() && counts.leases > max + max / 8;
+        full || counts.recalls >= self.config.max_recalls_per_client
     }
 
     /// Registers a lease. `cover` is what the session may now have cached anew.
@@ -84,9 +85,9 @@ impl Core {
             stamp,
         };
         if let Some(before) = self.table.hold(object, holder) {
-            session.unlist(before);
+            self.sessions.unlist(sid, before);
         }
-        session.leases.insert(stamp, object);
+        self.sessions.list(sid, stamp, object);
         Some(Grant {
             object: handle,
             parts,
@@ -147,26 +148,34 @@ impl Core {
         }
     }
 
-    /// Asks back the leases granted longest ago while there are too many.
+    /// Asks back leases of the client while it has too many: of the session that has most, those that
+    /// were granted longest ago. What would be too much to ask for at once is asked for later.
     pub(super) fn shed(&mut self, now: BootTime, sid: Sid) {
-        while let Some((object, held)) = self.next_to_shed(sid) {
-            self.recall(now, sid, object, Cover::parts(held), None);
+        while self.has_to_shed(sid)
+            && let Some((sid, object)) = self.next_to_shed(sid)
+        {
+            let holder = self.table.get(object).and_then(|o| o.holder(sid));
+            if let Some(held) = holder.map(|holder| holder.parts) {
+                self.recall(now, sid, object, Cover::parts(held), None);
+            }
         }
     }
 
-    fn next_to_shed(&mut self, sid: Sid) -> Option<(ObjId, Parts)> {
-        let session = self.sessions.get_mut(sid)?;
-        let kept = session.leases.len().saturating_sub(session.shedding);
-        if kept <= self.config.max_leases_per_session {
-            return None;
-        }
-        let rest = (Bound::Excluded(session.shed_to), Bound::Unbounded);
-        let (stamp, object) = session.leases.range(rest).next()?;
-        let (stamp, object) = (*stamp, *object);
-        session.shed_to = stamp;
-        session.shedding += 1;
-        let held = self.table.get(object)?.holder(sid)?.parts;
-        Some((object, held))
+    fn has_to_shed(&self, sid: Sid) -> bool {
+        let counts = self.sessions.counts(sid);
+        let kept = counts.leases.saturating_sub(counts.shedding);
+        kept > self.config.max_leases_per_client
+            && counts.recalls < self.config.max_recalls_per_client.div_ceil(2)
+    }
+
+    fn next_to_shed(&mut self, sid: Sid) -> Option<(Sid, ObjId)> {
+        let client = self.sessions.get(sid)?.client;
+        let kept = |sid: &Sid| {
+            let session = self.sessions.get(*sid);
+            session.map(|s| s.leases.len().saturating_sub(s.shedding))
+        };
+        let most = self.sessions.of_client(client).max_by_key(kept)?;
+        Some((most, self.sessions.shed_one(most)?))
     }
 
     pub(super) fn take_back(
@@ -222,10 +231,8 @@ impl Core {
             self.dirty.insert(object);
         }
         let gone = self.table.unhold(object, sid, parts);
-        if let Some(stamp) = gone
-            && let Some(session) = self.sessions.get_mut(sid)
-        {
-            session.unlist(stamp);
+        if let Some(stamp) = gone {
+            self.sessions.unlist(sid, stamp);
         }
     }
 }

@@ -151,12 +151,11 @@ impl Core {
 
     /// Ends all leases of a session and closes its recalls.
     pub(super) fn drop_everything(&mut self, sid: Sid) {
-        let Some(session) = self.sessions.get_mut(sid) else {
+        let Some(session) = self.sessions.get(sid) else {
             return;
         };
-        let leases = std::mem::take(&mut session.leases);
         let recalls: Vec<RecallId> = session.recalls.keys().copied().collect();
-        session.shedding = 0;
+        let leases = self.sessions.take_leases(sid);
         for object in leases.into_values() {
             self.table.unhold(object, sid, Parts::ALL);
             if self.table.is_busy(object) {

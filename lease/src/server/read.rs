@@ -135,7 +135,9 @@ impl Core {
             return Verdict::Wait;
         }
         let owes_all = sid.is_some_and(|sid| self.owes_everything(sid));
-        if owes_all || self.sessions.alive(session).is_none() {
+        let known = self.table.find(handle);
+        let full = sid.is_some_and(|sid| self.is_full(sid, known));
+        if owes_all || full || self.sessions.alive(session).is_none() {
             return Verdict::Answer;
         }
         if self.shutdown {
@@ -232,6 +234,9 @@ impl Core {
             return;
         };
         let grant = |need: &super::op::Need| {
+            if self.is_full(sid, Some(need.object)) {
+                return None;
+            }
             let grant = self.grant(sid, need.object, &need.cover, Parts::DATA, Mode::Write)?;
             Some((need.object, grant))
         };

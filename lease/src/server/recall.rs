@@ -62,11 +62,21 @@ impl Core {
             }
             self.wait_for(waiter, sid, shared);
         }
-        if !taken.is_empty()
-            && let Some(recall) = self.issue(now, sid, Some(object), taken)
-        {
+        if taken.is_empty() {
+            return;
+        }
+        let issued = match self.owes_too_many(sid) {
+            true => self.recall_everything(now, sid),
+            false => self.issue(now, sid, Some(object), taken),
+        };
+        if let Some(recall) = issued {
             self.wait_for(waiter, sid, recall);
         }
+    }
+
+    /// Whether further recalls of the session are made one, of everything.
+    fn owes_too_many(&self, sid: Sid) -> bool {
+        self.sessions.counts(sid).recalls >= self.config.max_recalls_per_client
     }
 
     /// Open recalls whose approval serves for part of `taken`.
@@ -109,10 +119,9 @@ impl Core {
             awaited: false,
             waiters: BTreeSet::new(),
         };
-        session.overdue.insert((overdue_at, id));
         let (session_id, handle) = (session.id, object.and_then(|o| self.table.get(o)));
         let message = message(id, &recall, handle.map(|o| o.handle));
-        session.recalls.insert(id, recall);
+        self.sessions.open_recall(sid, id, recall);
         if let Some(object) = object {
             self.table.open_recall(object, sid, id);
             // Page fills of the session must not wait any longer.
@@ -229,16 +238,9 @@ impl Core {
 
     /// Forgets a recall; nobody waits for it any longer.
     pub(super) fn close_recall(&mut self, sid: Sid, recall: RecallId) {
-        let Some(session) = self.sessions.get_mut(sid) else {
+        let Some(open) = self.sessions.close_recall(sid, recall) else {
             return;
         };
-        let Some(open) = session.recalls.remove(&recall) else {
-            return;
-        };
-        session.overdue.remove(&(open.overdue_at, recall));
-        if session.everything == Some(recall) {
-            session.everything = None;
-        }
         if let Some(object) = open.object {
             let was_last = self.table.close_recall(object, sid, recall);
             if was_last {
@@ -308,19 +310,16 @@ impl Core {
         self.dirty.extend(objects);
     }
 
-    pub(super) fn recall_everything(&mut self, now: BootTime, sid: Sid) {
-        let session = self.sessions.get(sid);
-        if session.is_none_or(|s| s.leases.is_empty() || s.everything.is_some()) {
-            return;
+    pub(super) fn recall_everything(&mut self, now: BootTime, sid: Sid) -> Option<RecallId> {
+        let session = self.sessions.get(sid)?;
+        if session.leases.is_empty() || session.everything.is_some() {
+            return None;
         }
-        let client = session.map(|s| s.client);
+        let client = session.client;
         let recall = self.issue(now, sid, None, Cover::parts(Parts::ALL));
-        client
-            .into_iter()
-            .for_each(|client| self.touch_parked(client));
-        if let Some(session) = self.sessions.get_mut(sid) {
-            session.everything = recall;
-        }
+        self.touch_parked(client);
+        self.sessions.get_mut(sid)?.everything = recall;
+        recall
     }
 
     /// Whether the session has an open recall of `parts` of the object. What is recalled is held

@@ -8,6 +8,7 @@ use crate::time::{BootTime, lengthened};
 use leasefs_protocol::limits::RECALL_PATIENCE_MAX;
 use leasefs_protocol::{KeyHash, RecallId, SessionId, Stamp};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Duration;
 
 /// A session known to the core. Reused only after everything it held is gone.
@@ -122,11 +123,31 @@ impl Session {
         self.expires.map_or(renewed_last, |at| at.max(renewed_last))
     }
 
-    /// Notes that the lease granted at `stamp` is gone, or granted anew.
-    pub(super) fn unlist(&mut self, stamp: Stamp) {
-        if self.leases.remove(&stamp).is_some() && stamp <= self.shed_to {
-            self.shedding = self.shedding.saturating_sub(1);
+    fn counts(&self) -> Counts {
+        Counts {
+            leases: self.leases.len(),
+            shedding: self.shedding,
+            recalls: self.recalls.len(),
         }
+    }
+}
+
+/// What is counted of all sessions of a client together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Counts {
+    pub(super) leases: usize,
+    /// How many of the leases have been asked back because there are too many.
+    pub(super) shedding: usize,
+    pub(super) recalls: usize,
+}
+
+impl Counts {
+    fn replace(&mut self, before: Self, now: Self) {
+        let replace =
+            |all: &mut usize, before: usize, now: usize| *all = (*all + now).saturating_sub(before);
+        replace(&mut self.leases, before.leases, now.leases);
+        replace(&mut self.shedding, before.shedding, now.shedding);
+        replace(&mut self.recalls, before.recalls, now.recalls);
     }
 }
 
@@ -135,6 +156,8 @@ pub(super) struct Sessions {
     slots: Slab<Session>,
     by_id: BTreeMap<SessionId, Sid>,
     by_client: BTreeSet<(KeyHash, Sid)>,
+    /// Of every client that has a session.
+    counts: BTreeMap<KeyHash, Counts>,
 }
 
 impl Sessions {
@@ -143,6 +166,7 @@ impl Sessions {
             slots: Slab::new(),
             by_id: BTreeMap::new(),
             by_client: BTreeSet::new(),
+            counts: BTreeMap::new(),
         }
     }
 
@@ -168,6 +192,7 @@ impl Sessions {
         let sid = Sid(self.slots.insert(Session::new(id, client)));
         self.by_id.insert(id, sid);
         self.by_client.insert((client, sid));
+        self.counts.entry(client).or_default();
         sid
     }
 
@@ -175,12 +200,96 @@ impl Sessions {
         if let Some(session) = self.slots.remove(sid.0) {
             self.by_id.remove(&session.id);
             self.by_client.remove(&(session.client, sid));
+            if self.of_client(session.client).next().is_none() {
+                self.counts.remove(&session.client);
+            }
         }
     }
 
-    pub(super) fn of_client(&self, client: KeyHash) -> Vec<Sid> {
+    pub(super) fn of_client(&self, client: KeyHash) -> impl Iterator<Item = Sid> {
         let all = (client, Sid(0))..=(client, Sid(u32::MAX));
-        self.by_client.range(all).map(|(_, sid)| *sid).collect()
+        self.by_client.range(all).map(|(_, sid)| *sid)
+    }
+
+    /// What the client has that the session is of.
+    pub(super) fn counts(&self, sid: Sid) -> Counts {
+        let counts = self.get(sid).and_then(|s| self.counts.get(&s.client));
+        counts.copied().unwrap_or_default()
+    }
+
+    /// Changes a session and what is counted of it.
+    fn recount<T>(&mut self, sid: Sid, change: impl FnOnce(&mut Session) -> T) -> Option<T> {
+        let session = self.slots.get_mut(sid.0)?;
+        let before = session.counts();
+        let result = change(session);
+        if let Some(all) = self.counts.get_mut(&session.client) {
+            all.replace(before, session.counts());
+        }
+        Some(result)
+    }
+
+    pub(super) fn list(&mut self, sid: Sid, stamp: Stamp, object: ObjId) {
+        self.recount(sid, |session| session.leases.insert(stamp, object));
+    }
+
+    /// Notes that the lease granted at `stamp` is gone, or granted anew.
+    pub(super) fn unlist(&mut self, sid: Sid, stamp: Stamp) {
+        self.recount(sid, |session| {
+            if session.leases.remove(&stamp).is_some() && stamp <= session.shed_to {
+                session.shedding = session.shedding.saturating_sub(1);
+            }
+        });
+    }
+
+    /// Takes out all leases of a session.
+    pub(super) fn take_leases(&mut self, sid: Sid) -> BTreeMap<Stamp, ObjId> {
+        let taken = self.recount(sid, |session| {
+            session.shedding = 0;
+            std::mem::take(&mut session.leases)
+        });
+        taken.unwrap_or_default()
+    }
+
+    /// Notes that the oldest lease that has not been asked back is.
+    pub(super) fn shed_one(&mut self, sid: Sid) -> Option<ObjId> {
+        let shed = self.recount(sid, |session| {
+            let rest = (Bound::Excluded(session.shed_to), Bound::Unbounded);
+            let (stamp, object) = session.leases.range(rest).next()?;
+            let (stamp, object) = (*stamp, *object);
+            session.shed_to = stamp;
+            session.shedding += 1;
+            Some(object)
+        });
+        shed.flatten()
+    }
+
+    pub(super) fn open_recall(&mut self, sid: Sid, id: RecallId, recall: OpenRecall) {
+        self.recount(sid, |session| {
+            session.overdue.insert((recall.overdue_at, id));
+            session.recalls.insert(id, recall);
+        });
+    }
+
+    pub(super) fn close_recall(&mut self, sid: Sid, id: RecallId) -> Option<OpenRecall> {
+        let closed = self.recount(sid, |session| {
+            let open = session.recalls.remove(&id)?;
+            session.overdue.remove(&(open.overdue_at, id));
+            if session.everything == Some(id) {
+                session.everything = None;
+            }
+            Some(open)
+        });
+        closed.flatten()
+    }
+
+    /// Whether what is counted is what there is.
+    pub(super) fn counts_are_true(&self) -> bool {
+        let mut counts: BTreeMap<KeyHash, Counts> = BTreeMap::new();
+        for (_, session) in self.iter() {
+            let all = counts.entry(session.client).or_default();
+            all.replace(Counts::default(), session.counts());
+        }
+        counts == self.counts
     }
 
     /// In the order of their ids.

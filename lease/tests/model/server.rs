@@ -68,7 +68,8 @@ impl Server {
             // The walks and the simulation know conduct.
             probation: Duration::ZERO,
             max_probation: Duration::ZERO,
-            max_leases_per_session: 10,
+            max_leases_per_client: 10,
+            max_recalls_per_client: 10,
         };
         let grace = Grace {
             max_term: 2 * HALF,

@@ -196,7 +196,8 @@ pub fn config(config: &mut Config, settings: &[&str]) {
             ("drift", value) => config.drift_ppm = value.parse().expect("a number"),
             ("overdue", value) => config.overdue = duration(value),
             ("probation", value) => config.probation = duration(value),
-            ("max", value) => config.max_leases_per_session = value.parse().expect("a number"),
+            ("max", value) => config.max_leases_per_client = value.parse().expect("a number"),
+            ("recalls", value) => config.max_recalls_per_client = value.parse().expect("a number"),
             (other, _) => panic!("{other} is no setting"),
         }
     }

@@ -149,7 +149,7 @@ impl Server {
         let config = Config {
             term: self.settings.term,
             drift_ppm: self.settings.drift_ppm,
-            max_leases_per_session: self.settings.max_leases,
+            max_leases_per_client: self.settings.max_leases,
             probation: self.settings.term / 2,
             max_probation: self.settings.term,
             ..Config::default()
