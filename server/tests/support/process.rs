@@ -96,6 +96,15 @@ pub struct Process {
 }
 
 impl Process {
+    /// Memory it has had at most so far, in MiB.
+    pub fn most_resident(&self) -> usize {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        kib.expect("a size").trim().parse::<usize>().expect("KiB") / 1024
+    }
+
     /// Waits until it has crashed of itself.
     pub async fn has_crashed(&mut self) {
         let begun = Instant::now();
