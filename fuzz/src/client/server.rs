@@ -4,7 +4,8 @@ use super::Shared;
 use crate::forge::{Choices, Known, forge};
 use bytes::Bytes;
 use leasefs_protocol::control::{Push, Standing, ToClient, ToServer, Welcome};
-use leasefs_protocol::{Handle, Reply, Request, RequestFrame};
+use leasefs_protocol::limits::MAX_DRIFT_PPM;
+use leasefs_protocol::{Attr, FileKind, Handle, Reply, Request, RequestFrame, Response};
 use leasefs_transport::{
     CloseCode, Connection, EndpointSecret, FrameReader, FrameWriter, Identity, OutFrame, Outbox,
     Server,
@@ -78,6 +79,34 @@ fn answer(request: &Request) -> &'static str {
         Request::StatFs { .. } => "FsStat",
         _ => "Done",
     }
+}
+
+/// Values that a file may have: what can't be is turned away where it comes in, and the rest of the client
+/// never meets it.
+fn tame(attr: &mut Attr) {
+    attr.mode &= 0o7777;
+    attr.size &= i64::MAX as u64;
+    for time in [&mut attr.atime, &mut attr.mtime, &mut attr.ctime] {
+        time.nanos %= 1_000_000_000;
+    }
+}
+
+/// All attributes of a reply.
+fn attrs(reply: &mut Reply) -> impl Iterator<Item = &mut Attr> {
+    let touched = reply.touched.iter_mut().map(|touched| &mut touched.attr);
+    let (told, listed) = match &mut reply.result {
+        Ok(
+            Response::Attr(attr)
+            | Response::Object { attr, .. }
+            | Response::Opened { attr, .. }
+            | Response::Created { attr, .. },
+        ) => (Some(attr), None),
+        Ok(Response::Entries { entries, .. }) => (None, Some(entries)),
+        _ => (None, None),
+    };
+    let listed = listed.into_iter().flatten();
+    let listed = listed.filter_map(|entry| entry.node.as_mut().map(|(_, attr)| attr));
+    touched.chain(told).chain(listed)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -188,21 +217,18 @@ impl Mind {
     /// One that lets the client in, as it expects at first.
     fn welcome(&self, number: usize) -> Option<Welcome> {
         let mut choices = lock(&self.choices);
-        let welcome: Welcome = forge(&mut choices, &self.known)?;
-        let first = number == 0;
-        Some(Welcome {
-            root: if first { handle(0) } else { welcome.root },
-            standing: if first {
-                Standing::New
-            } else {
-                welcome.standing
-            },
-            term_ms: match choices.byte() {
-                0..0xf0 => 1000,
-                _ => welcome.term_ms,
-            },
-            ..welcome
-        })
+        let mut welcome: Welcome = forge(&mut choices, &self.known)?;
+        if choices.byte() < 0xf0 {
+            welcome.term_ms = 1000;
+            welcome.drift_ppm %= MAX_DRIFT_PPM;
+            welcome.root_attr.kind = FileKind::Directory;
+            tame(&mut welcome.root_attr);
+        }
+        if number == 0 {
+            welcome.root = handle(0);
+            welcome.standing = Standing::New;
+        }
+        Some(welcome)
     }
 
     async fn control(self: Arc<Self>, mut reader: FrameReader, line: Outbox) {
@@ -249,6 +275,9 @@ impl Mind {
         let mut reply: Reply = forge(choices, &known)?;
         if odd < 0xf4 {
             reply.id = frame.id;
+        }
+        if odd < 0xe0 {
+            attrs(&mut reply).for_each(tame);
         }
         let asked = match frame.request {
             Request::Read { len, .. } => len as usize,
