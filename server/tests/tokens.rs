@@ -3,12 +3,18 @@
 
 mod support;
 
+use bytes::Bytes;
 use leasefs_protocol::control::{
     IdentityPolicy, Reclaim, ReclaimOpen, Standing, ToClient, ToServer,
 };
-use leasefs_protocol::{OpenId, OpenToken, Request, Response};
-use support::client::{Client, Who, mkdir, raw};
+use leasefs_protocol::{OpenId, OpenToken, Request, Response, SessionId};
+use std::time::Duration;
+use support::client::{Client, LONG, Who, mkdir, raw};
+use support::memory::At;
 use support::{House, Running};
+use tokio::time::timeout;
+
+const A_WHILE: Duration = Duration::from_millis(300);
 
 /// Opens a file to write.
 async fn opened(client: &mut Client, name: &str) -> ReclaimOpen {
@@ -211,4 +217,44 @@ async fn a_forged_token_opens_nothing() {
         };
         assert_eq!(lost(&mut client, vec![forged]).await, [open.open], "{at}");
     }
+}
+
+/// A client's rights change, and it connects with them, while its older hello is held up at `at`.
+async fn hello_overtaken_by_other_rights(at: At) {
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    let held = house.records.hold(at);
+    let older = who.reach(&server).await;
+    let (mut control, mut answers) = older.open().await.expect("a control stream");
+    let hello = ToServer::Hello(who.hello());
+    control.send(&hello, Bytes::new()).await.expect("sent");
+    held.reached().await;
+    let key = who.identity.key_hash();
+    house
+        .records
+        .enrol_as(key, true, IdentityPolicy::RootSquash);
+    let newer = Who {
+        session: SessionId([2; 16]),
+        ..who.clone()
+    };
+    let newer = newer.connect(&server);
+    tokio::pin!(newer);
+    let early = timeout(A_WHILE, &mut newer).await.ok();
+    drop(held);
+    let mut newer = match early {
+        Some(client) => client,
+        None => newer.await,
+    };
+    assert!(newer.welcome.read_only);
+    let over = timeout(LONG, older.closed()).await;
+    assert!(over.is_ok(), "what it was let in for is over");
+    drop(answers.next::<ToClient>().await);
+    assert!(newer.getattr(newer.root()).await.result.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hello_that_is_overtaken_by_a_change_of_rights_does_not_go_on_with_the_old_ones() {
+    hello_overtaken_by_other_rights(At::Admitted).await;
+    hello_overtaken_by_other_rights(At::Record).await;
 }

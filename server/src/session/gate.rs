@@ -11,7 +11,7 @@ use leasefs_protocol::KeyHash;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedMutexGuard};
 
 /// Set once the gate is shut; below it, how many are inside.
 const SHUT: usize = 1 << (usize::BITS - 1);
@@ -21,6 +21,7 @@ const SHUT: usize = 1 << (usize::BITS - 1);
 pub struct Gate {
     state: AtomicUsize,
     empty: Notify,
+    judging: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Held while something is done for the client.
@@ -34,6 +35,12 @@ impl Gate {
         let before = self.state.fetch_add(1, Ordering::SeqCst);
         let pass = Pass(Arc::clone(self));
         (before & SHUT == 0).then_some(pass)
+    }
+
+    /// Held from when the client is looked up until it has its session: what it may do doesn't change in
+    /// between.
+    pub async fn judge(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.judging).lock_owned().await
     }
 
     /// Whether the client is shut out.

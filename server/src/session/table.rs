@@ -120,6 +120,12 @@ impl Sessions {
         there
     }
 
+    /// Whether this session is in.
+    pub fn has(&self, session: &Arc<Session>) -> bool {
+        let found = self.get(session.id);
+        found.is_some_and(|found| Arc::ptr_eq(&found, session))
+    }
+
     /// Those that were opened through this gate.
     pub fn through(&self, gate: &Arc<Gate>) -> Vec<Arc<Session>> {
         let mut all = self.all();

@@ -5,7 +5,7 @@ use crate::border::Border;
 use crate::records::{Client, Owner};
 use crate::runtime::Opened;
 use crate::server::Server;
-use crate::session::{Link, Refused, Session};
+use crate::session::{Gate, Link, Refused, Session};
 use crate::state::random;
 use leasefs_lease::server::Standing as CoreStanding;
 use leasefs_protocol::control::{Hello, HelloRefusal, Standing, ToClient, ToServer, Welcome};
@@ -161,7 +161,13 @@ async fn admit(
         return Err(HelloRefusal::NotHello(what));
     }
     let (task_server, key) = (Arc::clone(server), connection.peer());
-    let judged = server.spawn_io(async move { judge(&task_server, key, hello) });
+    // Had before the client is looked up: if it is revoked from here on, this gate is shut.
+    let gate = server.gates.of(key);
+    let alone = gate.judge().await;
+    let judged = server.spawn_io(async move {
+        let _alone = alone;
+        judge(&task_server, key, &gate, hello)
+    });
     judged.await.unwrap_or_else(|error| {
         tracing::error!(%error, "a hello couldn't be judged");
         Err(HelloRefusal::Internal("see its log".to_owned()))
@@ -169,7 +175,12 @@ async fn admit(
 }
 
 /// What of the decision needs the disk.
-fn judge(server: &Server, key: KeyHash, hello: Hello) -> Result<Admitted, HelloRefusal> {
+fn judge(
+    server: &Server,
+    key: KeyHash,
+    gate: &Arc<Gate>,
+    hello: Hello,
+) -> Result<Admitted, HelloRefusal> {
     // Looked at first, so that a ticket isn't used up for a session that can't be had.
     if server
         .sessions
@@ -178,8 +189,6 @@ fn judge(server: &Server, key: KeyHash, hello: Hello) -> Result<Admitted, HelloR
     {
         return Err(HelloRefusal::ForeignSession);
     }
-    // Had before the client is looked up: if it is revoked from here on, this gate is shut.
-    let gate = server.gates.of(key);
     let ticket = hello.ticket.as_ref();
     let client = server
         .records
@@ -194,7 +203,7 @@ fn judge(server: &Server, key: KeyHash, hello: Hello) -> Result<Admitted, HelloR
     };
     let session = server
         .sessions
-        .open(hello.session, (owner, &gate), server.now())
+        .open(hello.session, (owner, gate), server.now())
         .map_err(|refused| match refused {
             Refused::Foreign => HelloRefusal::ForeignSession,
             Refused::ShutOut => HelloRefusal::Revoked(key),
@@ -292,6 +301,12 @@ impl Admitted {
         if let Some(old) = session.connect(Arc::clone(&link), mount) {
             tracing::info!(session = %session.id, "older connection closed: a newer one has come");
             old.close(CloseCode::Fenced, "a newer connection has taken over");
+        }
+        // What the client may do may have changed since it was let in: then its session is over. Who
+        // ends it from here on finds this connection.
+        if !server.sessions.has(&session) {
+            link.close(CloseCode::Goodbye, "the session is over: connect again");
+            return None;
         }
         let drift = self.hello.drift_ppm;
         let leases = &server.leases;
