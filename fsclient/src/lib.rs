@@ -1,16 +1,14 @@
 //! The leasefs client: a FUSE mount whose caches never lie.
 //!
-//! Data runs one way: kernel request → [`fuse`] (the only part that names fuser) → [`ops`]
-//! (what it means) → caches and leases → [`rpc`] → server.
+//! What it knows and promises is [`leasefs_client`]'s, without any I/O. Here are its surroundings: the
+//! kernel's requests ([`fuse`], the only part that names fuser), the server's words ([`session`]), the
+//! clocks and the disk; [`driver`] brings what happens to the core and carries out what it wants done.
 
-pub mod cache;
+mod clock;
 pub mod commands;
 pub mod daemon;
+pub mod driver;
+mod faults;
 pub mod fuse;
-pub mod nodes;
-pub mod ops;
-pub mod recall;
 pub mod recovery;
-pub mod rpc;
-pub mod uncommitted;
-pub mod writeback;
+pub mod session;

@@ -1,16 +1,13 @@
-//! Puts a mount together: the session, the operations, the kernel's side.
+//! Puts a mount together: the session, its core, the kernel's side.
 
 use super::job::Job;
 use super::state::StateDir;
 use super::status::MountStatus;
-use crate::cache::{Cache, CacheStatus, DEFAULT_BUDGET, SystemClock};
-use crate::fuse::{self, Kernel, MountConfig, Mounted};
-use crate::nodes::Nodes;
-use crate::ops::{Ops, Owner};
-use crate::recall::Engine;
-use crate::rpc::{Config, ConnectError, Event, Rpc, Timeout};
-use crate::uncommitted::Uncommitted;
-use crate::writeback::{Refuge, Writeback};
+use crate::driver::{Refuge, Setup, caller};
+use crate::faults::{Fault, fault};
+use crate::fuse::{self, Driver, Kernel, MountConfig, Mounted};
+use crate::session::{self, ConnectError, Link};
+use leasefs_client::{CacheStatus, Config, DEFAULT_BUDGET, Owner, Timeout};
 use leasefs_protocol::control::{IdentityPolicy, Welcome};
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::{ServerAddr, Source};
@@ -22,20 +19,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
-use tokio::sync::mpsc;
 
 /// How long `mount` tries to reach the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A mount that works.
 pub(super) struct Assembled {
-    pub(super) rpc: Rpc,
+    pub(super) driver: Arc<Driver>,
     pub(super) mounted: Mounted,
-    pub(super) writeback: Writeback,
     pub(super) write_back: bool,
     /// `HOST:PORT:/SUBDIR`.
     pub(super) source: String,
-    cache: Arc<Cache>,
     state_dir: PathBuf,
     read_only: bool,
 }
@@ -80,62 +74,74 @@ pub(super) async fn assemble(
     fuse::check_kernel().map_err(|e| e.to_string())?;
     let from = From::resolve(job, state)?;
     let source = from.for_people();
-    let cache = Cache::new(Arc::new(SystemClock), DEFAULT_BUDGET);
-    let (events, received) = mpsc::unbounded_channel();
-    let config = config(job, state, &from, events, cache.clone())?;
-    let (rpc, welcome) = Rpc::connect(config)
-        .await
-        // The server's reasons are its own words.
-        .map_err(|e: ConnectError| printable(&e.to_string()).to_string())?;
+    let config = Arc::new(session_config(job, state, &from)?);
+    let link = session::first(&config).await.map_err(for_people)?;
+    let welcome = link.welcome().clone();
+    let kernel = Arc::new(Kernel::default());
+    let setup = Setup {
+        core: core_config(job, &welcome),
+        kernel: kernel.clone(),
+        refuge: Refuge {
+            folder: state.recovery(),
+            source: source.clone(),
+        },
+        runtime,
+        session: config,
+    };
+    let driver = begin(setup, link)?;
     if from.ticket.is_some() {
         state.pins().set(&from.server, from.key)?;
     }
     if job.allow.anything() && welcome.identity == IdentityPolicy::Squash {
-        rpc.goodbye().await;
+        driver.goodbye().await;
         return Err(one_owner(&source));
     }
-    let nodes = Arc::new(Nodes::new(welcome.root));
-    let kernel = Arc::new(Kernel::new(nodes.clone()));
-    let refuge = Refuge {
-        folder: state.recovery(),
-        source: source.clone(),
-    };
-    let uncommitted = Arc::new(Uncommitted::default());
-    let keeping = (refuge, uncommitted.clone());
-    let writeback = Writeback::new(cache.clone(), rpc.clone(), keeping, runtime.clone());
-    let server = Arc::new(writeback.clone());
-    let engine = Engine::new(cache.clone(), kernel.clone(), server, job.timeout);
-    tokio::spawn(engine.clone().run(received));
-    let ops = Ops::new(
-        rpc.clone(),
-        engine,
-        (writeback.clone(), job.write_back, uncommitted),
-        (nodes, kernel.clone()),
-        welcome.identity,
-        owner(),
-    );
-    let mounted = mount(job, &source, &welcome, (ops, kernel), runtime)?;
+    let mounted = mount(job, &source, &welcome, (driver.clone(), kernel))?;
     Ok(Assembled {
-        rpc,
+        driver,
         mounted,
-        writeback,
         write_back: job.write_back,
         source,
-        cache,
         state_dir: job.state.clone(),
         read_only: job.read_only || welcome.read_only,
     })
 }
 
-fn config(
-    job: &Job,
-    state: &StateDir,
-    from: &From,
-    events: mpsc::UnboundedSender<Event>,
-    renewals: Arc<Cache>,
-) -> Result<Config, String> {
+/// The server's reasons are its own words.
+fn for_people(error: ConnectError) -> String {
+    printable(&error.to_string()).to_string()
+}
+
+/// The session stands, unless what the server has said is no good.
+fn begin(setup: Setup, link: Link) -> Result<Arc<Driver>, String> {
+    let server = setup.session.server.clone();
+    let driver = Driver::start(setup, link).map_err(|e| format!("can't start: {e}"))?;
+    match driver.session_status().trouble {
+        None => Ok(driver),
+        Some(reason) => Err(for_people(ConnectError::Broken { server, reason })),
+    }
+}
+
+fn core_config(job: &Job, welcome: &Welcome) -> Config {
+    Config {
+        root: welcome.root,
+        identity: welcome.identity,
+        owner: owner(),
+        buffers: job.write_back,
+        timeout: job.timeout.map_or(Timeout::Hard, Timeout::After),
+        budget: DEFAULT_BUDGET,
+        groups: caller::groups,
+        can_forget_names: false,
+        fault: match fault() {
+            Some(Fault::InCore(fault)) => Some(fault),
+            Some(Fault::NoInvalidation) | None => None,
+        },
+    }
+}
+
+fn session_config(job: &Job, state: &StateDir, from: &From) -> Result<session::Config, String> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Ok(Config {
+    Ok(session::Config {
         server: from.server.clone(),
         key: from.key,
         identity: state.identity()?,
@@ -148,10 +154,7 @@ fn config(
             .map(|part| RawName(part.clone().into_bytes()))
             .collect(),
         drift_ppm: DEFAULT_DRIFT_PPM,
-        timeout: job.timeout.map_or(Timeout::Hard, Timeout::After),
         connect_timeout: CONNECT_TIMEOUT,
-        events,
-        renewals,
     })
 }
 
@@ -183,8 +186,7 @@ fn mount(
     job: &Job,
     source: &str,
     welcome: &Welcome,
-    (ops, kernel): (Ops, Arc<Kernel>),
-    runtime: Runtime,
+    (driver, kernel): (Arc<Driver>, Arc<Kernel>),
 ) -> Result<Mounted, String> {
     let config = MountConfig {
         source: source.to_owned(),
@@ -193,7 +195,7 @@ fn mount(
         identity: welcome.identity,
         allow: job.allow,
     };
-    fuse::mount(&config, Arc::new(ops), kernel, runtime)
+    fuse::mount(&config, driver, kernel)
         .map_err(|e| format!("can't mount on {}: {e}{}", job.dir.display(), hint(&e)))
 }
 
@@ -220,14 +222,14 @@ fn hint(error: &std::io::Error) -> &'static str {
 impl Assembled {
     /// For `fsclient status`.
     pub(super) fn status(&self) -> MountStatus {
-        let cached = self.cache.status();
+        let cached = self.driver.cache_status();
         MountStatus {
             dir: self.mounted.mountpoint().to_owned(),
             source: self.source.clone(),
             state_dir: self.state_dir.clone(),
             pid: std::process::id(),
             read_only: self.read_only,
-            session: self.rpc.status(),
+            session: self.driver.status(),
             lease_ms_left: u64::try_from(cached.remaining.as_millis()).unwrap_or(u64::MAX),
             leases: by_kind(&cached),
             recalls_open: cached.recalls as u64,

@@ -7,9 +7,12 @@ use super::log;
 use super::mounts;
 use super::ready::Ready;
 use super::state::StateDir;
-use crate::writeback::Writeback;
+use crate::fuse::Driver;
+use crate::recovery::path_for_people;
+use leasefs_client::Call;
+use leasefs_protocol::Handle;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +107,7 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
     let (asked, mut unmounts) = mpsc::channel(1);
     let guard = listener.serve(assembled.clone(), asked);
     let ended = until_unmounted(&assembled, &mut signals, &mut unmounts).await;
-    assembled.rpc.goodbye().await;
+    assembled.driver.goodbye().await;
     tracing::info!(dir = %job.dir.display(), "unmounted");
     drop(guard);
     ended
@@ -175,19 +178,18 @@ async fn until_unmounted(
 /// Brings buffered writes to the server's disk; nothing writes any more. What can't be brought
 /// there is kept in the recovery folder.
 async fn bring_in(assembled: &Arc<Assembled>) -> Result<(), String> {
-    let writeback = &assembled.writeback;
-    let flushed = timeout(WRITE_BACK, writeback.flush_all()).await;
-    let committed = match (flushed, assembled.write_back && assembled.rpc.has_changed()) {
-        (Err(late), _) => Err(late),
-        (Ok(()), true) => timeout(COMMIT, writeback.sync_all()).await,
-        (Ok(()), false) => Ok(Ok(())),
+    let driver = &assembled.driver;
+    let flushed = timeout(WRITE_BACK, driver.call(Call::FlushAll)).await;
+    let committed = match (flushed, assembled.write_back && driver.has_changed()) {
+        (Ok(Ok(_)), true) => timeout(COMMIT, driver.call(Call::SyncAll)).await,
+        (flushed, _) => flushed,
     };
     let failed = match committed {
-        Ok(Ok(())) => return nothing_left_behind(writeback.clone()).await,
+        Ok(Ok(_)) => return nothing_left_behind(assembled).await,
         Ok(Err(refusal)) => refusal.to_string(),
         Err(_) => "the server doesn't answer".to_owned(),
     };
-    let keeper = writeback.clone();
+    let keeper = driver.clone();
     let kept = tokio::task::spawn_blocking(move || keeper.keep_all()).await;
     Err(match kept {
         Ok(0) => format!("what was written last may not be on the server's disk: {failed}"),
@@ -200,8 +202,9 @@ async fn bring_in(assembled: &Arc<Assembled>) -> Result<(), String> {
 }
 
 /// Everything is on the server's disk but what was refused before.
-async fn nothing_left_behind(writeback: Writeback) -> Result<(), String> {
-    match tokio::task::spawn_blocking(move || writeback.left_behind()).await {
+async fn nothing_left_behind(assembled: &Arc<Assembled>) -> Result<(), String> {
+    let driver = assembled.driver.clone();
+    match tokio::task::spawn_blocking(move || driver.left_behind()).await {
         Ok(0) => Ok(()),
         Ok(times) => Err(format!(
             "{times} time(s) while it was mounted, written bytes could not be brought to the server; \
@@ -243,16 +246,25 @@ async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<()
 
 /// An unmount that isn't forced keeps the mount until its buffered writes are at the server.
 async fn flush_first(assembled: &Arc<Assembled>) -> Result<(), String> {
-    let flushed = timeout(WRITE_BACK, assembled.writeback.flush_all()).await;
-    flushed.map_err(|_| {
-        let files = assembled.writeback.dirty_paths();
-        format!(
+    let driver = &assembled.driver;
+    // What the server refuses was reported where it was written.
+    match timeout(WRITE_BACK, driver.call(Call::FlushAll)).await {
+        Ok(_) => Ok(()),
+        Err(_) => Err(format!(
             "can't unmount {}: buffered writes of {} wait for the server (--force unmounts it and \
              keeps them for `fsclient recover`)",
             assembled.mounted.mountpoint().display(),
-            files.join(", ")
-        )
-    })
+            dirty_paths(driver).join(", ")
+        )),
+    }
+}
+
+/// The files that are not flushed.
+fn dirty_paths(driver: &Driver) -> Vec<String> {
+    let name = |(object, path): (Handle, Option<PathBuf>)| {
+        path.map_or_else(|| object.to_string(), |path| path_for_people(&path))
+    };
+    driver.dirty_files().into_iter().map(name).collect()
 }
 
 /// Unmounts, unless writing back what is dirty takes too long.

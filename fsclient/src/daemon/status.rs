@@ -6,17 +6,17 @@
 //! | field of a mount | meaning |
 //! | --- | --- |
 //! | `dir`, `source`, `state_dir`, `pid`, `read_only` | the mount point, what is mounted (never a ticket), its state directory, the daemon's process |
-//! | `session`, `server`, `state`, `trouble`, `standing`, `identity`, `server_process` | the session: see [`crate::rpc::Status`] |
+//! | `session`, `server`, `state`, `trouble`, `standing`, `identity`, `server_process` | the session: see [`crate::session::Status`] |
 //! | `term_ms`, `lease_ms_left` | the leases' term, and what is left of it by the client's clock |
 //! | `leases` | leases held, by kind: `attrs`, `data`, `listing`, `names`, and `objects` that have any |
 //! | `recalls_open` | recalls not approved yet |
 //! | `requests`, `requests_total`, `renewals` | requests sent by kind, their sum, and keep-alives (in neither) |
 //! | `cache_answers` | requests of the kernel that were answered without asking the server, by kind |
 //! | `opens` | opens the server has for this session, retained ones included |
-//! | `waiting` | who waits for the server: see [`crate::rpc::Waiting`] |
+//! | `waiting` | who waits for the server: see [`crate::session::Waiting`] |
 
 use crate::recovery::Item;
-use crate::rpc;
+use crate::session;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ pub struct MountStatus {
     pub read_only: bool,
     /// The session with the server.
     #[serde(flatten)]
-    pub session: rpc::Status,
+    pub session: session::Status,
     /// What is left of the leases' time.
     pub lease_ms_left: u64,
     /// Leases held, by kind.

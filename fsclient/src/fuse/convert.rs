@@ -1,8 +1,8 @@
 //! Between the protocol's types and fuser's.
 
-use crate::nodes::NodeId;
-use crate::ops::attr::Shown;
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
+use leasefs_client::NodeId;
+use leasefs_client::call::Shown;
 use leasefs_protocol::{FileKind, Refusal, SetTime, Timestamp};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,15 +1,9 @@
-//! Every request of the kernel, handed on.
+//! Every request of the kernel, as the core is asked it.
 
-use super::answer;
-use super::convert::{device_parts, errno, node_id, set_time};
+use super::answer::Waiter;
+use super::convert::{device_parts, node_id, set_time};
 use super::init;
-use super::patience::patiently;
-use crate::ops::data::{At, Writing};
-use crate::ops::dir::Listed;
-use crate::ops::names::NewMode;
-use crate::ops::opens::Fh;
-use crate::ops::xattr::Room;
-use crate::ops::{Ask, Asker, Ops};
+use crate::driver::Driver;
 use bytes::Bytes;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo,
@@ -17,69 +11,52 @@ use fuser::{
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use leasefs_protocol::{Refusal, SetAttr};
+use leasefs_client::call::{At, Fh, NewMode, Room, Writing};
+use leasefs_client::{Asker, Call, Event};
+use leasefs_protocol::SetAttr;
 use std::ffi::OsStr;
-use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
-use tokio::runtime::Handle as Runtime;
 use tokio::sync::watch;
 
-/// The file system as fuser calls it.
+/// The file system as fuser calls it. What can be answered at once is, on fuser's thread; none of its
+/// threads ever waits.
 #[derive(Debug)]
-pub struct Dispatch {
-    ops: Arc<Ops>,
-    runtime: Runtime,
+pub(super) struct Dispatch {
+    driver: Arc<Driver<Waiter>>,
     posix_acl: bool,
     ended: watch::Sender<bool>,
 }
 
 impl Dispatch {
     /// `ended` is set when the kernel has ended the connection.
-    pub fn new(
-        ops: Arc<Ops>,
-        runtime: Runtime,
-        posix_acl: bool,
-        ended: watch::Sender<bool>,
-    ) -> Self {
+    pub fn new(driver: Arc<Driver<Waiter>>, posix_acl: bool, ended: watch::Sender<bool>) -> Self {
         Self {
-            ops,
-            runtime,
+            driver,
             posix_acl,
             ended,
         }
     }
 
-    /// Runs what may wait on the runtime; `reply` takes its outcome.
-    fn run<T, F>(
-        &self,
-        request: &Request,
-        operation: impl FnOnce(Arc<Ops>, Ask) -> F,
-        reply: impl FnOnce(Result<T, Refusal>) + Send + 'static,
-    ) where
-        T: Send,
-        F: Future<Output = Result<T, Refusal>> + Send + 'static,
-    {
-        let ask = Ask::new(asker(request));
-        let operation = operation(Arc::clone(&self.ops), ask.clone());
-        self.runtime
-            .spawn(async move { reply(patiently(&ask, operation).await) });
+    fn call(&self, request: &Request, waiter: Waiter, call: Call) {
+        let asker = Asker {
+            uid: request.uid(),
+            gid: request.gid(),
+            pid: request.pid(),
+        };
+        self.driver.drive(Event::Call {
+            waiter,
+            asker,
+            call,
+        });
     }
 }
 
-fn asker(request: &Request) -> Asker {
-    Asker {
-        uid: request.uid(),
-        gid: request.gid(),
-        pid: request.pid(),
-    }
-}
-
-fn owned(name: &OsStr) -> Vec<u8> {
-    name.as_bytes().to_vec()
+fn owned(name: &OsStr) -> Box<[u8]> {
+    name.as_bytes().into()
 }
 
 fn fh(handle: FileHandle) -> Fh {
@@ -96,32 +73,21 @@ impl Filesystem for Dispatch {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let parent = node_id(parent);
-        if let Some(found) = self.ops.lookup_cached(parent, name.as_bytes()) {
-            return answer::lookup(reply, Ok(found));
-        }
-        let name = owned(name);
-        self.run(
-            request,
-            |ops, ask| async move { ops.lookup(&ask, parent, &name).await },
-            |found| answer::lookup(reply, found),
-        );
+        let call = Call::Lookup {
+            parent: node_id(parent),
+            name: owned(name),
+        };
+        self.call(request, Waiter::Lookup(reply), call);
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
-        self.ops.forget(node_id(ino), count);
+        let node = node_id(ino);
+        self.driver.drive(Event::Forget { node, count });
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let node = node_id(ino);
-        if let Some(known) = self.ops.getattr_cached(node) {
-            return answer::attr(reply, Ok(known));
-        }
-        self.run(
-            request,
-            |ops, ask| async move { ops.getattr(&ask, node).await },
-            |shown| answer::attr(reply, shown),
-        );
+        self.call(request, Waiter::Attr(reply), Call::GetAttr { node });
     }
 
     fn setattr(
@@ -153,24 +119,17 @@ impl Filesystem for Dispatch {
             // caller lacks CAP_FSETID.
             kill_priv: size.is_some() && request.uid() != 0,
         };
-        let (node, open) = (node_id(ino), handle.map(fh));
-        self.run(
-            request,
-            |ops, ask| async move { ops.setattr(&ask, node, open, set).await },
-            |shown| answer::attr(reply, shown),
-        );
+        let call = Call::SetAttr {
+            node: node_id(ino),
+            fh: handle.map(fh),
+            set,
+        };
+        self.call(request, Waiter::Attr(reply), call);
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
         let node = node_id(ino);
-        if let Some(target) = self.ops.readlink_cached(node) {
-            return answer::data(reply, Ok(target));
-        }
-        self.run(
-            request,
-            |ops, ask| async move { ops.readlink(&ask, node).await },
-            |target| answer::data(reply, target),
-        );
+        self.call(request, Waiter::Data(reply), Call::ReadLink { node });
     }
 
     fn mknod(
@@ -183,13 +142,13 @@ impl Filesystem for Dispatch {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let (parent, name) = (node_id(parent), owned(name));
-        let (mode, rdev) = (NewMode { mode, umask }, device_parts(rdev));
-        self.run(
-            request,
-            |ops, ask| async move { ops.mknod(&ask, parent, &name, mode, rdev).await },
-            |entry| answer::entry(reply, entry),
-        );
+        let call = Call::MakeNode {
+            parent: node_id(parent),
+            name: owned(name),
+            mode: NewMode { mode, umask },
+            rdev: device_parts(rdev),
+        };
+        self.call(request, Waiter::Entry(reply), call);
     }
 
     fn mkdir(
@@ -201,31 +160,28 @@ impl Filesystem for Dispatch {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let (parent, name) = (node_id(parent), owned(name));
-        let mode = NewMode { mode, umask };
-        self.run(
-            request,
-            |ops, ask| async move { ops.mkdir(&ask, parent, &name, mode).await },
-            |entry| answer::entry(reply, entry),
-        );
+        let call = Call::MakeDir {
+            parent: node_id(parent),
+            name: owned(name),
+            mode: NewMode { mode, umask },
+        };
+        self.call(request, Waiter::Entry(reply), call);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (parent, name) = (node_id(parent), owned(name));
-        self.run(
-            request,
-            |ops, ask| async move { ops.unlink(&ask, parent, &name).await },
-            |done| answer::empty(reply, done),
-        );
+        let call = Call::Unlink {
+            parent: node_id(parent),
+            name: owned(name),
+        };
+        self.call(request, Waiter::Empty(reply), call);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (parent, name) = (node_id(parent), owned(name));
-        self.run(
-            request,
-            |ops, ask| async move { ops.rmdir(&ask, parent, &name).await },
-            |done| answer::empty(reply, done),
-        );
+        let call = Call::RemoveDir {
+            parent: node_id(parent),
+            name: owned(name),
+        };
+        self.call(request, Waiter::Empty(reply), call);
     }
 
     fn symlink(
@@ -236,13 +192,12 @@ impl Filesystem for Dispatch {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let (parent, name) = (node_id(parent), owned(name));
-        let target = owned(target.as_os_str());
-        self.run(
-            request,
-            |ops, ask| async move { ops.symlink(&ask, parent, &name, &target).await },
-            |entry| answer::entry(reply, entry),
-        );
+        let call = Call::Symlink {
+            parent: node_id(parent),
+            name: owned(name),
+            target: owned(target.as_os_str()),
+        };
+        self.call(request, Waiter::Entry(reply), call);
     }
 
     fn rename(
@@ -255,16 +210,14 @@ impl Filesystem for Dispatch {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let (parent, name) = (node_id(parent), owned(name));
-        let (new_parent, new_name) = (node_id(new_parent), owned(new_name));
-        self.run(
-            request,
-            |ops, ask| async move {
-                let to = (new_parent, &new_name[..]);
-                ops.rename(&ask, (parent, &name), to, flags.bits()).await
-            },
-            |done| answer::empty(reply, done),
-        );
+        let call = Call::Rename {
+            parent: node_id(parent),
+            name: owned(name),
+            new_parent: node_id(new_parent),
+            new_name: owned(new_name),
+            flags: flags.bits(),
+        };
+        self.call(request, Waiter::Empty(reply), call);
     }
 
     fn link(
@@ -275,24 +228,20 @@ impl Filesystem for Dispatch {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let (node, parent, name) = (node_id(ino), node_id(parent), owned(name));
-        self.run(
-            request,
-            |ops, ask| async move { ops.link(&ask, node, parent, &name).await },
-            |entry| answer::entry(reply, entry),
-        );
+        let call = Call::Link {
+            node: node_id(ino),
+            parent: node_id(parent),
+            name: owned(name),
+        };
+        self.call(request, Waiter::Entry(reply), call);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (node, flags) = (node_id(ino), flags.0 as u32);
-        if let Some(opened) = self.ops.open_cached(asker(request), node, flags) {
-            return answer::opened(reply, Ok(opened));
-        }
-        self.run(
-            request,
-            |ops, ask| async move { ops.open(&ask, node, flags).await },
-            |opened| answer::opened(reply, opened),
-        );
+        let call = Call::Open {
+            node: node_id(ino),
+            flags: flags.0 as u32,
+        };
+        self.call(request, Waiter::Open(reply), call);
     }
 
     fn create(
@@ -305,13 +254,13 @@ impl Filesystem for Dispatch {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (parent, name) = (node_id(parent), owned(name));
-        let (mode, flags) = (NewMode { mode, umask }, flags as u32);
-        self.run(
-            request,
-            |ops, ask| async move { ops.create(&ask, parent, &name, mode, flags).await },
-            |created| answer::created(reply, created),
-        );
+        let call = Call::Create {
+            parent: node_id(parent),
+            name: owned(name),
+            mode: NewMode { mode, umask },
+            flags: flags as u32,
+        };
+        self.call(request, Waiter::Create(reply), call);
     }
 
     fn read(
@@ -326,20 +275,13 @@ impl Filesystem for Dispatch {
         reply: ReplyData,
     ) {
         let fh = fh(handle);
-        let at = At { fh, offset };
-        match owner {
+        let (at, len) = (At { fh, offset }, size);
+        let call = match owner {
             // `read(2)` on a direct descriptor; everything else fills pages.
-            Some(_) => self.run(
-                request,
-                |ops, ask| async move { ops.read(&ask, at, size).await },
-                |data| answer::data(reply, data),
-            ),
-            None => self.run(
-                request,
-                |ops, ask| async move { ops.read_pages(&ask, at, size).await },
-                |filling| answer::filling(reply, filling),
-            ),
-        }
+            Some(_) => Call::Read { at, len },
+            None => Call::ReadPages { at, len },
+        };
+        self.call(request, Waiter::Data(reply), call);
     }
 
     fn write(
@@ -362,27 +304,24 @@ impl Filesystem for Dispatch {
             kill_priv: how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
         let fh = fh(handle);
-        if let Some(written) = self.ops.write_at_once(fh, &writing) {
-            return answer::written(reply, Ok(written));
-        }
-        self.run(
-            request,
-            |ops, ask| async move { ops.write(&ask, fh, writing).await },
-            |written| answer::written(reply, written),
-        );
+        self.call(request, Waiter::Write(reply), Call::Write { fh, writing });
     }
 
-    /// Everything is at the server already: there is nothing to report.
-    fn flush(&self, _: &Request, _: INodeNo, file: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        match self.ops.flush(fh(file)) {
-            Ok(()) => reply.ok(),
-            Err(refusal) => reply.error(errno(refusal)),
-        }
+    fn flush(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        let fh = fh(handle);
+        self.call(request, Waiter::Empty(reply), Call::Flush { fh });
     }
 
     fn release(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
@@ -390,8 +329,8 @@ impl Filesystem for Dispatch {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.ops.release(fh(handle));
-        reply.ok();
+        let fh = fh(handle);
+        self.call(request, Waiter::Empty(reply), Call::Release { fh });
     }
 
     fn fsync(
@@ -402,24 +341,16 @@ impl Filesystem for Dispatch {
         data_only: bool,
         reply: ReplyEmpty,
     ) {
-        let fh = fh(handle);
-        self.run(
-            request,
-            |ops, ask| async move { ops.fsync(&ask, fh, data_only).await },
-            |done| answer::empty(reply, done),
-        );
+        let call = Call::Sync {
+            fh: fh(handle),
+            data_only,
+        };
+        self.call(request, Waiter::Empty(reply), call);
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let node = node_id(ino);
-        if let Some(fh) = self.ops.opendir_cached(asker(request), node) {
-            return answer::opened_dir(reply, Ok(fh));
-        }
-        self.run(
-            request,
-            |ops, ask| async move { ops.opendir(&ask, node).await },
-            |fh| answer::opened_dir(reply, fh),
-        );
+        self.call(request, Waiter::Open(reply), Call::OpenDir { node });
     }
 
     fn readdir(
@@ -428,31 +359,23 @@ impl Filesystem for Dispatch {
         _: INodeNo,
         handle: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectory,
+        reply: ReplyDirectory,
     ) {
         let fh = fh(handle);
-        let add = |entry: Listed<'_>| answer::add(&mut reply, entry);
-        if self.ops.readdir_cached(fh, offset, add) {
-            return answer::listed(reply, Ok(()));
-        }
-        let (ops, ask) = (Arc::clone(&self.ops), Ask::new(asker(request)));
-        self.runtime.spawn(async move {
-            let take = |entry: Listed<'_>| answer::add(&mut reply, entry);
-            let listed = patiently(&ask, ops.readdir(&ask, fh, offset, take)).await;
-            answer::listed(reply, listed);
-        });
+        let call = Call::ReadDir { fh, offset };
+        self.call(request, Waiter::Directory(reply), call);
     }
 
     fn releasedir(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.ops.releasedir(fh(handle));
-        reply.ok();
+        let fh = fh(handle);
+        self.call(request, Waiter::Empty(reply), Call::ReleaseDir { fh });
     }
 
     fn fsyncdir(
@@ -468,11 +391,7 @@ impl Filesystem for Dispatch {
 
     fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
         let node = node_id(ino);
-        self.run(
-            request,
-            |ops, ask| async move { ops.statfs(&ask, node).await },
-            |stat| answer::statfs(reply, stat),
-        );
+        self.call(request, Waiter::Statfs(reply), Call::StatFs { node });
     }
 
     fn setxattr(
@@ -485,13 +404,13 @@ impl Filesystem for Dispatch {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        let (node, name) = (node_id(ino), owned(name));
-        let (value, flags) = (Bytes::copy_from_slice(value), flags as u32);
-        self.run(
-            request,
-            |ops, ask| async move { ops.setxattr(&ask, node, &name, value, flags).await },
-            |done| answer::empty(reply, done),
-        );
+        let call = Call::SetXattr {
+            node: node_id(ino),
+            name: owned(name),
+            value: Bytes::copy_from_slice(value),
+            flags: flags as u32,
+        };
+        self.call(request, Waiter::Empty(reply), call);
     }
 
     fn getxattr(
@@ -502,46 +421,36 @@ impl Filesystem for Dispatch {
         room: u32,
         reply: ReplyXattr,
     ) {
-        let node = node_id(ino);
-        if let Some(value) = self.ops.getxattr_cached(node, name.as_bytes(), Room(room)) {
-            return answer::xattr(reply, value);
-        }
-        let name = owned(name);
-        self.run(
-            request,
-            |ops, ask| async move { ops.getxattr(&ask, node, &name, Room(room)).await },
-            |value| answer::xattr(reply, value),
-        );
+        let call = Call::GetXattr {
+            node: node_id(ino),
+            name: owned(name),
+            room: Room(room),
+        };
+        self.call(request, Waiter::Xattr(reply), call);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, room: u32, reply: ReplyXattr) {
-        let node = node_id(ino);
-        if let Some(list) = self.ops.listxattr_cached(node, Room(room)) {
-            return answer::xattr(reply, list);
-        }
-        self.run(
-            request,
-            |ops, ask| async move { ops.listxattr(&ask, node, Room(room)).await },
-            |list| answer::xattr(reply, list),
-        );
+        let call = Call::ListXattr {
+            node: node_id(ino),
+            room: Room(room),
+        };
+        self.call(request, Waiter::Xattr(reply), call);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (node, name) = (node_id(ino), owned(name));
-        self.run(
-            request,
-            |ops, ask| async move { ops.removexattr(&ask, node, &name).await },
-            |done| answer::empty(reply, done),
-        );
+        let call = Call::RemoveXattr {
+            node: node_id(ino),
+            name: owned(name),
+        };
+        self.call(request, Waiter::Empty(reply), call);
     }
 
     fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let (node, mask) = (node_id(ino), mask.bits() as u32);
-        self.run(
-            request,
-            |ops, ask| async move { ops.access(&ask, node, mask).await },
-            |done| answer::empty(reply, done),
-        );
+        let call = Call::Access {
+            node: node_id(ino),
+            mask: mask.bits() as u32,
+        };
+        self.call(request, Waiter::Empty(reply), call);
     }
 
     /// There are none; asked for by whoever wants to know whether a file is a terminal.
@@ -569,15 +478,13 @@ impl Filesystem for Dispatch {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let at = At {
-            fh: fh(handle),
-            offset,
+        let fh = fh(handle);
+        let call = Call::Allocate {
+            at: At { fh, offset },
+            len,
+            mode: mode as u32,
         };
-        self.run(
-            request,
-            |ops, ask| async move { ops.fallocate(&ask, at, len, mode as u32).await },
-            |done| answer::empty(reply, done),
-        );
+        self.call(request, Waiter::Empty(reply), call);
     }
 
     fn lseek(
@@ -589,15 +496,15 @@ impl Filesystem for Dispatch {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        let Ok(offset) = u64::try_from(offset) else {
+            return reply.error(Errno::EINVAL);
+        };
         let fh = fh(handle);
-        self.run(
-            request,
-            |ops, ask| async move {
-                let offset = u64::try_from(offset).map_err(|_| Refusal::Invalid)?;
-                ops.seek(&ask, At { fh, offset }, whence as u32).await
-            },
-            |offset| answer::offset(reply, offset),
-        );
+        let call = Call::Seek {
+            at: At { fh, offset },
+            whence: whence as u32,
+        };
+        self.call(request, Waiter::Lseek(reply), call);
     }
 
     fn copy_file_range(
@@ -621,10 +528,7 @@ impl Filesystem for Dispatch {
             fh: fh(to),
             offset: to_offset,
         };
-        self.run(
-            request,
-            |ops, ask| async move { ops.copy_range(&ask, from, to, len).await },
-            |copied| answer::written(reply, copied),
-        );
+        let call = Call::CopyRange { from, to, len };
+        self.call(request, Waiter::Write(reply), call);
     }
 }

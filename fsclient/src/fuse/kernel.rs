@@ -3,21 +3,19 @@
 use super::init::Release;
 use super::inside::Inside;
 
-use crate::nodes::{NodeId, Nodes};
-use crate::ops::KernelSide;
-use crate::recall::KernelCache;
+use crate::driver;
+use crate::faults::{Fault, fault};
 use fuser::{INodeNo, Notifier};
-use leasefs_protocol::Handle;
+use leasefs_client::{NodeId, Notice, Noticed};
 use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::mount::UnmountFlags;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// `FUSE_NOTIFY_STORE`.
 const NOTIFY_STORE: i32 = 4;
@@ -31,42 +29,19 @@ struct Link {
     notifier: Notifier,
     device: File,
     number: (u32, u32),
+    mountpoint: PathBuf,
     inside: Inside,
     epochs: bool,
 }
 
 /// The kernel's side of the mount. Before it is connected it knows nothing, so that there is
 /// nothing to drop.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Kernel {
-    nodes: Arc<Nodes>,
     link: OnceLock<Link>,
-    began: Instant,
-    /// When it was last made to forget all names, in milliseconds since `began`; 0 is never.
-    forgot: AtomicU64,
 }
 
-/// For how long after it forgot all names the kernel is told none, in milliseconds.
-const CALM: u64 = 1000;
-
 impl Kernel {
-    /// A kernel that isn't connected; it knows these nodes.
-    pub fn new(nodes: Arc<Nodes>) -> Self {
-        Self {
-            nodes,
-            link: OnceLock::new(),
-            began: Instant::now(),
-            forgot: AtomicU64::new(0),
-        }
-    }
-
-    /// Milliseconds since the kernel's side was made; at least 1.
-    fn uptime(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis())
-            .unwrap_or(u64::MAX)
-            .max(1)
-    }
-
     pub(super) fn connect(
         &self,
         notifier: Notifier,
@@ -78,6 +53,7 @@ impl Kernel {
             notifier,
             device: File::from(device),
             number,
+            mountpoint: mountpoint.to_owned(),
             inside: Inside::watch(number)?,
             epochs: Release::of_host()?.has_epochs(),
         };
@@ -87,81 +63,57 @@ impl Kernel {
             .map_err(|_| io::Error::other("the kernel is connected already"))
     }
 
-    /// Tells the kernel something of an object, if it knows it.
-    fn tell(
-        &self,
-        object: &Handle,
-        what: impl FnOnce(&Notifier, INodeNo) -> io::Result<()>,
-    ) -> io::Result<()> {
-        match (self.link.get(), self.nodes.id_of(object)) {
-            (Some(link), Some(NodeId(id))) => gone_is_fine(what(&link.notifier, INodeNo(id))),
-            _ => Ok(()),
-        }
-    }
-
     /// Device number of the mount; its minor is the connection's number.
     pub(super) fn device(&self) -> Option<(u32, u32)> {
         self.link.get().map(|link| link.number)
     }
 
-    pub(super) fn is_mounted_at(&self, mountpoint: &Path) -> bool {
-        self.device().is_some() && device_of(mountpoint).ok() == self.device()
-    }
-
-    pub(super) fn abort(&self) -> io::Result<()> {
-        let Some((_, minor)) = self.device() else {
-            return Err(io::Error::from(io::ErrorKind::NotConnected));
-        };
-        fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
-    }
-}
-
-impl KernelCache for Kernel {
-    fn drop_attrs(&self, object: &Handle) -> io::Result<()> {
-        self.tell(object, |kernel, ino| kernel.inval_inode(ino, -1, 0))
-    }
-
-    fn drop_pages(&self, object: &Handle, offset: u64, len: u64) -> io::Result<()> {
-        let offset = i64::try_from(offset).unwrap_or(i64::MAX);
-        let len = i64::try_from(len).unwrap_or(0);
-        self.tell(object, |kernel, ino| kernel.inval_inode(ino, offset, len))
-    }
-
-    fn can_forget_names(&self) -> bool {
-        self.link
-            .get()
-            .is_some_and(|link| link.epochs && !link.inside.any())
-    }
-
-    fn forget_names(&self) -> io::Result<()> {
-        self.forgot.store(self.uptime(), Ordering::Relaxed);
-        self.link
-            .get()
-            .map_or(Ok(()), |link| gone_is_fine(link.forget_names()))
-    }
-
-    fn drop_name(&self, dir: &Handle, name: &[u8]) -> io::Result<()> {
-        let name = OsStr::from_bytes(name);
-        self.tell(dir, |kernel, ino| kernel.inval_entry(ino, name))
-    }
-
-    fn end(&self) -> io::Result<()> {
-        self.abort()
-    }
-}
-
-impl KernelSide for Kernel {
-    fn is_calm(&self) -> bool {
-        let forgot = self.forgot.load(Ordering::Relaxed);
-        forgot == 0 || self.uptime() > forgot + CALM
-    }
-
-    fn grow(&self, node: NodeId, size: u64) -> io::Result<()> {
+    /// Takes the mount out of the file tree. With `lazy`, open files live on.
+    pub(super) fn unmount(&self, lazy: bool) -> io::Result<()> {
         match self.link.get() {
-            Some(link) if size > 0 => gone_is_fine(link.grow(node, size)),
+            Some(link) if link.is_mounted() => link.unmount(lazy),
             _ => Ok(()),
         }
     }
+
+    pub(super) fn abort(&self) -> io::Result<()> {
+        match self.link.get() {
+            Some(link) => link.abort(),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
+impl driver::Kernel for Kernel {
+    fn tell(&self, notice: &Notice) -> Noticed {
+        if is_deaf() {
+            return Noticed::Done;
+        }
+        // Before there is a mount the kernel holds nothing.
+        self.link
+            .get()
+            .map_or(Noticed::Done, |link| link.tell(notice))
+    }
+
+    fn can_forget_names(&self) -> bool {
+        is_deaf() || self.link.get().is_some_and(Link::can_forget_names)
+    }
+
+    fn end_process(&self) -> ! {
+        if let Err(error) = self.abort() {
+            tracing::debug!(%error, "the connection ends with the process");
+        }
+        if let Err(error) = self.unmount(true) {
+            tracing::error!(%error, "can't unmount");
+        }
+        std::process::exit(1)
+    }
+}
+
+/// Whether the tests are to find that the kernel is told nothing.
+fn is_deaf() -> bool {
+    static FAULT: OnceLock<bool> = OnceLock::new();
+    *FAULT.get_or_init(|| fault() == Some(Fault::NoInvalidation))
 }
 
 /// A connection that has ended, and a node that the kernel has forgotten, hold nothing.
@@ -180,6 +132,76 @@ fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
 }
 
 impl Link {
+    fn can_forget_names(&self) -> bool {
+        self.epochs && !self.inside.any()
+    }
+
+    fn tell(&self, notice: &Notice) -> Noticed {
+        if *notice == Notice::ForgetNames && !self.can_forget_names() {
+            return Noticed::Unable;
+        }
+        match gone_is_fine(self.carry_out(notice)) {
+            Ok(()) => Noticed::Done,
+            Err(error) => {
+                tracing::warn!(%error, ?notice, "the kernel doesn't take a notice");
+                Noticed::Failed
+            }
+        }
+    }
+
+    fn carry_out(&self, notice: &Notice) -> io::Result<()> {
+        match notice {
+            Notice::DropAttrs(NodeId(id)) => self.notifier.inval_inode(INodeNo(*id), -1, 0),
+            Notice::ForgetNames => self.forget_names(),
+            Notice::DropPages { node, offset, len } => {
+                let offset = i64::try_from(*offset).unwrap_or(i64::MAX);
+                let len = i64::try_from(*len).unwrap_or(0);
+                self.notifier.inval_inode(INodeNo(node.0), offset, len)
+            }
+            Notice::DropName { dir, name } => {
+                let name = OsStr::from_bytes(name);
+                self.notifier.inval_entry(INodeNo(dir.0), name)
+            }
+            Notice::Grow { size: 0, .. } => Ok(()),
+            Notice::Grow { node, size } => self.grow(*node, *size),
+            Notice::End => self.abort(),
+        }
+    }
+
+    fn abort(&self) -> io::Result<()> {
+        let (_, minor) = self.number;
+        fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
+    }
+
+    fn is_mounted(&self) -> bool {
+        device_of(&self.mountpoint).ok() == Some(self.number)
+    }
+
+    fn unmount(&self, lazy: bool) -> io::Result<()> {
+        let how = match lazy {
+            true => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+            false => UnmountFlags::NOFOLLOW,
+        };
+        match rustix::mount::unmount(&self.mountpoint, how) {
+            Err(rustix::io::Errno::PERM) => self.fusermount(lazy),
+            result => Ok(result?),
+        }
+    }
+
+    /// Without privilege only the set-user-id helper may unmount.
+    fn fusermount(&self, lazy: bool) -> io::Result<()> {
+        let output = std::process::Command::new("fusermount3")
+            .arg(if lazy { "-uz" } else { "-u" })
+            .arg("--")
+            .arg(&self.mountpoint)
+            .output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let reason = String::from_utf8_lossy(&output.stderr);
+        Err(io::Error::other(reason.trim().to_owned()))
+    }
+
     fn forget_names(&self) -> io::Result<()> {
         // `struct fuse_out_header`: length, notification code, no request.
         let mut header = [0; 16];

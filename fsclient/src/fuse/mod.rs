@@ -1,7 +1,7 @@
 //! The FUSE skin: the only part of the client that names fuser.
 //!
-//! A request is answered on the dispatcher thread if the cache can, else a task on the runtime
-//! takes it over together with fuser's reply. No dispatcher thread ever waits.
+//! Each request becomes a [`Call`](leasefs_client::Call) that waits with fuser's reply for its answer. No
+//! dispatcher thread ever waits.
 
 mod answer;
 mod convert;
@@ -10,11 +10,11 @@ mod init;
 mod inside;
 mod kernel;
 mod mount;
-mod patience;
 
+pub use answer::Waiter;
 pub use init::configure;
 pub use kernel::Kernel;
-pub use mount::{Allowed, MountConfig, Mounted, mount, session_options};
+pub use mount::{Allowed, Driver, MountConfig, Mounted, mount, session_options};
 
 /// Refuses a kernel that can't keep the caches' promises.
 ///

@@ -1,12 +1,12 @@
 //! Mounting, and what holds a mount together until it ends.
 
+use super::answer::Waiter;
 use super::dispatch::Dispatch;
 use super::init::Release;
 use super::kernel::Kernel;
-use crate::ops::Ops;
+use crate::driver;
 use fuser::{Config, MountOption, Session, SessionACL};
 use leasefs_protocol::control::IdentityPolicy;
-use rustix::mount::UnmountFlags;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -15,11 +15,13 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use tokio::runtime::Handle as Runtime;
 use tokio::sync::watch;
 
 /// The kernel reads ahead at most this much of a file, where the daemon may say so.
 const READ_AHEAD_KB: &str = "1024";
+
+/// What answers the kernel.
+pub type Driver = driver::Driver<Waiter>;
 
 /// How a mount is made.
 #[derive(Clone, Debug)]
@@ -61,7 +63,7 @@ pub struct Mounted {
     ended: watch::Receiver<bool>,
 }
 
-/// Mounts and begins to answer requests on `runtime`.
+/// Mounts and begins to answer requests.
 ///
 /// `kernel` is connected on the way: before that, invalidations have nothing to drop.
 ///
@@ -69,15 +71,14 @@ pub struct Mounted {
 /// If the kernel is too old or refuses the mount; the reason is for people.
 pub fn mount(
     config: &MountConfig,
-    ops: Arc<Ops>,
+    driver: Arc<Driver>,
     kernel: Arc<Kernel>,
-    runtime: Runtime,
 ) -> io::Result<Mounted> {
     Release::of_host()?.check()?;
     let mountpoint = fs::canonicalize(&config.mountpoint)?;
     let (end, ended) = watch::channel(false);
     let posix_acl = checks_permissions(config.identity);
-    let dispatch = Dispatch::new(ops, runtime, posix_acl, end);
+    let dispatch = Dispatch::new(driver, posix_acl, end);
     let session = Session::new(dispatch, &mountpoint, &session_options(config))?;
     let descriptor = session.as_fd().try_clone_to_owned()?;
     kernel.connect(session.notifier(), descriptor, &mountpoint)?;
@@ -99,31 +100,10 @@ impl Mounted {
     /// # Errors
     /// `EBUSY` if it is in use (and not `lazy`).
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
-        if *self.ended.borrow() || !self.kernel.is_mounted_at(&self.mountpoint) {
+        if *self.ended.borrow() {
             return Ok(());
         }
-        let how = match lazy {
-            true => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-            false => UnmountFlags::NOFOLLOW,
-        };
-        match rustix::mount::unmount(&self.mountpoint, how) {
-            Err(rustix::io::Errno::PERM) => self.fusermount(lazy),
-            result => Ok(result?),
-        }
-    }
-
-    /// Without privilege only the set-user-id helper may unmount.
-    fn fusermount(&self, lazy: bool) -> io::Result<()> {
-        let output = std::process::Command::new("fusermount3")
-            .arg(if lazy { "-uz" } else { "-u" })
-            .arg("--")
-            .arg(&self.mountpoint)
-            .output()?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let reason = String::from_utf8_lossy(&output.stderr);
-        Err(io::Error::other(reason.trim().to_owned()))
+        self.kernel.unmount(lazy)
     }
 
     /// Ends the connection: everything the kernel waits for fails, nothing stays stuck.

@@ -1,42 +1,40 @@
 //! A server that answers as a fuzzer likes.
 
-use super::Shared;
+use super::mount::Happens;
 use crate::forge::{Choices, Known, forge};
 use bytes::Bytes;
-use leasefs_protocol::control::{Push, Standing, ToClient, ToServer, Welcome};
+use leasefs_client::{ConnectionId, Event, Now, Unconnected};
+use leasefs_protocol::codec::encode;
+use leasefs_protocol::control::{HelloRefusal, Push, Standing, ToClient, ToServer, Welcome};
 use leasefs_protocol::limits::MAX_DRIFT_PPM;
 use leasefs_protocol::{Attr, FileKind, Handle, Reply, Request, RequestFrame, Response};
-use leasefs_transport::{
-    CloseCode, Connection, EndpointSecret, FrameReader, FrameWriter, Identity, OutFrame, Outbox,
-    Server,
-};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use serde::Serialize;
 
 /// Connections a server takes: a client that is thrown out comes back.
-const CONNECTIONS: usize = 8;
-
-/// Streams on which something can be said unasked.
-#[derive(Default)]
-struct Lines {
-    control: Option<Outbox>,
-    pushes: Option<Outbox>,
-    connection: Option<Connection>,
-}
+const CONNECTIONS: u64 = 8;
 
 /// The hostile server.
 pub struct Hostile {
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// Who it is.
-    pub identity: Identity,
-    shared: Arc<Mind>,
+    known: Known,
+    /// Connections so far.
+    number: u64,
+    /// The one that stands.
+    current: Option<ConnectionId>,
+    /// Whether anything but control messages is read on it.
+    serves: bool,
+    datagrams: u64,
 }
 
-struct Mind {
-    choices: Shared,
-    known: Known,
-    lines: Mutex<Lines>,
+impl Default for Hostile {
+    fn default() -> Self {
+        Self {
+            known: known(),
+            number: 0,
+            current: None,
+            serves: false,
+            datagrams: 0,
+        }
+    }
 }
 
 /// The handles it names objects by.
@@ -109,161 +107,140 @@ fn attrs(reply: &mut Reply) -> impl Iterator<Item = &mut Attr> {
     touched.chain(told).chain(listed)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// What is over the bounds of the protocol is nothing that can be said.
+fn can_be_said<M: Serialize>(message: &M, payload: usize) -> bool {
+    encode(message, payload).is_ok()
 }
 
 impl Hostile {
-    /// Listens.
-    pub fn listen(choices: Shared) -> Self {
-        let identity = Identity::generate().expect("an identity");
-        let secret = EndpointSecret::new([7; 32]);
-        let any: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
-        let endpoint = Server::bind(any, &identity, &secret).expect("an endpoint");
-        let address = endpoint.local_addr();
-        let shared = Arc::new(Mind {
-            choices,
-            known: known(),
-            lines: Mutex::default(),
-        });
-        let mind = Arc::clone(&shared);
-        tokio::spawn(async move {
-            for number in 0..CONNECTIONS {
-                let Some(incoming) = endpoint.accept().await else {
-                    return;
-                };
-                if let Ok(connection) = incoming.handshake().await {
-                    tokio::spawn(Arc::clone(&mind).attend(connection, number));
-                }
-            }
-            // Whoever comes later meets silence.
-            std::future::pending::<()>().await;
-        });
-        Self {
-            address,
-            identity,
-            shared,
+    /// Somebody wants to connect.
+    pub fn connect(&mut self, choices: &mut Choices, now: Now) -> Happens {
+        let welcome = self.welcome(choices);
+        self.number += 1;
+        let silent = Event::NotConnected(Unconnected::Unreachable("nobody is there".into()));
+        if self.number > CONNECTIONS {
+            return silent;
         }
+        let Some(welcome) = welcome.filter(|welcome| can_be_said(welcome, 0)) else {
+            let refusal = forge::<HelloRefusal>(choices, &self.known);
+            return refusal.map_or(silent, |refusal| {
+                Event::NotConnected(Unconnected::Refused(refusal))
+            });
+        };
+        let connection = ConnectionId(self.number);
+        (self.current, self.serves) = (Some(connection), false);
+        Event::Connected {
+            connection,
+            welcome: Box::new(welcome),
+            sent: now.boot,
+        }
+    }
+
+    /// The client reads all it says from now on.
+    pub fn serve(&mut self, connection: ConnectionId) {
+        self.serves |= self.current == Some(connection);
+    }
+
+    /// The client has enough.
+    pub fn disconnect(&mut self, connection: ConnectionId) -> Option<Happens> {
+        if self.current == Some(connection) {
+            self.current = None;
+        }
+        Some(Event::Lost(connection, "closed".into()))
+    }
+
+    /// How many have been sent, with a little imagination.
+    pub fn datagrams(&self) -> u64 {
+        self.datagrams
     }
 
     /// Perhaps says something nobody has asked for.
-    pub fn say_something(&self) {
-        let mut choices = lock(&self.shared.choices);
-        let lines = lock(&self.shared.lines);
-        let known = &self.shared.known;
+    pub fn say_something(&mut self, choices: &mut Choices) -> Option<Happens> {
+        let connection = self.current?;
+        self.datagrams += 1;
         match choices.byte() {
-            0..0x90 => {}
+            0..0x90 => None,
             0x90..0xd0 => {
-                if let (Some(push), Some(line)) =
-                    (forge::<Push>(&mut choices, known), &lines.pushes)
-                {
-                    say(line, &push);
-                }
+                let push = forge::<Push>(choices, &self.known)?;
+                let said = self.serves && can_be_said(&push, 0);
+                let Push::Recall(recall) = push;
+                said.then_some(Event::Recall(connection, recall))
             }
             0xd0..0xf8 => {
-                let message = forge::<ToClient>(&mut choices, known);
-                if let (Some(message), Some(line)) = (message, &lines.control) {
-                    say(line, &message);
-                }
-            }
-            0xf8..0xfc => {
-                let len = usize::from(choices.byte());
-                let noise = OutFrame::raw(Bytes::from(choices.bytes(len)));
-                if let Some(line) = &lines.control {
-                    let _ = line.push(noise);
-                }
+                let message = forge::<ToClient>(choices, &self.known)?;
+                can_be_said(&message, 0).then_some(Event::Control(connection, message))
             }
             _ => {
-                if let Some(connection) = &lines.connection {
-                    connection.close(CloseCode::ShuttingDown, "cut");
-                }
+                self.current = None;
+                Some(Event::Lost(connection, "cut".into()))
             }
-        }
-    }
-}
-
-fn say<M: serde::Serialize>(line: &Outbox, message: &M) {
-    if let Ok(frame) = OutFrame::new(message, Bytes::new()) {
-        let _ = line.push(frame);
-    }
-}
-
-impl Mind {
-    async fn attend(self: Arc<Self>, connection: Connection, number: usize) {
-        let Ok((_, mut writer, reader)) = connection.accept().await else {
-            return;
-        };
-        connection.let_in();
-        let Some(welcome) = self.welcome(number) else {
-            return;
-        };
-        let welcome = ToClient::Welcome(welcome);
-        if writer.send(&welcome, Bytes::new()).await.is_err() {
-            return;
-        }
-        let pushes = connection.open_push().await.ok();
-        let control = writer.into_outbox();
-        *lock(&self.lines) = Lines {
-            control: Some(control.clone()),
-            pushes: pushes.map(FrameWriter::into_outbox),
-            connection: Some(connection.clone()),
-        };
-        tokio::spawn(Arc::clone(&self).control(reader, control));
-        while let Ok((_, writer, reader)) = connection.accept().await {
-            tokio::spawn(Arc::clone(&self).lane(reader, writer.into_outbox()));
         }
     }
 
     /// One that lets the client in, as it expects at first.
-    fn welcome(&self, number: usize) -> Option<Welcome> {
-        let mut choices = lock(&self.choices);
-        let mut welcome: Welcome = forge(&mut choices, &self.known)?;
+    fn welcome(&self, choices: &mut Choices) -> Option<Welcome> {
+        let mut welcome: Welcome = forge(choices, &self.known)?;
         if choices.byte() < 0xf0 {
             welcome.term_ms = 1000;
             welcome.drift_ppm %= MAX_DRIFT_PPM;
             welcome.root_attr.kind = FileKind::Directory;
             tame(&mut welcome.root_attr);
         }
-        if number == 0 {
+        if self.number == 0 {
             welcome.root = handle(0);
             welcome.standing = Standing::New;
         }
         Some(welcome)
     }
 
-    async fn control(self: Arc<Self>, mut reader: FrameReader, line: Outbox) {
-        while let Ok(Some((message, _))) = reader.next::<ToServer>().await {
-            let mut choices = lock(&self.choices);
-            let answer = match (message, choices.byte()) {
-                (ToServer::KeepAlive { number }, 0..0xe0) => Some(ToClient::KeepAlive {
-                    number,
-                    renews: true,
-                }),
-                (ToServer::Cancel { seq }, odd @ 0..0xe0) => Some(ToClient::Cancelled {
-                    seq,
-                    begun: odd & 1 == 1,
-                }),
-                (ToServer::Goodbye, 0..0xe0) => Some(ToClient::Farewell),
-                (ToServer::Approve(_) | ToServer::Release(_), _) => None,
-                _ => forge(&mut choices, &self.known),
-            };
-            if let Some(answer) = answer {
-                say(&line, &answer);
-            }
+    /// Answers a control message, or not.
+    pub fn control(
+        &mut self,
+        choices: &mut Choices,
+        connection: ConnectionId,
+        message: ToServer,
+    ) -> Option<Happens> {
+        if self.current != Some(connection) {
+            return None;
         }
+        self.datagrams += 1;
+        let answer = match (message, choices.byte()) {
+            (ToServer::KeepAlive { number }, 0..0xe0) => ToClient::KeepAlive {
+                number,
+                renews: true,
+            },
+            (ToServer::Cancel { seq }, odd @ 0..0xe0) => ToClient::Cancelled {
+                seq,
+                begun: odd & 1 == 1,
+            },
+            (ToServer::Goodbye, 0..0xe0) => ToClient::Farewell,
+            (ToServer::Approve(_) | ToServer::Release(_), _) => return None,
+            _ => forge(choices, &self.known)?,
+        };
+        can_be_said(&answer, 0).then_some(Event::Control(connection, answer))
     }
 
-    async fn lane(self: Arc<Self>, mut reader: FrameReader, line: Outbox) {
-        while let Ok(Some((frame, _))) = reader.next::<RequestFrame>().await {
-            let Some(frame) = self.reply(&frame, &mut lock(&self.choices)) else {
-                continue;
-            };
-            let _ = line.push(frame);
+    /// Answers a request, or not.
+    pub fn request(
+        &mut self,
+        choices: &mut Choices,
+        connection: ConnectionId,
+        frame: &RequestFrame,
+    ) -> Option<Happens> {
+        if self.current != Some(connection) {
+            return None;
         }
+        self.datagrams += 1;
+        let (reply, payload) = self.reply(frame, choices)?;
+        can_be_said(&reply, payload.len()).then_some(Event::Reply {
+            connection,
+            reply,
+            payload,
+        })
     }
 
     /// An answer, mostly of the kind that is expected; perhaps none.
-    fn reply(&self, frame: &RequestFrame, choices: &mut Choices) -> Option<OutFrame> {
+    fn reply(&self, frame: &RequestFrame, choices: &mut Choices) -> Option<(Reply, Bytes)> {
         let odd = choices.byte();
         if odd >= 0xfc {
             return None;
@@ -290,6 +267,6 @@ impl Mind {
             byte @ 0xe0..0xf0 => usize::from(byte) * 20,
             byte => usize::from(byte) * 4000,
         };
-        OutFrame::new(&reply, Bytes::from(vec![odd; len])).ok()
+        Some((reply, Bytes::from(vec![odd; len])))
     }
 }

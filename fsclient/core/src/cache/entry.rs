@@ -1,0 +1,203 @@
+//! What is cached of one object.
+
+use super::opens::Opens;
+use crate::call::{ListedName, Listing};
+use crate::run::{Map, Set};
+use bytes::Bytes;
+use leasefs_protocol::{Attr, Handle, OpenId, Parts};
+
+/// What a name denotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// This object.
+    Object(Handle),
+    /// Nothing.
+    Absent,
+}
+
+/// A cached name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NameEntry {
+    pub known: Known,
+    /// The kernel epoch in which the kernel was last told it with a timeout; 0 is never.
+    pub told: u64,
+}
+
+/// What is cached of one object, and what the kernel may know of it by a timeout.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    pub attr: Option<Attr>,
+    pub target: Option<Bytes>,
+    pub xattrs: Map<Box<[u8]>, Option<Bytes>>,
+    pub xattr_names: Option<Bytes>,
+    pub listing: Option<Listing>,
+    pub names: Map<Box<[u8]>, NameEntry>,
+    /// If present: no other names than these and those in `names` can be there.
+    pub others: Option<Set<Box<[u8]>>>,
+    /// How many names have become unknown since anybody asked for one.
+    unasked: usize,
+    pub opens: Opens,
+    /// The kernel may hold attributes.
+    pub attr_told: bool,
+    /// Used since the eviction's hand came by.
+    pub used: bool,
+    /// Bytes beyond [`ENTRY_COST`].
+    pub cost: usize,
+}
+
+/// What the kernel, or the server, must be told after something was dropped here.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Objects whose attributes the kernel may hold.
+    pub attrs: Vec<Handle>,
+    /// Names the kernel may know.
+    pub names: Vec<(Handle, Box<[u8]>)>,
+    /// Retained opens that are given up.
+    pub closes: Vec<OpenId>,
+}
+
+/// Approximate size of an entry with its slots in the tables.
+pub(super) const ENTRY_COST: usize = 640;
+/// Of a directory with more names whose object isn't known, each name is asked for.
+const MOST_OTHERS: usize = 16_384;
+/// If so many names change that nobody here asks for, others work in the directory: they should not
+/// have to recall each.
+const MOST_UNASKED: usize = 64;
+/// Approximate size of a name beside its bytes.
+const NAME_COST: usize = 160;
+
+fn name_cost(name: &[u8]) -> usize {
+    NAME_COST + name.len()
+}
+
+pub(super) fn listing_cost(listing: &Listing) -> usize {
+    listing.iter().map(ListedName::cost).sum()
+}
+
+impl Entry {
+    /// Forgets parts. `epoch` is the kernel's.
+    pub fn drop_parts(&mut self, me: &Handle, parts: Parts, epoch: u64, out: &mut Dropped) {
+        if parts.contains(Parts::ATTRS) {
+            self.drop_attrs(me, out);
+        }
+        if parts.contains(Parts::LISTING)
+            && let Some(listing) = self.listing.take()
+        {
+            self.cost = self.cost.saturating_sub(listing_cost(&listing));
+        }
+        if parts.contains(Parts::NAMES) {
+            self.drop_others();
+            for (name, entry) in std::mem::take(&mut self.names) {
+                self.cost = self.cost.saturating_sub(name_cost(&name));
+                if entry.told == epoch {
+                    out.names.push((*me, name));
+                }
+            }
+        }
+    }
+
+    /// Forgets one name.
+    pub fn drop_name(&mut self, me: &Handle, name: &[u8], epoch: u64, out: &mut Dropped) {
+        self.may_be_there(name);
+        if let Some((name, entry)) = self.names.remove_entry(name) {
+            self.cost = self.cost.saturating_sub(name_cost(&name));
+            if entry.told == epoch {
+                out.names.push((*me, name));
+            }
+        }
+    }
+
+    /// What a name denotes, if that is known.
+    pub fn name(&mut self, name: &[u8]) -> Option<Known> {
+        self.unasked = 0;
+        match (self.names.get(name), &self.others) {
+            (Some(entry), _) => Some(entry.known),
+            (None, Some(others)) if !others.contains(name) => Some(Known::Absent),
+            (None, _) => None,
+        }
+    }
+
+    /// Only these names, and those that are known, can be there.
+    pub fn put_others(&mut self, names: impl Iterator<Item = Box<[u8]>>) {
+        self.drop_others();
+        let mut unknown = names.filter(|name| !self.names.contains_key(name));
+        let others: Set<Box<[u8]>> = unknown.by_ref().take(MOST_OTHERS).collect();
+        if unknown.next().is_none() {
+            self.cost += others.iter().map(|name| name_cost(name)).sum::<usize>();
+            self.others = Some(others);
+        }
+    }
+
+    /// Whether nothing is known of any name.
+    pub fn knows_no_name(&self) -> bool {
+        self.names.is_empty() && self.others.is_none()
+    }
+
+    /// It isn't known any more whether the name is there.
+    fn may_be_there(&mut self, name: &[u8]) {
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        if others.insert(name.into()) {
+            self.cost += name_cost(name);
+        }
+        self.unasked += 1;
+        if others.len() > MOST_OTHERS || self.unasked > MOST_UNASKED {
+            self.drop_others();
+        }
+    }
+
+    /// It is known what the name denotes.
+    pub fn put_name(&mut self, name: &[u8], known: Known) {
+        if self.others.as_mut().is_some_and(|o| o.remove(name)) {
+            self.cost = self.cost.saturating_sub(name_cost(name));
+        }
+        match self.names.get_mut(name) {
+            // What the kernel was told stays to be taken back.
+            Some(old) => old.known = known,
+            None => {
+                self.names.insert(name.into(), NameEntry { known, told: 0 });
+                self.cost += name_cost(name);
+            }
+        }
+    }
+
+    fn drop_others(&mut self) {
+        let others = self.others.take().unwrap_or_default();
+        let cost = others.iter().map(|name| name_cost(name)).sum();
+        self.cost = self.cost.saturating_sub(cost);
+    }
+
+    /// Whether nothing is cached and the kernel knows nothing that would have to be dropped.
+    pub fn is_empty(&self) -> bool {
+        self.attr.is_none()
+            && !self.attr_told
+            && self.target.is_none()
+            && self.xattrs.is_empty()
+            && self.xattr_names.is_none()
+            && self.listing.is_none()
+            && self.names.is_empty()
+            && self.others.is_none()
+            && self.opens.is_empty()
+    }
+
+    fn drop_attrs(&mut self, me: &Handle, out: &mut Dropped) {
+        self.attr = None;
+        let target = self.target.take().map_or(0, |t| t.len());
+        let names = self.xattr_names.take().map_or(0, |n| n.len());
+        let xattrs: usize = self
+            .xattrs
+            .drain()
+            .map(|(name, value)| xattr_cost(&name, &value))
+            .sum();
+        self.cost = self.cost.saturating_sub(target + names + xattrs);
+        if std::mem::take(&mut self.attr_told) {
+            out.attrs.push(*me);
+        }
+        out.closes.append(&mut self.opens.invalidate());
+    }
+}
+
+pub(super) fn xattr_cost(name: &[u8], value: &Option<Bytes>) -> usize {
+    name_cost(name) + value.as_ref().map_or(0, Bytes::len)
+}

@@ -1,0 +1,170 @@
+//! Caching what a reply says.
+
+use super::entry::Known;
+use super::state::State;
+use super::{Asked, Cache};
+use crate::call::Listing;
+use atomic_refcell::AtomicRefMut;
+use bytes::Bytes;
+use leasefs_protocol::{Attr, Caller, Grant, Handle, OpenId, Parts, Stamp};
+use std::time::Duration;
+
+/// A reply whose grants have been taken in. Each method caches one thing the reply says, if its
+/// lease covers it and nothing newer is known; else it does nothing, and the answer is for its
+/// caller alone.
+#[derive(Debug)]
+pub struct Learned<'a> {
+    cache: &'a Cache,
+    state: AtomicRefMut<'a, State>,
+    asked: Asked,
+    grants: &'a [Grant],
+}
+
+/// The lease of a listing's first page: the whole listing may be cached if it still stands when the
+/// last page has come.
+#[derive(Clone, Copy, Debug)]
+pub struct ListingLease {
+    asked: Asked,
+    dir: Handle,
+    stamp: Stamp,
+}
+
+impl<'a> Learned<'a> {
+    pub(super) fn new(
+        cache: &'a Cache,
+        state: AtomicRefMut<'a, State>,
+        asked: Asked,
+        grants: &'a [Grant],
+    ) -> Self {
+        Self {
+            cache,
+            state,
+            asked,
+            grants,
+        }
+    }
+
+    /// Attributes. False if no lease covers them.
+    pub fn attr(&mut self, object: &Handle, attr: &Attr) -> bool {
+        self.state.put_attr(self.asked, self.grants, object, attr)
+    }
+
+    /// Attributes; returns the timeout they may have in the reply to a GETATTR, and only there.
+    pub fn attr_for_kernel(&mut self, object: &Handle, attr: &Attr) -> Duration {
+        if !self.state.put_attr(self.asked, self.grants, object, attr) {
+            return Duration::ZERO;
+        }
+        let now = self.cache.look(&mut self.state);
+        let State {
+            session,
+            tables,
+            pages,
+            ..
+        } = &mut *self.state;
+        let live = session.witness(now).filter(|_| !pages.is_unclean(object));
+        live.and_then(|live| tables.attr_for_kernel(&live, object))
+            .map_or(Duration::ZERO, |(_, timeout)| timeout)
+    }
+
+    /// What a name denotes.
+    pub fn name(&mut self, dir: &Handle, name: &[u8], known: Known) {
+        self.state
+            .put_name(self.asked, self.grants, (dir, name), known);
+    }
+
+    /// What a name denotes; returns the timeout the entry may have in the reply to a LOOKUP, and
+    /// only there.
+    pub fn name_for_kernel(&mut self, dir: &Handle, name: &[u8], known: Known) -> Duration {
+        let cached = self
+            .state
+            .put_name(self.asked, self.grants, (dir, name), known);
+        if !cached || !self.cache.names_in_kernel() {
+            return Duration::ZERO;
+        }
+        let now = self.cache.look(&mut self.state);
+        let State {
+            session, tables, ..
+        } = &mut *self.state;
+        session
+            .witness(now)
+            .and_then(|live| tables.name_for_kernel(&live, dir, name))
+            .map_or(Duration::ZERO, |(_, timeout)| timeout)
+    }
+
+    /// A symlink's target.
+    pub fn target(&mut self, object: &Handle, target: Bytes) {
+        if self.covered(object, Parts::ATTRS) {
+            self.state.tables.put_target(*object, target);
+        }
+    }
+
+    /// An xattr's value, or that there is no such xattr.
+    pub fn xattr(&mut self, object: &Handle, name: &[u8], value: Option<Bytes>) {
+        if self.covered(object, Parts::ATTRS) {
+            self.state.tables.put_xattr(*object, name, value);
+        }
+    }
+
+    /// The names of all xattrs.
+    pub fn xattr_names(&mut self, object: &Handle, names: Bytes) {
+        if self.covered(object, Parts::ATTRS) {
+            self.state.tables.put_xattr_names(*object, names);
+        }
+    }
+
+    /// A read-only open that the server has just made, with its first user. It is shared if the
+    /// verdict may be cached. False: it isn't shared, the server must be told when it is closed.
+    /// (In both cases closing goes through [`Cache::close`].)
+    pub fn opened(&mut self, object: &Handle, caller: &Caller, open: OpenId) -> bool {
+        let covered = self.covered(object, Parts::ATTRS);
+        if covered {
+            self.state.tables.put_open(*object, caller.clone(), open);
+        }
+        covered
+    }
+
+    /// A directory that has just been made here is empty, if that is covered.
+    pub fn empty_directory(&mut self, dir: &Handle) {
+        let of_names = |g: &&Grant| g.object == *dir && g.parts.contains(Parts::NAMES);
+        if let Some(grant) = self.grants.iter().find(of_names) {
+            let at = (dir, grant.stamp);
+            self.state.put_all_names(self.asked, at, std::iter::empty());
+        }
+    }
+
+    /// The lease of the first page of a listing, if one came with it.
+    pub fn listing(&self, dir: &Handle) -> Option<ListingLease> {
+        let grant = self
+            .grants
+            .iter()
+            .find(|grant| grant.object == *dir && grant.parts.contains(Parts::LISTING))?;
+        Some(ListingLease {
+            asked: self.asked,
+            dir: *dir,
+            stamp: grant.stamp,
+        })
+    }
+
+    fn covered(&self, object: &Handle, part: Parts) -> bool {
+        self.state.covered(self.asked, self.grants, object, part)
+    }
+}
+
+impl Drop for Learned<'_> {
+    fn drop(&mut self) {
+        self.cache.check_budget(&self.state);
+    }
+}
+
+impl ListingLease {
+    pub(super) fn keep(self, state: &mut State, listing: Listing) {
+        let Self { asked, dir, stamp } = self;
+        let cacheable = state.leases.cacheable(asked, &dir, Parts::LISTING, stamp);
+        if cacheable.contains(Parts::LISTING) {
+            // No name has changed since the first page, or the listing's lease would be gone.
+            let names = listing.iter().map(|entry| &*entry.name);
+            state.put_all_names(asked, (&dir, stamp), names);
+            state.tables.put_listing(dir, listing);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The daemon's cache tier: attributes, names, listings, link targets, xattrs and opens, each
+//! covered by a lease; and the state of the session's leases.
+//!
+//! - Reading: [`Cache::live`] gives a [`Tier`], which exists only while the session's leases are
+//!   valid and can't be held over an `.await`.
+//! - Filling: [`Cache::ask`] before a request is sent; [`Cache::learn`] with the reply's grants
+//!   gives a [`Learned`], which caches what the reply says if nothing newer is known to contradict
+//!   it.
+//! - Dropping is the recall engine's (`crate::recall`).
+//!
+//! A recall marks its object, drops what is cached of it and closes its page gate in one step, so no reply
+//! can slip in between.
+
+mod content;
+mod dirty;
+mod entry;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod learned;
+mod opens;
+mod pages;
+mod reading;
+mod rounds;
+mod state;
+mod status;
+mod storing;
+mod tables;
+mod tier;
+
+pub use dirty::{Store, Stored, Undone, Writer, Written};
+pub use entry::{Dropped, Known};
+pub use learned::{Learned, ListingLease};
+pub use leasefs_lease::client::Asked;
+pub use reading::{Fetched, Here, Range};
+pub use status::CacheStatus;
+pub use tier::Tier;
+
+pub(crate) use dirty::{DirtyFile, Ended, Flushed, Round};
+pub(crate) use pages::{Outcome, Pages, Then};
+pub(crate) use state::{State, Work};
+
+use crate::call::Listing;
+use crate::run::{Bell, Cx, Part};
+use atomic_refcell::AtomicRefMut;
+use leasefs_lease::client::Tenure;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::{Grant, Handle, OpenId};
+use status::Counters;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Memory the daemon's tier may use, in bytes (approximately), unless told otherwise.
+pub const DEFAULT_BUDGET: usize = 256 << 20;
+
+/// The cache of one mount.
+pub struct Cache {
+    cx: Cx,
+    state: Part<State>,
+    counters: Counters,
+    budget: usize,
+    /// Whether names may be given to the kernel with a timeout.
+    names_in_kernel: AtomicBool,
+    /// Wakes the recall engine's keeper, which sweeps, keeps the budget, and watches the clock.
+    keeper: Bell,
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").finish_non_exhaustive()
+    }
+}
+
+impl Cache {
+    /// An empty cache of a session that has no leases yet.
+    pub fn new(cx: Cx, budget: usize) -> Arc<Self> {
+        Arc::new(Self {
+            cx,
+            state: Part::new(State::new()),
+            counters: Counters::default(),
+            budget,
+            names_in_kernel: AtomicBool::new(false),
+            keeper: Bell::default(),
+        })
+    }
+
+    /// What is cached, if the session's leases are valid now.
+    ///
+    /// The clock is read under the lock: what is cached at that moment is covered then, so an
+    /// operation that has begun before may be answered from it, however long the answer takes.
+    pub fn live(&self) -> Option<Tier<'_>> {
+        let mut state = self.state();
+        let now = self.look(&mut state);
+        Tier::new(self, state, now)
+    }
+
+    /// To be called before a request is sent; shown to [`Cache::learn`] with its reply.
+    pub fn ask(&self) -> Asked {
+        self.state().leases.ask()
+    }
+
+    /// Takes in the grants of a reply; what the reply says can then be cached. The guard must not
+    /// be held for longer than that takes.
+    pub fn learn<'a>(&'a self, asked: Asked, grants: &'a [Grant]) -> Learned<'a> {
+        let mut state = self.state();
+        state.granted(asked, grants);
+        Learned::new(self, state, asked, grants)
+    }
+
+    /// Caches a whole listing under the lease of its first page, if that still stands.
+    pub fn keep_listing(&self, lease: ListingLease, listing: Listing) {
+        let mut state = self.state();
+        lease.keep(&mut state, listing);
+        self.check_budget(&state);
+    }
+
+    /// A local user of a shared open has closed it. True if the open is of no use any more and the
+    /// server must be told to close it.
+    #[must_use]
+    pub fn close(&self, object: &Handle, open: OpenId) -> bool {
+        self.state().tables.close(object, open)
+    }
+
+    /// Forgets the opens that nobody uses. The server must be told to close them.
+    #[must_use]
+    pub fn give_up_unused_opens(&self) -> Vec<OpenId> {
+        self.state().tables.give_up_unused_opens()
+    }
+
+    /// Leaves closing a server's open to the flusher of the file; false if it isn't needed there.
+    pub fn close_when_clean(&self, object: &Handle, open: OpenId) -> bool {
+        self.state().close_when_clean(object, open)
+    }
+
+    /// Since when the file is held exclusively, if it is.
+    pub fn tenure(&self, object: &Handle) -> Option<Tenure> {
+        self.state().leases.tenure(object)
+    }
+
+    /// Whether the file has bytes that the server may not have.
+    pub fn is_dirty(&self, object: &Handle) -> bool {
+        self.state().dirty.contains(object)
+    }
+
+    /// For `fsclient status`.
+    pub fn status(&self) -> CacheStatus {
+        let state = self.state();
+        let now = self.cx.boot();
+        CacheStatus {
+            leases: state.leases.len(),
+            parts: status::by_part(state.leases.reclaim_list().map(|lease| lease.parts)),
+            recalls: state.leases.open_recalls().count(),
+            remaining: state.session.remaining(now),
+            bytes: state.tables.bytes() + state.content.bytes(),
+            answers: self.counters.all(),
+        }
+    }
+
+    /// Whether names may be given to the kernel with a timeout.
+    pub(crate) fn set_names_in_kernel(&self, may: bool) {
+        self.names_in_kernel.store(may, Ordering::Release);
+    }
+
+    pub(crate) fn names_in_kernel(&self) -> bool {
+        self.names_in_kernel.load(Ordering::Acquire)
+    }
+
+    /// Resolves when something must be dropped.
+    pub(crate) fn keeper_called(&self) -> impl Future<Output = ()> + use<> {
+        self.keeper.listen()
+    }
+
+    pub(crate) fn call_keeper(&self) {
+        self.keeper.ring_one();
+    }
+
+    pub(crate) fn state(&self) -> AtomicRefMut<'_, State> {
+        self.state.borrow_mut()
+    }
+
+    pub(crate) fn now(&self) -> BootTime {
+        self.cx.boot()
+    }
+
+    /// What time it is. After a suspend everything goes: the kernel's timeouts stood still.
+    pub(crate) fn look(&self, state: &mut State) -> BootTime {
+        let now = self.cx.now();
+        if state.session.has_jumped(now.boot, now.monotonic) {
+            state.expire(now.boot);
+            self.call_keeper();
+        }
+        now.boot
+    }
+
+    /// A reply renews the session's leases.
+    pub(crate) fn renew(&self, sent: BootTime, term: Duration, drift_ppm: u32) {
+        let mut state = self.state();
+        state.renewed(sent, term, drift_ppm);
+        if state.swept.is_some() {
+            self.call_keeper();
+        }
+    }
+
+    pub(crate) fn is_over_budget(&self, state: &State) -> bool {
+        state.tables.bytes() > self.budget
+    }
+
+    /// Eviction goes on until there is some room.
+    pub(crate) fn has_room(&self, state: &State) -> bool {
+        state.tables.bytes() <= self.budget / 16 * 15
+    }
+
+    fn check_budget(&self, state: &State) {
+        if self.is_over_budget(state) {
+            self.call_keeper();
+        }
+    }
+}

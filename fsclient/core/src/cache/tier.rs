@@ -1,0 +1,126 @@
+//! Reading what is cached.
+
+use super::Cache;
+use super::entry::Known;
+use super::state::State;
+use super::status::Kind;
+use crate::call::Listing;
+use atomic_refcell::AtomicRefMut;
+use bytes::Bytes;
+use leasefs_lease::client::Live;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::{Attr, Caller, Handle, OpenId};
+use std::time::Duration;
+
+/// The cached data, at a moment at which the leases are valid.
+///
+/// It holds the cache's lock: it can't be held over an `.await`, and should be short-lived.
+#[derive(Debug)]
+pub struct Tier<'a> {
+    cache: &'a Cache,
+    state: AtomicRefMut<'a, State>,
+    now: BootTime,
+}
+
+impl<'a> Tier<'a> {
+    pub(super) fn new(
+        cache: &'a Cache,
+        state: AtomicRefMut<'a, State>,
+        now: BootTime,
+    ) -> Option<Self> {
+        state
+            .session
+            .witness(now)
+            .is_some()
+            .then_some(Self { cache, state, now })
+    }
+
+    /// Attributes, for the daemon's own use.
+    pub fn attr(&mut self, object: &Handle) -> Option<Attr> {
+        self.read(Kind::Attr, |tables, live| tables.attr(live, object))
+    }
+
+    /// Attributes for the reply to a GETATTR, with their timeout. Only there: the timeout must not
+    /// go into any other reply.
+    pub fn attr_for_kernel(&mut self, object: &Handle) -> Option<(Attr, Duration)> {
+        if self.state.pages.is_unclean(object) {
+            return None;
+        }
+        self.read(Kind::Attr, |tables, live| {
+            tables.attr_for_kernel(live, object)
+        })
+    }
+
+    /// What a name denotes.
+    pub fn name(&mut self, dir: &Handle, name: &[u8]) -> Option<Known> {
+        self.read(Kind::Name, |tables, live| tables.name(live, dir, name))
+    }
+
+    /// What a name denotes, for the reply to a LOOKUP, with the timeout of the entry. Only there.
+    /// Absent names have none.
+    pub fn name_for_kernel(&mut self, dir: &Handle, name: &[u8]) -> Option<(Known, Duration)> {
+        if !self.cache.names_in_kernel() {
+            return Some((self.name(dir, name)?, Duration::ZERO));
+        }
+        self.read(Kind::Name, |tables, live| {
+            tables.name_for_kernel(live, dir, name)
+        })
+    }
+
+    /// The object a name denotes, for the daemon's own use: no answer is given with it.
+    pub fn denoted(&mut self, dir: &Handle, name: &[u8]) -> Option<Handle> {
+        let State {
+            session, tables, ..
+        } = &mut *self.state;
+        match tables.name(&session.witness(self.now)?, dir, name)? {
+            Known::Object(object) => Some(object),
+            Known::Absent => None,
+        }
+    }
+
+    /// A whole directory.
+    pub fn listing(&mut self, dir: &Handle) -> Option<Listing> {
+        self.read(Kind::Listing, |tables, live| tables.listing(live, dir))
+    }
+
+    /// A symlink's target.
+    pub fn target(&mut self, object: &Handle) -> Option<Bytes> {
+        self.read(Kind::Target, |tables, live| tables.target(live, object))
+    }
+
+    /// An xattr's value; `Some(None)` if there is no such xattr.
+    pub fn xattr(&mut self, object: &Handle, name: &[u8]) -> Option<Option<Bytes>> {
+        self.read(Kind::Xattr, |tables, live| tables.xattr(live, object, name))
+    }
+
+    /// The names of all xattrs, each with a NUL behind it.
+    pub fn xattr_names(&mut self, object: &Handle) -> Option<Bytes> {
+        self.read(Kind::Xattr, |tables, live| tables.xattr_names(live, object))
+    }
+
+    /// A read-only open of the server's that this identity may use; it has a further user now, who
+    /// ends with [`Cache::close`]. `None` while the file is unclean.
+    pub fn reuse_open(&mut self, object: &Handle, caller: &Caller) -> Option<OpenId> {
+        if self.state.pages.is_unclean(object) {
+            return None;
+        }
+        self.read(Kind::Open, |tables, live| {
+            tables.reuse_open(live, object, caller)
+        })
+    }
+
+    fn read<T>(
+        &mut self,
+        kind: Kind,
+        read: impl FnOnce(&mut super::tables::Tables, &Live<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let State {
+            session, tables, ..
+        } = &mut *self.state;
+        let found = read(tables, &session.witness(self.now)?);
+        if found.is_some() {
+            self.cache.counters.count(kind);
+        }
+        found
+    }
+}

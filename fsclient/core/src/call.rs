@@ -1,0 +1,425 @@
+//! Requests of the kernel and their answers.
+
+use bytes::Bytes;
+use leasefs_protocol::control::IdentityPolicy;
+use leasefs_protocol::{Attr, Caller, DirEntry, FileKind, FsStat, Handle, SetAttr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A node id as the kernel knows it: the object's inode number on the storage host, the root being 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    /// The mounted directory.
+    pub const ROOT: NodeId = NodeId(1);
+    /// Stands in for inode numbers that FUSE reserves (0 and 1).
+    const RESERVED: u64 = u64::MAX - 1;
+
+    pub(crate) fn of(ino: u64) -> Self {
+        match ino {
+            0 | 1 => Self(Self::RESERVED - ino),
+            _ => Self(ino),
+        }
+    }
+}
+
+/// What a node id stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its id.
+    pub id: NodeId,
+    /// The object.
+    pub handle: Handle,
+    /// What it is.
+    pub kind: FileKind,
+    /// Tells objects apart that had the same inode number one after the other.
+    pub generation: u64,
+}
+
+/// Number of an open, as the kernel has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fh(pub u64);
+
+/// The process, user and group of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asker {
+    /// File system user id.
+    pub uid: u32,
+    /// File system group id.
+    pub gid: u32,
+    /// Thread id; 0 for requests the kernel makes by itself.
+    pub pid: u32,
+}
+
+impl Asker {
+    /// The identity as the server is told it. `groups` looks up the supplementary groups of a process,
+    /// which can't change while its request is unanswered.
+    ///
+    /// Under `squash` all callers are one user there, so groups aren't looked up.
+    pub(crate) fn caller(self, policy: IdentityPolicy, groups: fn(u32) -> Vec<u32>) -> Caller {
+        let groups = match policy {
+            IdentityPolicy::Squash => Vec::new(),
+            IdentityPolicy::RootSquash | IdentityPolicy::Trust => groups(self.pid),
+        };
+        Caller {
+            uid: self.uid,
+            gid: self.gid,
+            groups,
+        }
+    }
+}
+
+/// A place in an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// The open.
+    pub fh: Fh,
+    /// First byte.
+    pub offset: u64,
+}
+
+/// A WRITE of the kernel.
+#[derive(Clone, Debug)]
+pub struct Writing {
+    /// First byte, as the kernel sees it.
+    pub offset: u64,
+    /// The bytes.
+    pub data: Bytes,
+    /// `open(2)` flags of the descriptor now.
+    pub flags: u32,
+    /// It comes from a page of a shared mapping.
+    pub writeback: bool,
+    /// Clear setuid and setgid bits.
+    pub kill_priv: bool,
+}
+
+/// Type and permission bits of something new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewMode {
+    /// `st_mode`.
+    pub mode: u32,
+    /// The caller's umask; the host applies it or a default ACL.
+    pub umask: u32,
+}
+
+/// How much of an xattr's value or list a caller has room for; 0 asks for the size alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room(pub u32);
+
+/// A value or list, as far as the caller has room for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fitted {
+    /// Its size was asked for.
+    Size(u32),
+    /// It fits.
+    Whole(Bytes),
+}
+
+/// Attributes under the identity policy, with the inode number applications see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// `st_ino`, and the node id wherever the kernel learns that from attributes.
+    pub ino: u64,
+    /// The rest.
+    pub attr: Attr,
+}
+
+/// Attributes and how long the kernel may believe them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShownFor {
+    /// The attributes.
+    pub shown: Shown,
+    /// The timeout.
+    pub valid: Duration,
+}
+
+/// An entry as the kernel is told it; it has been counted as a reference of the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The node.
+    pub node: Node,
+    /// Its attributes.
+    pub shown: Shown,
+    /// How long the kernel may believe that the name denotes it.
+    pub valid: Duration,
+}
+
+/// An open as the kernel is told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Its number.
+    pub fh: Fh,
+    /// How the kernel treats it.
+    pub caching: Caching,
+}
+
+/// How the kernel treats an open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caching {
+    /// Reads and private maps go through the page cache, which is kept.
+    Pages,
+    /// Reads and writes come here, writes side by side; maps still use the page cache.
+    Direct,
+}
+
+/// An entry of a directory, as a listing keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedName {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// Inode number.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Where the listing goes on behind it.
+    pub cookie: u64,
+}
+
+impl ListedName {
+    /// Approximate size.
+    pub(crate) fn cost(&self) -> usize {
+        std::mem::size_of::<Self>() + self.name.len()
+    }
+}
+
+impl From<&DirEntry> for ListedName {
+    fn from(entry: &DirEntry) -> Self {
+        Self {
+            name: entry.name.0.as_slice().into(),
+            ino: entry.ino,
+            kind: entry.kind,
+            cookie: entry.cookie,
+        }
+    }
+}
+
+/// A whole directory, as it was at one moment; or as much of it as was read.
+pub type Listing = Arc<Vec<ListedName>>;
+
+/// An entry of a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed<'a> {
+    /// Inode number.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Where the listing goes on behind it.
+    pub next: u64,
+}
+
+/// The entries of a directory from an offset on, as many as have been read.
+#[derive(Clone, Debug)]
+pub struct ListingFrom {
+    /// The directory.
+    pub(crate) own: NodeId,
+    /// The entries behind `.` and `..`.
+    pub(crate) entries: Listing,
+    pub(crate) offset: u64,
+}
+
+impl ListingFrom {
+    /// Hands on the entries until `take` says that it is full.
+    pub fn hand_on(&self, mut take: impl FnMut(Listed<'_>) -> bool) {
+        let dots = [&b"."[..], b".."].into_iter();
+        let dots = dots.map(|name| (self.own.0, FileKind::Directory, name));
+        let others = self.entries.iter();
+        let others = others.map(|entry| (entry.ino, entry.kind, &*entry.name));
+        let from = usize::try_from(self.offset).unwrap_or(usize::MAX);
+        for ((ino, kind, name), next) in dots.chain(others).zip(1..).skip(from) {
+            let entry = Listed {
+                ino,
+                kind,
+                name,
+                next,
+            };
+            if take(entry) {
+                return;
+            }
+        }
+    }
+}
+
+/// What is asked of the mount.
+#[derive(Clone, Debug)]
+#[expect(
+    missing_docs,
+    reason = "FUSE's own names, see fuse(4) and the system calls"
+)]
+pub enum Call {
+    Lookup {
+        parent: NodeId,
+        name: Box<[u8]>,
+    },
+    GetAttr {
+        node: NodeId,
+    },
+    SetAttr {
+        node: NodeId,
+        fh: Option<Fh>,
+        set: SetAttr,
+    },
+    ReadLink {
+        node: NodeId,
+    },
+    MakeNode {
+        parent: NodeId,
+        name: Box<[u8]>,
+        mode: NewMode,
+        rdev: (u32, u32),
+    },
+    MakeDir {
+        parent: NodeId,
+        name: Box<[u8]>,
+        mode: NewMode,
+    },
+    Symlink {
+        parent: NodeId,
+        name: Box<[u8]>,
+        target: Box<[u8]>,
+    },
+    Unlink {
+        parent: NodeId,
+        name: Box<[u8]>,
+    },
+    RemoveDir {
+        parent: NodeId,
+        name: Box<[u8]>,
+    },
+    Rename {
+        parent: NodeId,
+        name: Box<[u8]>,
+        new_parent: NodeId,
+        new_name: Box<[u8]>,
+        flags: u32,
+    },
+    Link {
+        node: NodeId,
+        parent: NodeId,
+        name: Box<[u8]>,
+    },
+    Open {
+        node: NodeId,
+        flags: u32,
+    },
+    Create {
+        parent: NodeId,
+        name: Box<[u8]>,
+        mode: NewMode,
+        flags: u32,
+    },
+    /// `read(2)` on a descriptor that may write: leaves nothing in the kernel.
+    Read {
+        at: At,
+        len: u32,
+    },
+    /// Fills pages of the kernel.
+    ReadPages {
+        at: At,
+        len: u32,
+    },
+    Write {
+        fh: Fh,
+        writing: Writing,
+    },
+    /// A descriptor is closed.
+    Flush {
+        fh: Fh,
+    },
+    /// The last descriptor is closed and the last mapping gone.
+    Release {
+        fh: Fh,
+    },
+    /// Of a file or directory.
+    Sync {
+        fh: Fh,
+        data_only: bool,
+    },
+    OpenDir {
+        node: NodeId,
+    },
+    ReadDir {
+        fh: Fh,
+        offset: u64,
+    },
+    ReleaseDir {
+        fh: Fh,
+    },
+    StatFs {
+        node: NodeId,
+    },
+    Access {
+        node: NodeId,
+        mask: u32,
+    },
+    GetXattr {
+        node: NodeId,
+        name: Box<[u8]>,
+        room: Room,
+    },
+    ListXattr {
+        node: NodeId,
+        room: Room,
+    },
+    SetXattr {
+        node: NodeId,
+        name: Box<[u8]>,
+        value: Bytes,
+        flags: u32,
+    },
+    RemoveXattr {
+        node: NodeId,
+        name: Box<[u8]>,
+    },
+    Allocate {
+        at: At,
+        len: u64,
+        mode: u32,
+    },
+    Seek {
+        at: At,
+        whence: u32,
+    },
+    CopyRange {
+        from: At,
+        to: At,
+        len: u64,
+    },
+    /// Of the daemon: everything buffered is to be at the server.
+    FlushAll,
+    /// Of the daemon: everything is to be on the server's disk.
+    SyncAll,
+}
+
+/// What a [`Call`] is answered.
+#[derive(Debug)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// What a name denotes; `None` is nothing.
+    Found(Option<Entry>),
+    /// What was made.
+    Made(Entry),
+    /// Attributes.
+    Attr(ShownFor),
+    /// Bytes of a file, or a symlink's target.
+    Bytes(Bytes),
+    /// An open file.
+    Opened(Opened),
+    /// A file that was made, and its open.
+    Created(Entry, Opened),
+    /// An open directory.
+    OpenedDir(Fh),
+    /// Entries of a directory.
+    Listing(ListingFrom),
+    /// So many bytes were written.
+    Written(u32),
+    /// State of the file system.
+    FsStat(FsStat),
+    /// An xattr's value, or the list of their names.
+    Xattr(Fitted),
+    /// An offset in a file.
+    Offset(u64),
+}

@@ -1,0 +1,35 @@
+//! The client of leasefs without I/O: everything that a mount knows and promises.
+//!
+//! [`ClientCore`] is told what happens ([`Event`]) and says what is to be done ([`Action`]). Requests of
+//! the kernel, messages of the server, the passing of time come in; answers, requests, invalidations go
+//! out. It reads no clock and waits for nobody, so a daemon and a simulator drive it alike.
+//!
+//! Imports run one way: [`call`] ← [`api`] ← run ← nodes, cache ← outside, session ← uncommitted ← writeback ←
+//! recall ← ops, life ← core.
+
+pub mod api;
+mod cache;
+pub mod call;
+mod core;
+mod life;
+mod nodes;
+mod ops;
+mod outside;
+mod recall;
+mod run;
+mod session;
+mod uncommitted;
+mod writeback;
+
+pub use api::{
+    Action, CallId, ConnectionId, Effect, EffectId, Event, Notice, Noticed, Now, Unconnected,
+    Undelivered, WhyNot,
+};
+pub use cache::{CacheStatus, DEFAULT_BUDGET};
+pub use call::{Answer, Asker, Call, NodeId};
+pub use core::{ClientCore, Config};
+pub use life::refused_for_good;
+pub use ops::Owner;
+pub use recall::Fault;
+pub use run::repeat_tables;
+pub use session::{SessionStatus, Timeout, Waits};

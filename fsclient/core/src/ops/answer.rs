@@ -1,0 +1,155 @@
+//! Every request, and what answers it.
+
+use super::{Ask, Ops};
+use crate::call::{Answer, Asker, Call};
+use leasefs_protocol::Refusal;
+
+impl Ops {
+    /// What a request is answered if nothing has to be waited for.
+    pub fn at_once(&self, asker: Asker, call: &Call) -> Option<Result<Answer, Refusal>> {
+        let answer = match call {
+            Call::Lookup { parent, name } => Answer::Found(self.lookup_cached(*parent, name)?),
+            Call::GetAttr { node } => Answer::Attr(self.getattr_cached(*node)?),
+            Call::ReadLink { node } => Answer::Bytes(self.readlink_cached(*node)?),
+            Call::Open { node, flags } => Answer::Opened(self.open_cached(asker, *node, *flags)?),
+            Call::OpenDir { node } => Answer::OpenedDir(self.opendir_cached(asker, *node)?),
+            Call::ReadDir { fh, offset } => Answer::Listing(self.readdir_cached(*fh, *offset)?),
+            Call::GetXattr { node, name, room } => {
+                return Some(self.getxattr_cached(*node, name, *room)?.map(Answer::Xattr));
+            }
+            Call::ListXattr { node, room } => {
+                return Some(self.listxattr_cached(*node, *room)?.map(Answer::Xattr));
+            }
+            Call::Write { fh, writing } => Answer::Written(self.write_at_once(*fh, writing)?),
+            Call::Flush { fh } => return Some(self.flush(*fh).map(|()| Answer::Done)),
+            Call::Release { fh } => {
+                self.release(*fh);
+                Answer::Done
+            }
+            Call::ReleaseDir { fh } => {
+                self.releasedir(*fh);
+                Answer::Done
+            }
+            _ => return None,
+        };
+        Some(Ok(answer))
+    }
+
+    /// What a request is answered.
+    ///
+    /// # Errors
+    /// What the application is told instead.
+    pub async fn answer(&self, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
+        Ok(match call {
+            Call::Lookup { parent, name } => Answer::Found(self.lookup(ask, parent, &name).await?),
+            Call::GetAttr { node } => Answer::Attr(self.getattr(ask, node).await?),
+            Call::SetAttr { node, fh, set } => {
+                Answer::Attr(self.setattr(ask, node, fh, set).await?)
+            }
+            Call::ReadLink { node } => Answer::Bytes(self.readlink(ask, node).await?),
+            Call::MakeNode { .. }
+            | Call::MakeDir { .. }
+            | Call::Symlink { .. }
+            | Call::Unlink { .. }
+            | Call::RemoveDir { .. }
+            | Call::Rename { .. }
+            | Call::Link { .. }
+            | Call::Create { .. } => self.answer_of_names(ask, call).await?,
+            Call::Open { node, flags } => Answer::Opened(self.open(ask, node, flags).await?),
+            Call::OpenDir { node } => Answer::OpenedDir(self.opendir(ask, node).await?),
+            Call::ReadDir { fh, offset } => Answer::Listing(self.readdir(ask, fh, offset).await?),
+            Call::StatFs { node } => Answer::FsStat(self.statfs(ask, node).await?),
+            Call::Access { node, mask } => done(self.access(ask, node, mask).await)?,
+            Call::GetXattr { .. }
+            | Call::ListXattr { .. }
+            | Call::SetXattr { .. }
+            | Call::RemoveXattr { .. } => self.answer_of_xattrs(ask, call).await?,
+            Call::FlushAll => {
+                self.flush_all().await;
+                Answer::Done
+            }
+            Call::SyncAll => done(self.sync_all().await)?,
+            call => self.answer_of_files(ask, call).await?,
+        })
+    }
+
+    async fn answer_of_names(&self, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
+        Ok(match call {
+            Call::MakeNode {
+                parent,
+                name,
+                mode,
+                rdev,
+            } => Answer::Made(self.mknod(ask, parent, &name, mode, rdev).await?),
+            Call::MakeDir { parent, name, mode } => {
+                Answer::Made(self.mkdir(ask, parent, &name, mode).await?)
+            }
+            Call::Symlink {
+                parent,
+                name,
+                target,
+            } => Answer::Made(self.symlink(ask, parent, &name, &target).await?),
+            Call::Unlink { parent, name } => done(self.unlink(ask, parent, &name).await)?,
+            Call::RemoveDir { parent, name } => done(self.rmdir(ask, parent, &name).await)?,
+            Call::Rename {
+                parent,
+                name,
+                new_parent,
+                new_name,
+                flags,
+            } => {
+                let (from, to) = ((parent, &*name), (new_parent, &*new_name));
+                done(self.rename(ask, from, to, flags).await)?
+            }
+            Call::Link { node, parent, name } => {
+                Answer::Made(self.link(ask, node, parent, &name).await?)
+            }
+            Call::Create {
+                parent,
+                name,
+                mode,
+                flags,
+            } => {
+                let (entry, opened) = self.create(ask, parent, &name, mode, flags).await?;
+                Answer::Created(entry, opened)
+            }
+            _ => return Err(Refusal::Internal),
+        })
+    }
+
+    async fn answer_of_xattrs(&self, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
+        Ok(match call {
+            Call::GetXattr { node, name, room } => {
+                Answer::Xattr(self.getxattr(ask, node, &name, room).await?)
+            }
+            Call::ListXattr { node, room } => Answer::Xattr(self.listxattr(ask, node, room).await?),
+            Call::SetXattr {
+                node,
+                name,
+                value,
+                flags,
+            } => done(self.setxattr(ask, node, &name, value, flags).await)?,
+            Call::RemoveXattr { node, name } => done(self.removexattr(ask, node, &name).await)?,
+            _ => return Err(Refusal::Internal),
+        })
+    }
+
+    async fn answer_of_files(&self, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
+        Ok(match call {
+            Call::Read { at, len } => Answer::Bytes(self.read(ask, at, len).await?),
+            Call::ReadPages { at, len } => Answer::Bytes(self.read_pages(ask, at, len).await?),
+            Call::Write { fh, writing } => Answer::Written(self.write(ask, fh, writing).await?),
+            Call::Sync { fh, data_only } => done(self.fsync(ask, fh, data_only).await)?,
+            Call::Allocate { at, len, mode } => done(self.fallocate(ask, at, len, mode).await)?,
+            Call::Seek { at, whence } => Answer::Offset(self.seek(ask, at, whence).await?),
+            Call::CopyRange { from, to, len } => {
+                Answer::Written(self.copy_range(ask, from, to, len).await?)
+            }
+            _ => return Err(Refusal::Internal),
+        })
+    }
+}
+
+fn done(done: Result<(), Refusal>) -> Result<Answer, Refusal> {
+    done.map(|()| Answer::Done)
+}

@@ -1,0 +1,266 @@
+//! Attributes as the kernel is shown them.
+
+use super::expect::{attr_of, done};
+use super::{Ask, Ops};
+use crate::api::{Notice, Noticed};
+use crate::call::{Fh, Node, NodeId, Shown, ShownFor};
+use crate::recall::{ChangeScope, PageChange};
+use bytes::Bytes;
+use leasefs_protocol::{Attr, FileKind, Handle, Parts, Refusal, Request, SetAttr};
+use std::time::Duration;
+
+/// How often attributes are asked for that no lease covers while pages come.
+const MOST_OUTDATED: usize = 3;
+
+/// Whom a mount shows as the owner of everything, where the server makes all callers one user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// Set-user-id and set-group-id.
+const SET_IDS: u16 = 0o6000;
+
+/// The permission bits that something may have where all users are one: its owner would be the
+/// mounting user here, and is the server's user there, so no program takes on the rights of either. (Of a
+/// directory they say what is made in it inherits. Hidden, they would be lost by the next `chmod`.)
+pub(super) fn without_set_ids(kind: FileKind, mode: u16) -> u16 {
+    match kind {
+        FileKind::Directory => mode,
+        _ => mode & !SET_IDS,
+    }
+}
+
+impl Owner {
+    fn own(self, attr: Attr) -> Attr {
+        Attr {
+            uid: self.uid,
+            gid: self.gid,
+            mode: without_set_ids(attr.kind, attr.mode),
+            ..attr
+        }
+    }
+
+    /// The owner can't be changed where there is only one; to "change" it to what is shown
+    /// changes nothing. Set-id bits are ignored, as POSIX allows: programs that copy modes go on.
+    fn check(self, kind: FileKind, set: SetAttr) -> Result<SetAttr, Refusal> {
+        let other = |id: Option<u32>, own| id.is_some_and(|id| id != own);
+        if other(set.uid, self.uid) || other(set.gid, self.gid) {
+            return Err(Refusal::NotPermitted);
+        }
+        Ok(SetAttr {
+            uid: None,
+            gid: None,
+            mode: set.mode.map(|mode| without_set_ids(kind, mode)),
+            ..set
+        })
+    }
+}
+
+impl Ops {
+    /// Attributes as the kernel is shown them.
+    pub(super) fn shown(&self, id: NodeId, attr: Attr) -> Shown {
+        Shown {
+            ino: if id == NodeId::ROOT { attr.ino } else { id.0 },
+            attr: self.owner.map_or(attr, |owner| owner.own(attr)),
+        }
+    }
+
+    /// `st_mode` of something new that isn't a directory, as the server is asked for it.
+    pub(super) fn mode_of_new(&self, mode: u32) -> u32 {
+        match self.owner {
+            Some(_) => mode & !u32::from(SET_IDS),
+            None => mode,
+        }
+    }
+}
+
+impl Ops {
+    /// Attributes of a node, if they are cached and need nothing else.
+    pub fn getattr_cached(&self, node: NodeId) -> Option<ShownFor> {
+        let object = self.nodes.get(node)?.handle;
+        let (attr, valid) = self.cache().live()?.attr_for_kernel(&object)?;
+        if self.must_grow(node, &object, &attr) {
+            return None;
+        }
+        self.nodes.told_size(node, attr.size);
+        Some(ShownFor {
+            shown: self.shown(node, attr),
+            valid,
+        })
+    }
+
+    /// Attributes of a node, from the server unless they are cached.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn getattr(&self, ask: &Ask, node: NodeId) -> Result<ShownFor, Refusal> {
+        let object = self.node(node)?.handle;
+        self.settle(ask, &object).await?;
+        let cached = self
+            .cache()
+            .live()
+            .and_then(|mut tier| tier.attr_for_kernel(&object));
+        let (attr, valid) = match cached {
+            Some(cached) => cached,
+            None => self.getattr_from_server(ask, &object).await?,
+        };
+        if self.must_grow(node, &object, &attr) {
+            self.grow(node, attr.size).await;
+        }
+        self.nodes.told_size(node, attr.size);
+        Ok(ShownFor {
+            shown: self.shown(node, attr),
+            valid,
+        })
+    }
+
+    async fn getattr_from_server(
+        &self,
+        ask: &Ask,
+        object: &Handle,
+    ) -> Result<(Attr, Duration), Refusal> {
+        let mut asked = 0;
+        loop {
+            let filled = *self.filled.borrow();
+            let told = self.call(ask, Request::GetAttr { object: *object }).await?;
+            let attr = attr_of(&told.response)?;
+            ask.unless_left(self.engine.clean(object)).await?;
+            let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
+            asked += 1;
+            // If no lease covers them, pages that have come since may be newer, and the kernel cuts
+            // off what lies behind the size it is told.
+            let current = !valid.is_zero() || *self.filled.borrow() == filled;
+            if current || asked == MOST_OUTDATED {
+                return Ok((attr, valid));
+            }
+        }
+    }
+
+    /// Whether the kernel must be made to believe the size before it is told.
+    ///
+    /// It ignores a reply to GETATTR if, since the request was made, its attributes were invalidated
+    /// (a recall) or a local write was answered. Whoever asked because of a read goes on
+    /// with the size known before, and would miss what another mount had appended by then.
+    fn must_grow(&self, node: NodeId, object: &Handle, attr: &Attr) -> bool {
+        attr.kind == FileKind::File
+            && self.nodes.may_be_short(node, attr.size)
+            && self.opens.is_open(object)
+    }
+
+    async fn grow(&self, node: NodeId, size: u64) {
+        let grown = self.outside.tell(Notice::Grow { node, size }).await;
+        if grown == Noticed::Done {
+            self.nodes.grown(node, size);
+        }
+    }
+
+    /// Sets attributes. An open authorises a change of size.
+    ///
+    /// # Errors
+    /// The server's refusal; `NotPermitted` for another owner where there is only one.
+    pub async fn setattr(
+        &self,
+        ask: &Ask,
+        node: NodeId,
+        fh: Option<Fh>,
+        set: SetAttr,
+    ) -> Result<ShownFor, Refusal> {
+        let Node {
+            handle: object,
+            kind,
+            ..
+        } = self.node(node)?;
+        self.settle(ask, &object).await?;
+        let set = self.owner.map_or(Ok(set), |owner| owner.check(kind, set))?;
+        let open = fh
+            .and_then(|fh| self.opens.file(fh))
+            .filter(|open| open.access.writes())
+            .map(|open| open.server);
+        let scope = match set.size {
+            Some(_) => {
+                let stores = self.opens.may_store(&object);
+                ChangeScope::default().pages(object, PageChange::Truncate { stores })
+            }
+            None => ChangeScope::default().object(object, Parts::ATTRS),
+        };
+        let request = Request::SetAttr { object, open, set };
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        let attr = attr_of(&told.response)?;
+        self.nodes.told_size(node, attr.size);
+        Ok(ShownFor {
+            shown: self.shown(node, attr),
+            valid: Duration::ZERO,
+        })
+    }
+
+    /// A symlink's target, if it is cached.
+    pub fn readlink_cached(&self, node: NodeId) -> Option<Bytes> {
+        let object = self.nodes.get(node)?.handle;
+        self.cache().live()?.target(&object)
+    }
+
+    /// A symlink's target, from the server.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn readlink(&self, ask: &Ask, node: NodeId) -> Result<Bytes, Refusal> {
+        let object = self.node(node)?.handle;
+        let told = self.call(ask, Request::ReadLink { object }).await?;
+        done(&told.response)?;
+        told.learn(self.cache())
+            .target(&object, told.payload.clone());
+        Ok(told.payload)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: Owner = Owner {
+        uid: 1000,
+        gid: 100,
+    };
+
+    #[test]
+    fn giving_a_file_to_its_only_owner_is_no_change() {
+        let set = SetAttr {
+            uid: Some(1000),
+            mode: Some(0o600),
+            ..SetAttr::default()
+        };
+        let kept = SetAttr {
+            mode: Some(0o600),
+            ..SetAttr::default()
+        };
+        assert_eq!(OWNER.check(FileKind::File, set), Ok(kept));
+    }
+
+    #[test]
+    fn giving_a_file_away_is_refused_where_there_is_one_owner() {
+        let set = SetAttr {
+            gid: Some(5),
+            ..SetAttr::default()
+        };
+        let refused = OWNER.check(FileKind::File, set);
+        assert_eq!(refused, Err(Refusal::NotPermitted));
+    }
+
+    #[test]
+    fn no_program_takes_on_the_rights_of_the_only_owner() {
+        let set = |mode| SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        for kind in [FileKind::File, FileKind::CharDevice] {
+            assert_eq!(OWNER.check(kind, set(0o6755)), Ok(set(0o755)));
+            assert_eq!(without_set_ids(kind, 0o7755), 0o1755);
+        }
+        // Else `chmod 755` would take away what is made in it inherits.
+        assert_eq!(without_set_ids(FileKind::Directory, 0o2775), 0o2775);
+    }
+}

@@ -1,0 +1,229 @@
+//! Writes that their callers need not wait for, and what has to wait for them.
+
+use super::expect::done;
+use super::opens::{OpenFile, durability};
+use super::{Ask, Ops, Told};
+use crate::cache::{Store, Stored};
+use crate::call::{Fh, Writing};
+use crate::uncommitted::{Committed, Wrote};
+use crate::writeback::BUDGET;
+use leasefs_lease::client::{Run, Tenure};
+use leasefs_protocol::request::{Durability, WriteKind};
+use leasefs_protocol::{Attr, Handle, Mode, Parts, Refusal, Request, Response};
+
+impl Ops {
+    /// Whether the caller of a write need not wait until the server has it.
+    fn may_buffer(&self, writing: &Writing) -> bool {
+        self.manner.buffers && !writing.writeback && durability(writing.flags) == Durability::None
+    }
+
+    /// How a write is sent that isn't kept here.
+    pub(super) fn kind(&self, writing: &Writing) -> WriteKind {
+        match writing.writeback {
+            true => WriteKind::Page,
+            false => WriteKind::Through {
+                keep: self.may_buffer(writing),
+            },
+        }
+    }
+
+    /// Keeps a write here if nothing has to be waited for; else `None`, and [`Ops::write`] is asked.
+    pub fn write_at_once(&self, fh: Fh, writing: &Writing) -> Option<u32> {
+        let open = self.opens.file(fh).filter(|_| self.may_buffer(writing))?;
+        let store = self.to_store(&open, writing);
+        let stored = self.engine.store_at_once(&store, BUDGET);
+        self.kept(&open, &store, stored)
+    }
+
+    fn to_store(&self, open: &OpenFile, writing: &Writing) -> Store {
+        Store {
+            object: open.object,
+            at: writing.at(),
+            data: writing.data.clone(),
+            kill_priv: writing.kill_priv,
+            date: self.rpc.date(),
+            writer: open.writer(),
+        }
+    }
+
+    /// What follows from a write that was kept; `None` if it wasn't.
+    fn kept(&self, open: &OpenFile, store: &Store, stored: Stored) -> Option<u32> {
+        self.writeback
+            .stored(open.object, stored, || self.nodes.path(open.node));
+        let Stored::Done { first } = stored else {
+            return None;
+        };
+        if first {
+            self.uncommitted.buffered(open.object);
+        }
+        Some(store.data.len() as u32)
+    }
+
+    /// Keeps a write here if its lease allows it; `None` if it must go to the server.
+    pub(super) async fn buffer(
+        &self,
+        ask: &Ask,
+        open: &OpenFile,
+        writing: &Writing,
+    ) -> Result<Option<u32>, Refusal> {
+        if !self.may_buffer(writing) {
+            return Ok(None);
+        }
+        let store = self.to_store(open, writing);
+        loop {
+            let stored = ask.unless_left(self.engine.store(&store, BUDGET)).await?;
+            let kept = self.kept(open, &store, stored);
+            if stored != Stored::Full {
+                return Ok(kept);
+            }
+            let room = self.engine.in_time(self.writeback.room());
+            ask.unless_left(room).await?;
+        }
+    }
+
+    /// A write has been answered. One that is durable is kept too: bytes written before it must not
+    /// come back over it.
+    ///
+    /// # Errors
+    /// [`Refusal::Lost`] if the server's host has crashed since.
+    pub(super) fn wrote(
+        &self,
+        open: &OpenFile,
+        writing: &Writing,
+        before: Option<Tenure>,
+        told: &Told,
+    ) -> Result<(), Refusal> {
+        let Response::Written { len, offset } = told.response else {
+            return Ok(());
+        };
+        let taken = usize::try_from(len).unwrap_or(usize::MAX);
+        let attr = told.touched.iter().find(|t| t.object == open.object);
+        match (self.manner.buffers, attr, writing.data.get(..taken)) {
+            (true, Some(touched), Some(_)) => {
+                let wrote = Wrote {
+                    object: open.object,
+                    run: Run {
+                        offset,
+                        data: writing.data.slice(..taken),
+                    },
+                    version: touched.attr.version(),
+                    writer: open.writer(),
+                    writers: [open.writer()].into(),
+                    path: self.nodes.path(open.node),
+                    tenure: self.tenure_of(open, before, told),
+                    durable: writing.durability() != Durability::None,
+                };
+                if !self.writeback.wrote(wrote, told.host) {
+                    return Err(Refusal::Lost);
+                }
+            }
+            _ if writing.durability() == Durability::None => {
+                self.changed(&[open.object], Some(open.object), told.host);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Under which lease the bytes of an answered write may be written again: that which came with the
+    /// answer, or which was held `before` it was sent and is still.
+    fn tenure_of(&self, open: &OpenFile, before: Option<Tenure>, told: &Told) -> Option<Tenure> {
+        let granted = told.grants.iter().any(|grant| {
+            let content = grant.parts.contains(Parts::DATA);
+            grant.object == open.object && grant.mode == Mode::Write && content
+        });
+        let now = self.cache().tenure(&open.object);
+        now.filter(|_| granted || now == before)
+    }
+
+    /// A mapped page has come too late: another mount has changed the file since.
+    pub(super) async fn keep_page(&self, ask: &Ask, open: &OpenFile, writing: &Writing) {
+        let request = Request::GetAttr {
+            object: open.object,
+        };
+        let told = self.call(ask, request).await;
+        let attr = told.and_then(|told| super::expect::attr_of(&told.response));
+        let run = Run {
+            offset: writing.offset,
+            data: writing.data.clone(),
+        };
+        let size = attr.map_or(0, |attr| attr.size).max(run.end());
+        let path = self.nodes.path(open.node);
+        self.writeback.keep_page(open.object, path, size, run).await;
+    }
+
+    /// Waits until the server has what is buffered of a file.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `Cancelled` if the caller leaves.
+    pub(super) async fn settle(&self, ask: &Ask, object: &Handle) -> Result<(), Refusal> {
+        if !self.cache().is_dirty(object) {
+            return Ok(());
+        }
+        let flushed = self.engine.in_time(self.writeback.flush(object));
+        ask.unless_left(flushed).await
+    }
+
+    /// The attributes of an object as they are with what is buffered of it.
+    pub(super) async fn settled_attr(
+        &self,
+        ask: &Ask,
+        object: &Handle,
+        attr: Attr,
+    ) -> Result<Attr, Refusal> {
+        if !self.cache().is_dirty(object) {
+            return Ok(attr);
+        }
+        self.settle(ask, object).await?;
+        let told = self.call(ask, Request::GetAttr { object: *object }).await?;
+        super::expect::attr_of(&told.response)
+    }
+
+    /// Makes durable what was written to the file or directory.
+    ///
+    /// # Errors
+    /// The server's refusal; once for each descriptor, why bytes it wrote could not be brought in, and
+    /// [`Refusal::Lost`] if a crash of the server's host may have undone something.
+    pub async fn fsync(&self, ask: &Ask, fh: Fh, data_only: bool) -> Result<(), Refusal> {
+        let (file, dir) = (self.opens.file(fh), self.opens.dir(fh));
+        let (object, open, told) = match (&file, &dir) {
+            (Some(open), _) => (open.object, open.server, &open.told),
+            (None, Some(open)) => (open.object, open.server, &open.told),
+            (None, None) => return Err(Refusal::BadOpen),
+        };
+        let durability = match data_only {
+            true => Durability::Data,
+            false => Durability::All,
+        };
+        loop {
+            let life = self.writeback.life();
+            self.settle(ask, &object).await?;
+            if let Some(file) = &file {
+                file.written.check()?;
+            }
+            let request = Request::Commit { open, durability };
+            let covered = self.uncommitted.commits(life, data_only);
+            let answer = self.call(ask, request).await?;
+            done(&answer.response)?;
+            let host = answer.host;
+            let (closes, verdict) = self.uncommitted.committed(&object, covered, host, told);
+            self.rpc.close_all(closes);
+            match verdict {
+                Committed::Durable => return Ok(()),
+                Committed::Again => self.writeback.host_is(host),
+                Committed::Lost => return Err(Refusal::Lost),
+            }
+        }
+    }
+
+    /// A descriptor is closed: it is told of a failure that is known by now. `fsync` is told too: a copy
+    /// may be closed that nobody looks at, as when a child process executes another program.
+    ///
+    /// # Errors
+    /// Why bytes it wrote could not be brought to the server.
+    pub fn flush(&self, fh: Fh) -> Result<(), Refusal> {
+        self.opens
+            .file(fh)
+            .map_or(Ok(()), |open| open.written.known())
+    }
+}

@@ -1,0 +1,118 @@
+//! Changes of our own: what they cover leaves the caches, then they are sent.
+
+use super::{Ask, Ops, Told};
+use crate::recall::ChangeScope;
+use crate::session::CallOptions;
+use bytes::Bytes;
+use leasefs_protocol::{BootId, Caller, Handle, Name, Parts, Refusal, Request};
+use std::time::Duration;
+
+/// Until the new life of the server's host is known here, in which a change is asked for anew.
+const PAUSE: Duration = Duration::from_millis(5);
+
+impl Ops {
+    /// Makes a change under the caller's own identity.
+    pub(super) async fn change(
+        &self,
+        ask: &Ask,
+        scope: ChangeScope,
+        request: Request,
+        payload: Bytes,
+    ) -> Result<Told, Refusal> {
+        let caller = self.caller(ask);
+        self.change_as(ask, caller, scope, request, payload).await
+    }
+
+    pub(super) async fn change_as(
+        &self,
+        ask: &Ask,
+        caller: Caller,
+        scope: ChangeScope,
+        request: Request,
+        payload: Bytes,
+    ) -> Result<Told, Refusal> {
+        self.change_behind(ask, caller, (scope, &[]), request, payload)
+            .await
+    }
+
+    /// A change that also takes effect behind unanswered changes of the objects `behind`.
+    pub(super) async fn change_behind(
+        &self,
+        ask: &Ask,
+        caller: Caller,
+        (scope, behind): (ChangeScope, &[Handle]),
+        request: Request,
+        payload: Bytes,
+    ) -> Result<Told, Refusal> {
+        let is_write = matches!(request, Request::Write { .. });
+        let content = scope.content();
+        let mut settles = scope.settles();
+        let (told, objects) = loop {
+            let life = self.writeback.life();
+            let own = self.engine.own_change(scope.clone());
+            let own = ask.unless_left(own).await?;
+            for file in settles.iter().chain(behind) {
+                if let Err(refusal) = self.settle(ask, file).await {
+                    own.never_sent();
+                    return Err(refusal);
+                }
+            }
+            let (dropped, asked) = (own.dropped(), own.asked());
+            let touches: Vec<Handle> = dropped.iter().chain(behind).copied().collect();
+            let (caller, request, payload) = (caller.clone(), request.clone(), payload.clone());
+            let options = CallOptions {
+                life: life.host(),
+                ..ask.options()
+            };
+            let objects = dropped.clone();
+            let mut changed = self
+                .rpc
+                .change(caller, request, payload, &touches, dropped, options)
+                .await;
+            own.finish(&mut changed).await;
+            if !changed.overtaken {
+                break (Told::new(asked, changed.result?)?, objects);
+            }
+            // A mapped page too comes behind what is written again.
+            settles.extend(content);
+            self.cx.sleep(PAUSE).await;
+        };
+        if !is_write {
+            self.changed(&objects, content, told.host);
+        }
+        for touched in told
+            .touched
+            .iter()
+            .filter(|touched| touched.attr.nlink == 0)
+        {
+            if !self.opens.unlinked(&touched.object) {
+                self.writeback.out_of_reach(&touched.object);
+            }
+        }
+        Ok(told)
+    }
+
+    /// Objects were changed that the next commit of them must cover; of `content` the bytes.
+    pub(super) fn changed(&self, objects: &[Handle], content: Option<Handle>, host: BootId) {
+        let known = |object: &&Handle| self.nodes.id_of(object).is_some();
+        for object in objects.iter().filter(known) {
+            let content = content == Some(*object);
+            let noted = self.uncommitted.changed(*object, host, content);
+            self.rpc.close_all(noted.closes);
+        }
+    }
+
+    /// What a name that goes or moves denotes, as far as the cache knows: its attributes change
+    /// along with the name. (What the cache doesn't know it doesn't hold either, or the server
+    /// recalls it.)
+    pub(super) fn with_victim(&self, scope: ChangeScope, dir: Handle, name: &Name) -> ChangeScope {
+        let victim = self
+            .cache()
+            .live()
+            .and_then(|mut tier| tier.denoted(&dir, name.as_bytes()));
+        match victim {
+            Some(object) => scope.object(object, Parts::ATTRS),
+            None => scope,
+        }
+    }
+}

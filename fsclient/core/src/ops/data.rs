@@ -1,0 +1,320 @@
+//! Bytes of files.
+
+use super::expect::{done, unexpected, written};
+use super::opens::{OpenFile, durability};
+use super::{Ask, Ops};
+use crate::cache::{Fetched, Here, Range};
+use crate::call::{At, Fh, Writing};
+use crate::recall::{ChangeScope, PageChange, PageRead, Span, Verdict};
+use crate::session::Answered;
+use bytes::Bytes;
+use leasefs_protocol::limits::MAX_PAYLOAD;
+use leasefs_protocol::request::{Durability, Fill, WriteAt};
+use leasefs_protocol::{Mode, Refusal, Request, Response};
+use std::sync::Arc;
+
+/// How often the server is asked for pages that come without a lease: more than a minute.
+const MOST_ASKED: u32 = 1000;
+
+/// How often bytes are asked for that are outdated when they come.
+const MOST_FETCHED: usize = 3;
+
+impl Writing {
+    /// Where it goes. The server finds the end of the file; the kernel only believes it knows.
+    pub(super) fn at(&self) -> WriteAt {
+        let appends = self.flags & libc::O_APPEND as u32 != 0;
+        match appends && !self.writeback {
+            true => WriteAt::Append,
+            false => WriteAt::Offset(self.offset),
+        }
+    }
+
+    /// Which pages in the kernel it makes outdated.
+    fn pages(&self) -> PageChange {
+        let span = Span::new(self.offset, self.data.len() as u64);
+        match self.at() {
+            WriteAt::Append => PageChange::Drop(Span::ALL),
+            WriteAt::Offset(_) if self.writeback => PageChange::WriteBack(span),
+            WriteAt::Offset(_) => PageChange::Drop(span),
+        }
+    }
+
+    /// What must be durable. Written-back pages are committed by the FSYNC that follows.
+    pub(super) fn durability(&self) -> Durability {
+        match self.writeback {
+            true => Durability::None,
+            false => durability(self.flags),
+        }
+    }
+}
+
+/// The bytes that `fallocate(2)` changes; with a length of 0 up to the end.
+fn allocated(mode: u32, offset: u64, len: u64) -> Span {
+    let moves = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
+    match mode as i32 & moves {
+        0 => Span::new(offset, len),
+        _ => Span::new(offset, 0),
+    }
+}
+
+impl Ops {
+    pub(super) fn file(&self, fh: Fh) -> Result<Arc<OpenFile>, Refusal> {
+        self.opens.file(fh).ok_or(Refusal::BadOpen)
+    }
+
+    /// Bytes of a file for a caller; fewer than asked for only at its end.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn read(&self, ask: &Ask, at: At, len: u32) -> Result<Bytes, Refusal> {
+        let open = self.file(at.fh)?;
+        let range = Range {
+            offset: at.offset,
+            len: len as usize,
+        };
+        for _ in 0..MOST_FETCHED {
+            let asking = match self.cache().read_here(&open.object, range) {
+                Here::All(data) => return Ok(data),
+                Here::Fetch(asking) => asking,
+                Here::Unsettled => break,
+            };
+            let (from, count) = (asking.fetch.offset, asking.fetch.len as u32);
+            let answer = self.ask_bytes(ask, &open, from, count, Fill::Cache).await?;
+            let grants = answer.reply.grants.clone();
+            let (response, data) = answer.into_response()?;
+            done(&response)?;
+            let grants = &grants;
+            let fetched = Fetched { grants, data };
+            let fetched = self.cache().fetched(&open.object, range, asking, fetched);
+            if let Some(data) = fetched {
+                return Ok(data);
+            }
+        }
+        self.settle(ask, &open.object).await?;
+        let answer = self.ask_bytes(ask, &open, at.offset, len, Fill::Nothing);
+        let (response, data) = answer.await?.into_response()?;
+        done(&response)?;
+        Ok(data)
+    }
+
+    /// Bytes of a file for the page cache, under a lease.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn read_pages(&self, ask: &Ask, at: At, len: u32) -> Result<Bytes, Refusal> {
+        let open = self.file(at.fh)?;
+        let (mut read, mut fill) = self.begin_read(ask, &open, at.offset, len).await?;
+        for _ in 0..MOST_ASKED {
+            // Behind the gate: a write that comes later waits for this READ to be gone.
+            self.settle(ask, &open.object).await?;
+            let answer = self.ask_bytes(ask, &open, at.offset, len, fill).await?;
+            let refused = answer.reply.result.is_err();
+            if refused || read.judge(&answer.reply) == Verdict::Deliver {
+                let (response, data) = answer.into_response()?;
+                done(&response)?;
+                if data.len() < len as usize {
+                    let end = at.offset.saturating_add(data.len() as u64);
+                    self.nodes.told_size(open.node, end);
+                }
+                *self.filled.borrow_mut() += 1;
+                return Ok(data);
+            }
+            ask.unless_left(read.again()).await?;
+            // The server gives nothing exclusive to who has no open for writing any more. One that
+            // comes now finds the READ in line.
+            if fill == Fill::PagesForStore && !self.opens.may_store(&open.object) {
+                read.stores_no_more();
+                fill = Fill::Pages;
+            }
+        }
+        Err(Refusal::TimedOut)
+    }
+
+    /// Brings the READ into line. Whether pages may be stored into is looked at before and after:
+    /// an open that comes in between finds the READ in line and waits for it.
+    async fn begin_read(
+        &self,
+        ask: &Ask,
+        open: &OpenFile,
+        offset: u64,
+        len: u32,
+    ) -> Result<(PageRead, Fill), Refusal> {
+        loop {
+            let stores = self.opens.may_store(&open.object);
+            let (mode, fill) = match stores {
+                true => (Mode::Write, Fill::PagesForStore),
+                false => (Mode::Read, Fill::Pages),
+            };
+            let read = self.engine.page_read(open.object, offset, len, mode);
+            let read = ask.unless_left(read).await?;
+            if self.opens.may_store(&open.object) == stores {
+                return Ok((read, fill));
+            }
+        }
+    }
+
+    async fn ask_bytes(
+        &self,
+        ask: &Ask,
+        open: &OpenFile,
+        offset: u64,
+        len: u32,
+        fill: Fill,
+    ) -> Result<Answered, Refusal> {
+        let request = Request::Read {
+            open: open.server,
+            offset,
+            len: len.min(MAX_PAYLOAD as u32),
+            fill,
+        };
+        let answer = self.ask_server(ask, open.caller.clone(), request).await?;
+        Ok(answer.1)
+    }
+
+    /// Writes; returns how many bytes.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn write(&self, ask: &Ask, fh: Fh, writing: Writing) -> Result<u32, Refusal> {
+        let open = self.file(fh)?;
+        if let Some(len) = self.buffer(ask, &open, &writing).await? {
+            return Ok(len);
+        }
+        // A mapped page too comes behind what a crash of the server's host makes to be written again.
+        self.settle(ask, &open.object).await?;
+        let request = Request::Write {
+            open: open.server,
+            at: writing.at(),
+            kill_priv: writing.kill_priv,
+            durability: writing.durability(),
+            kind: self.kind(&writing),
+        };
+        let scope = ChangeScope::default().pages(open.object, writing.pages());
+        let caller = open.caller.clone();
+        let data = writing.data.clone();
+        let before = self.cache().tenure(&open.object);
+        let told = self.change_as(ask, caller, scope, request, data).await;
+        if writing.writeback && matches!(told, Err(Refusal::Changed)) {
+            self.keep_page(ask, &open, &writing).await;
+        }
+        let told = told?;
+        let len = written(&told.response)?;
+        self.wrote(&open, &writing, before, &told)?;
+        u32::try_from(len).map_err(|_| Refusal::Internal)
+    }
+
+    /// Allocates, punches, zeroes, collapses or inserts; `mode` as `fallocate(2)` has it.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn fallocate(
+        &self,
+        ask: &Ask,
+        At { fh, offset }: At,
+        len: u64,
+        mode: u32,
+    ) -> Result<(), Refusal> {
+        let open = self.file(fh)?;
+        self.settle(ask, &open.object).await?;
+        let request = Request::Fallocate {
+            open: open.server,
+            mode,
+            offset,
+            len,
+        };
+        let pages = PageChange::Drop(allocated(mode, offset, len));
+        let scope = ChangeScope::default().pages(open.object, pages);
+        let caller = open.caller.clone();
+        let told = self
+            .change_as(ask, caller, scope, request, Bytes::new())
+            .await?;
+        done(&told.response)
+    }
+
+    /// Where data or a hole begins.
+    ///
+    /// # Errors
+    /// The server's refusal (`ENXIO` behind the end).
+    pub async fn seek(
+        &self,
+        ask: &Ask,
+        At { fh, offset }: At,
+        whence: u32,
+    ) -> Result<u64, Refusal> {
+        let open = self.file(fh)?;
+        self.settle(ask, &open.object).await?;
+        let request = Request::Seek {
+            open: open.server,
+            offset,
+            whence,
+        };
+        let told = self.call_as(ask, open.caller.clone(), request).await?;
+        match told.response {
+            Response::Offset(offset) => Ok(offset),
+            other => Err(unexpected("an offset", &other)),
+        }
+    }
+
+    /// Copies within the server; returns how many bytes.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn copy_range(&self, ask: &Ask, from: At, to: At, len: u64) -> Result<u32, Refusal> {
+        let (source, target) = (self.file(from.fh)?, self.file(to.fh)?);
+        self.settle(ask, &source.object).await?;
+        self.settle(ask, &target.object).await?;
+        // FUSE counts the answer in 32 bits; the caller goes on from there.
+        let len = len.min(u64::from(u32::MAX >> 1));
+        let request = Request::CopyRange {
+            from: source.server,
+            from_offset: from.offset,
+            to: target.server,
+            to_offset: to.offset,
+            len,
+        };
+        let pages = PageChange::Drop(Span::new(to.offset, len));
+        let scope = ChangeScope::default().pages(target.object, pages);
+        let caller = target.caller.clone();
+        let behind = [source.object];
+        let told = self
+            .change_behind(ask, caller, (scope, &behind), request, Bytes::new())
+            .await?;
+        u32::try_from(written(&told.response)?).map_err(|_| Refusal::Internal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writing(flags: i32, writeback: bool) -> Writing {
+        Writing {
+            offset: 7,
+            data: Bytes::new(),
+            flags: flags as u32,
+            writeback,
+            kill_priv: false,
+        }
+    }
+
+    #[test]
+    fn the_server_decides_where_an_append_goes() {
+        assert_eq!(writing(libc::O_APPEND, false).at(), WriteAt::Append);
+        assert_eq!(writing(0, false).at(), WriteAt::Offset(7));
+    }
+
+    #[test]
+    fn bytes_that_move_are_changed_to_the_end_of_the_file() {
+        let collapse = libc::FALLOC_FL_COLLAPSE_RANGE as u32;
+        assert_eq!(allocated(collapse, 8, 4), Span::new(8, 0));
+        let punch = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32;
+        assert_eq!(allocated(punch, 8, 4), Span::new(8, 4));
+    }
+
+    #[test]
+    fn a_mapped_page_goes_back_where_it_was_whatever_the_descriptor_says() {
+        let page = writing(libc::O_APPEND | libc::O_SYNC, true);
+        assert_eq!(page.at(), WriteAt::Offset(7));
+        assert_eq!(page.durability(), Durability::None);
+    }
+}

@@ -1,0 +1,165 @@
+//! Listing directories.
+//!
+//! An open directory is a stream: a rewind (offset 0) begins it anew, and what was read since
+//! stays as it was, so that offsets mean the same entry until the next rewind.
+
+use super::expect::unexpected;
+use super::opens::OpenDir;
+use super::stream::Stream;
+use super::{Ask, Ops, Told};
+use crate::cache::Known;
+use crate::call::{Asker, Fh, Listing, ListingFrom, NodeId};
+use leasefs_protocol::{Caller, DirEntry, Handle, OpenId, Refusal, Request, Response};
+
+/// The attributes of the entries on so many pages come with them unasked: most of those who list a
+/// directory look at its entries next, one round trip each otherwise.
+const PAGES_WITH_NODES: u32 = 16;
+
+/// Pages that are looked at ahead of a reader; about as many entries as the kernel asks for at once.
+const LOOK_AHEAD: u32 = 3;
+
+impl Ops {
+    /// Opens a directory that this identity has open already, or had until lately.
+    pub fn opendir_cached(&self, asker: Asker, node: NodeId) -> Option<Fh> {
+        let object = self.nodes.get(node)?.handle;
+        let caller = self.caller_of(asker);
+        let server = self.cache().live()?.reuse_open(&object, &caller)?;
+        Some(self.add_dir(node, object, server, caller))
+    }
+
+    /// Opens a directory at the server.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn opendir(&self, ask: &Ask, node: NodeId) -> Result<Fh, Refusal> {
+        let object = self.node(node)?.handle;
+        let caller = self.caller(ask);
+        let flags = (libc::O_RDONLY | libc::O_DIRECTORY) as u32;
+        let server = self.open_shared(ask, &caller, object, flags).await?;
+        Ok(self.add_dir(node, object, server, caller))
+    }
+
+    fn add_dir(&self, node: NodeId, object: Handle, server: OpenId, caller: Caller) -> Fh {
+        self.opens.add_dir(OpenDir {
+            node,
+            object,
+            server,
+            caller,
+            told: self.uncommitted.told(&object),
+            stream: futures_util::lock::Mutex::default(),
+        })
+    }
+
+    /// Entries from `offset` on, if that needs no request.
+    pub fn readdir_cached(&self, fh: Fh, offset: u64) -> Option<ListingFrom> {
+        let open = self.opens.dir(fh)?;
+        let mut stream = open.stream.try_lock()?;
+        if self.nodes.is_searched(open.node) {
+            // Its entries' names may be cached, but not what they denote.
+            return None;
+        }
+        if offset == 0 {
+            *stream = Stream::cached(self.cache().live()?.listing(&open.object)?);
+        } else if !stream.complete && !stream.reaches(offset) {
+            return None;
+        }
+        Some(stream.from(open.node, offset))
+    }
+
+    /// Entries from `offset` on, as many as are at hand.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn readdir(&self, ask: &Ask, fh: Fh, offset: u64) -> Result<ListingFrom, Refusal> {
+        let open = self.opens.dir(fh).ok_or(Refusal::BadOpen)?;
+        let mut stream = open.stream.lock().await;
+        if offset == 0 {
+            *stream = Stream::default();
+        }
+        if stream.complete && stream.reaches(offset) && self.nodes.take_searched(open.node) {
+            self.look_ahead(ask, &open, stream.cookie_at(offset)).await;
+        }
+        while !stream.complete && !stream.reaches(offset) {
+            self.read_page(ask, &open, &mut stream).await?;
+        }
+        Ok(stream.from(open.node, offset))
+    }
+
+    /// Caches what entries behind `cookie` denote: their names are known, but whoever reads them
+    /// looks at each.
+    async fn look_ahead(&self, ask: &Ask, open: &OpenDir, mut cookie: u64) {
+        for _ in 0..LOOK_AHEAD {
+            let request = Request::ReadDir {
+                open: open.server,
+                cookie,
+                nodes: true,
+            };
+            // It only saves requests: without it each entry is looked up for itself.
+            let Ok(told) = self.call_as(ask, open.caller.clone(), request).await else {
+                return;
+            };
+            let Response::Entries { entries, end } = &told.response else {
+                return;
+            };
+            self.learn_nodes(&told, &open.object, entries);
+            match entries.last() {
+                Some(last) if !end => cookie = last.cookie,
+                _ => return,
+            }
+        }
+    }
+
+    fn learn_nodes(&self, told: &Told, dir: &Handle, entries: &[DirEntry]) {
+        let mut learned = told.learn(self.cache());
+        for entry in entries {
+            if let Some((handle, attr)) = &entry.node {
+                learned.attr(handle, attr);
+                learned.name(dir, &entry.name.0, Known::Object(*handle));
+            }
+        }
+    }
+
+    async fn read_page(
+        &self,
+        ask: &Ask,
+        open: &OpenDir,
+        stream: &mut Stream,
+    ) -> Result<(), Refusal> {
+        let first = stream.pages == 0;
+        stream.nodes |= self.nodes.take_searched(open.node);
+        let request = Request::ReadDir {
+            open: open.server,
+            cookie: stream.cookie,
+            nodes: stream.nodes || stream.pages < PAGES_WITH_NODES,
+        };
+        let told = self.call_as(ask, open.caller.clone(), request).await?;
+        let (entries, end) = match &told.response {
+            Response::Entries { entries, end } => (entries, *end),
+            other => return Err(unexpected("entries", other)),
+        };
+        if first {
+            stream.lease = told.learn(self.cache()).listing(&open.object);
+        }
+        self.learn_nodes(&told, &open.object, entries);
+        stream.extend(entries, end, &self.listing_room)?;
+        self.keep_listing(stream);
+        Ok(())
+    }
+
+    /// Caches a listing that is complete.
+    fn keep_listing(&self, stream: &mut Stream) {
+        let Some(lease) = stream.lease.filter(|_| stream.complete) else {
+            return;
+        };
+        self.cache()
+            .keep_listing(lease, Listing::clone(&stream.entries));
+        stream.lease = None;
+    }
+
+    /// Ends an open of a directory. The server is told in the background.
+    pub fn releasedir(&self, fh: Fh) {
+        if let Some(open) = self.opens.remove_dir(fh) {
+            self.close(&open.object, open.server);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What the kernel's requests mean: for each, from the cache where a lease allows it, else
+//! from the server.
+//!
+//! Methods that aren't `async` answer from the cache, or not at all.
+
+mod answer;
+mod attr;
+mod buffered;
+mod change;
+mod data;
+mod dir;
+mod expect;
+mod listing_room;
+mod names;
+mod open;
+mod opens;
+mod places;
+mod stream;
+mod xattr;
+
+pub use attr::Owner;
+
+use crate::cache::{Asked, Cache, Learned};
+use crate::call::{Asker, Node, NodeId};
+use crate::nodes::Nodes;
+use crate::outside::Outside;
+use crate::recall::Engine;
+use crate::run::{Cx, Part, first};
+use crate::session::{Abandon, Answered, CallOptions, Rpc};
+use crate::uncommitted::Uncommitted;
+use crate::writeback::Writeback;
+use bytes::Bytes;
+use leasefs_protocol::control::IdentityPolicy;
+use leasefs_protocol::limits::MAX_LISTED;
+use leasefs_protocol::{BootId, Caller, FsStat, Grant, Refusal, Request, Response, Touched};
+use listing_room::ListingRoom;
+use opens::Opens;
+use std::future::Future;
+use std::sync::Arc;
+
+/// One request of the kernel, for as long as it is unanswered.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    /// Who waits for the answer.
+    pub asker: Asker,
+    /// Triggered when nobody does any more.
+    pub abandon: Abandon,
+}
+
+impl Ask {
+    /// A request of `asker`.
+    pub fn new(asker: Asker) -> Self {
+        Self {
+            asker,
+            abandon: Abandon::default(),
+        }
+    }
+
+    /// Waits for something, unless the caller leaves before. What is waited for may be given up
+    /// at any time.
+    async fn unless_left<T>(
+        &self,
+        wait: impl Future<Output = Result<T, Refusal>>,
+    ) -> Result<T, Refusal> {
+        let left = async {
+            self.abandon.triggered().await;
+            Err(Refusal::Cancelled)
+        };
+        first(wait, left).await
+    }
+
+    fn options(&self) -> CallOptions<'_> {
+        CallOptions {
+            abandon: Some(&self.abandon),
+            pid: Some(self.asker.pid),
+            ..CallOptions::default()
+        }
+    }
+}
+
+/// What the server has told: a response that isn't a refusal, and what of it may be cached.
+struct Told {
+    response: Response,
+    payload: Bytes,
+    asked: Asked,
+    grants: Vec<Grant>,
+    touched: Vec<Touched>,
+    host: BootId,
+}
+
+impl Told {
+    fn new(asked: Asked, answer: Answered) -> Result<Self, Refusal> {
+        let Answered {
+            reply,
+            payload,
+            host,
+        } = answer;
+        Ok(Self {
+            response: reply.result?,
+            payload,
+            asked,
+            grants: reply.grants,
+            touched: reply.touched,
+            host,
+        })
+    }
+
+    /// Takes in what may be cached. The guard is the cache's lock: not to be kept.
+    fn learn<'a>(&'a self, cache: &'a Cache) -> Learned<'a> {
+        cache.learn(self.asked, &self.grants)
+    }
+}
+
+/// What the operations work on.
+pub(crate) struct Surroundings {
+    pub cx: Cx,
+    pub rpc: Rpc,
+    pub engine: Engine,
+    pub outside: Outside,
+    pub nodes: Arc<Nodes>,
+    pub uncommitted: Arc<Uncommitted>,
+    pub writeback: Writeback,
+}
+
+/// As what the mount shows itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// The server's policy.
+    pub identity: IdentityPolicy,
+    /// Shown as the owner of everything where that is squash.
+    pub owner: Owner,
+    /// Whether writes are buffered.
+    pub buffers: bool,
+    /// Supplementary groups of a process.
+    pub groups: fn(u32) -> Vec<u32>,
+}
+
+/// The operations of one mount.
+pub(crate) struct Ops {
+    cx: Cx,
+    rpc: Rpc,
+    engine: Engine,
+    outside: Outside,
+    nodes: Arc<Nodes>,
+    opens: Opens,
+    uncommitted: Arc<Uncommitted>,
+    writeback: Writeback,
+    manner: Manner,
+    /// Present where all callers are one user.
+    owner: Option<Owner>,
+    /// READs of pages that were answered.
+    filled: Part<u64>,
+    listing_room: ListingRoom,
+}
+
+impl Ops {
+    /// The operations of a mount.
+    pub fn new(on: Surroundings, manner: Manner) -> Self {
+        let squash = manner.identity == IdentityPolicy::Squash;
+        Self {
+            cx: on.cx,
+            rpc: on.rpc,
+            engine: on.engine,
+            outside: on.outside,
+            nodes: on.nodes,
+            opens: Opens::default(),
+            uncommitted: on.uncommitted,
+            writeback: on.writeback,
+            manner,
+            owner: squash.then_some(manner.owner),
+            filled: Part::default(),
+            listing_room: ListingRoom::new(MAX_LISTED),
+        }
+    }
+
+    /// The kernel gives back references to a node.
+    pub fn forget(&self, node: NodeId, count: u64) {
+        if let Some(node) = self.nodes.forget(node, count) {
+            self.uncommitted.forget(&node.handle);
+            self.engine.forgotten(&node.handle);
+        }
+    }
+
+    /// Brings everything that is buffered to the server.
+    pub async fn flush_all(&self) {
+        self.writeback.flush_all().await;
+    }
+
+    /// Brings everything to the server's disk.
+    ///
+    /// # Errors
+    /// As [`Writeback::sync_all`].
+    pub async fn sync_all(&self) -> Result<(), Refusal> {
+        self.writeback.sync_all().await
+    }
+
+    /// State of the file system.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn statfs(&self, ask: &Ask, node: NodeId) -> Result<FsStat, Refusal> {
+        let object = self.node(node)?.handle;
+        match self.call(ask, Request::StatFs { object }).await?.response {
+            Response::FsStat(stat) => Ok(stat),
+            other => Err(expect::unexpected("the state of the file system", &other)),
+        }
+    }
+
+    /// `access(2)`, where the kernel doesn't decide it itself.
+    ///
+    /// # Errors
+    /// `Access`, or another refusal of the server.
+    pub async fn access(&self, ask: &Ask, node: NodeId, mask: u32) -> Result<(), Refusal> {
+        let object = self.node(node)?.handle;
+        let told = self.call(ask, Request::Access { object, mask }).await?;
+        expect::done(&told.response)
+    }
+
+    fn node(&self, id: NodeId) -> Result<Node, Refusal> {
+        self.nodes.get(id).ok_or(Refusal::Stale)
+    }
+
+    fn caller(&self, ask: &Ask) -> Caller {
+        self.caller_of(ask.asker)
+    }
+
+    fn caller_of(&self, asker: Asker) -> Caller {
+        asker.caller(self.manner.identity, self.manner.groups)
+    }
+
+    fn cache(&self) -> &Cache {
+        self.engine.cache()
+    }
+
+    /// Asks something that changes nothing, under the caller's own identity.
+    async fn call(&self, ask: &Ask, request: Request) -> Result<Told, Refusal> {
+        self.call_as(ask, self.caller(ask), request).await
+    }
+
+    async fn call_as(&self, ask: &Ask, caller: Caller, request: Request) -> Result<Told, Refusal> {
+        let (asked, answer) = self.ask_server(ask, caller, request).await?;
+        Told::new(asked, answer)
+    }
+
+    /// As [`Ops::call`], where a refusal may be cached too.
+    async fn call_raw(&self, ask: &Ask, request: Request) -> Result<(Asked, Answered), Refusal> {
+        self.ask_server(ask, self.caller(ask), request).await
+    }
+
+    /// After a crash of the server's host nothing is shown before what is to be written again is there.
+    async fn ask_server(
+        &self,
+        ask: &Ask,
+        caller: Caller,
+        request: Request,
+    ) -> Result<(Asked, Answered), Refusal> {
+        // An open that was made must not be made again.
+        let opens = matches!(request, Request::Open { .. });
+        loop {
+            let (life, asked) = (self.writeback.life(), self.cache().ask());
+            let (caller, request) = (caller.clone(), request.clone());
+            let sent = self.rpc.call(caller, request, Bytes::new(), ask.options());
+            let answer = sent.await?;
+            if opens || life.host().is_none_or(|host| host == answer.host) {
+                return Ok((asked, answer));
+            }
+            let flushed = self.engine.in_time(self.writeback.flush_all());
+            ask.unless_left(flushed).await?;
+        }
+    }
+}

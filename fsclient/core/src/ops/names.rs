@@ -1,0 +1,354 @@
+//! Names: lookup, and everything that makes, moves or removes one.
+
+use super::expect::{done, object_of, unexpected};
+use super::{Ask, Ops, Told};
+use crate::cache::Known;
+use crate::call::{Entry, NewMode, Node, NodeId};
+use crate::recall::ChangeScope;
+use bytes::Bytes;
+use leasefs_protocol::control::IdentityPolicy;
+use leasefs_protocol::limits::MAX_SYMLINK;
+use leasefs_protocol::request::Make;
+use leasefs_protocol::{Attr, FileKind, Handle, Name, Parts, RawName, Refusal, Request, Response};
+use std::time::Duration;
+
+/// Permission bits of a directory that everybody may search.
+const SEARCHED_BY_ALL: u16 = 0o111;
+
+impl Ops {
+    /// What a name denotes, if that is cached; `Some(None)` if nothing.
+    pub fn lookup_cached(&self, parent: NodeId, name: &[u8]) -> Option<Option<Entry>> {
+        let dir = self.nodes.get(parent)?.handle;
+        // Of a name that can't be the server says why.
+        Name::new(name).ok()?;
+        let tells = self.tells_names(parent);
+        let (entry, known) = {
+            let mut tier = self.cache().live()?;
+            let found = match tells {
+                true => tier.name_for_kernel(&dir, name)?,
+                false => (tier.name(&dir, name)?, Duration::ZERO),
+            };
+            let (handle, valid) = match found {
+                (Known::Object(handle), valid) => (handle, valid),
+                // Where the kernel doesn't know who may search a directory the server says it.
+                (Known::Absent, _) if self.manner.identity == IdentityPolicy::Squash => {
+                    let searched = tier.attr(&dir)?.mode & SEARCHED_BY_ALL == SEARCHED_BY_ALL;
+                    return searched.then_some(None);
+                }
+                (Known::Absent, _) => return Some(None),
+            };
+            let attr = tier.attr(&handle)?;
+            let known = self.nodes.id_of(&handle).is_some();
+            // While it is sure to exist: the host may give its inode number to another one.
+            let node = self.nodes.refer(handle, &attr);
+            (self.entry((parent, name), node, attr, valid), known)
+        };
+        Some(Some(self.found(entry, known)))
+    }
+
+    /// What a name denotes, from the server; `None` if nothing.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn lookup(
+        &self,
+        ask: &Ask,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<Option<Entry>, Refusal> {
+        let dir = self.node(parent)?.handle;
+        let raw = Name::new(name)?.to_raw();
+        let mut over = None;
+        loop {
+            let request = Request::Lookup {
+                dir,
+                name: raw.clone(),
+            };
+            let told = self.call(ask, request).await?;
+            let (handle, attr) = match told.response {
+                Response::Object { handle, attr } => (handle, attr),
+                Response::NoEntry => {
+                    let mut learned = told.learn(self.cache());
+                    learned.name(&dir, name, Known::Absent);
+                    return Ok(None);
+                }
+                ref other => return Err(unexpected("an object or none", other)),
+            };
+            let attr = self.settled_attr(ask, &handle, attr).await?;
+            self.nodes.search(parent);
+            let known = self.nodes.id_of(&handle).is_some();
+            let (node, valid) = self.learn_name(&told, (parent, dir, name), (handle, &attr));
+            let node = node.map_or_else(|| self.nodes.refer_over(handle, &attr, over), Ok);
+            match node {
+                Ok(node) => {
+                    let entry = self.entry((parent, name), node, attr, valid);
+                    return Ok(Some(self.found(entry, known)));
+                }
+                // The answer may be older than what is known of that inode number.
+                Err(other) => over = Some(other),
+            }
+        }
+    }
+
+    /// Caches what a LOOKUP was answered. Returns the node, counted as a reference, if a lease says that
+    /// it exists still; and how long the kernel may believe in the name.
+    fn learn_name(
+        &self,
+        told: &Told,
+        (parent, dir, name): (NodeId, Handle, &[u8]),
+        (handle, attr): (Handle, &Attr),
+    ) -> (Option<Node>, Duration) {
+        let tells = self.tells_names(parent);
+        let mut learned = told.learn(self.cache());
+        let exists = learned.attr(&handle, attr);
+        let node = exists.then(|| self.nodes.refer(handle, attr));
+        let known = Known::Object(handle);
+        let valid = match tells {
+            true => learned.name_for_kernel(&dir, name, known),
+            false => {
+                learned.name(&dir, name, known);
+                Duration::ZERO
+            }
+        };
+        (node, valid)
+    }
+
+    /// An entry for an answer to LOOKUP. Of a file that the kernel knows already it is made to ignore
+    /// the attributes: with a size that isn't the newest any more when the kernel's thread gets to it,
+    /// it would cut off what its pages hold beyond. It asks for them before it uses them.
+    fn found(&self, entry: Entry, known: bool) -> Entry {
+        if known && entry.node.kind == FileKind::File {
+            self.engine.ignore_attrs(&entry.node.handle);
+        }
+        entry
+    }
+
+    /// Whether the kernel may be told names of a directory with a timeout.
+    ///
+    /// To take one back it must be made to look up all names again; until a directory has been
+    /// looked up, whoever works in it can't find out where (`getcwd` fails).
+    fn tells_names(&self, dir: NodeId) -> bool {
+        self.engine.is_calm() && self.nodes.is_calm(dir, self.cx.monotonic())
+    }
+
+    /// A directory in which a name is about to be changed.
+    pub(super) fn changing(&self, dir: NodeId) -> Result<Handle, Refusal> {
+        self.nodes.stir(dir, self.cx.monotonic());
+        Ok(self.node(dir)?.handle)
+    }
+
+    /// Caches a name that a change has made, and shows what it denotes.
+    pub(super) fn made(
+        &self,
+        told: &Told,
+        (parent, dir, name): (NodeId, Handle, &Name),
+        (handle, attr): (Handle, Attr),
+    ) -> Entry {
+        let node = {
+            let mut learned = told.learn(self.cache());
+            learned.attr(&handle, &attr);
+            learned.name(&dir, name.as_bytes(), Known::Object(handle));
+            if attr.kind == FileKind::Directory {
+                learned.empty_directory(&handle);
+            }
+            self.nodes.refer(handle, &attr)
+        };
+        self.entry((parent, name.as_bytes()), node, attr, Duration::ZERO)
+    }
+
+    /// A node as the kernel is told it under a name; it has been counted as a reference.
+    fn entry(
+        &self,
+        (parent, name): (NodeId, &[u8]),
+        node: Node,
+        attr: Attr,
+        valid: Duration,
+    ) -> Entry {
+        self.nodes.called(node.id, parent, name);
+        Entry {
+            node,
+            shown: self.shown(node.id, attr),
+            valid,
+        }
+    }
+
+    /// Makes a file, fifo, socket or device.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn mknod(
+        &self,
+        ask: &Ask,
+        parent: NodeId,
+        name: &[u8],
+        mode: NewMode,
+        rdev: (u32, u32),
+    ) -> Result<Entry, Refusal> {
+        let mode = NewMode {
+            mode: self.mode_of_new(mode.mode),
+            ..mode
+        };
+        self.make(ask, parent, name, mode, Make::Node { rdev })
+            .await
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn mkdir(
+        &self,
+        ask: &Ask,
+        parent: NodeId,
+        name: &[u8],
+        mode: NewMode,
+    ) -> Result<Entry, Refusal> {
+        self.make(ask, parent, name, mode, Make::Directory).await
+    }
+
+    /// Makes a symlink.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's; `NameTooLong` for the target.
+    pub async fn symlink(
+        &self,
+        ask: &Ask,
+        parent: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry, Refusal> {
+        if target.len() > MAX_SYMLINK {
+            return Err(Refusal::NameTooLong);
+        }
+        let mode = NewMode {
+            mode: libc::S_IFLNK | 0o777,
+            umask: 0,
+        };
+        let target = RawName(target.to_vec());
+        self.make(ask, parent, name, mode, Make::Symlink { target })
+            .await
+    }
+
+    async fn make(
+        &self,
+        ask: &Ask,
+        parent: NodeId,
+        name: &[u8],
+        NewMode { mode, umask }: NewMode,
+        make: Make,
+    ) -> Result<Entry, Refusal> {
+        let dir = self.changing(parent)?;
+        let name = Name::new(name)?;
+        let request = Request::Make {
+            dir,
+            name: name.to_raw(),
+            mode,
+            umask,
+            make,
+        };
+        let scope = ChangeScope::default().name(dir, name.to_raw());
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        let made = object_of(&told.response)?;
+        Ok(self.made(&told, (parent, dir, &name), made))
+    }
+
+    /// A further name of an object.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn link(
+        &self,
+        ask: &Ask,
+        node: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<Entry, Refusal> {
+        let object = self.node(node)?.handle;
+        self.settle(ask, &object).await?;
+        let dir = self.changing(parent)?;
+        let name = Name::new(name)?;
+        let request = Request::Link {
+            object,
+            dir,
+            name: name.to_raw(),
+        };
+        let scope = ChangeScope::default()
+            .name(dir, name.to_raw())
+            .object(object, Parts::ATTRS);
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        let made = object_of(&told.response)?;
+        Ok(self.made(&told, (parent, dir, &name), made))
+    }
+
+    /// Removes a name that isn't a directory.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn unlink(&self, ask: &Ask, parent: NodeId, name: &[u8]) -> Result<(), Refusal> {
+        let dir = self.changing(parent)?;
+        let name = Name::new(name)?;
+        let raw = name.to_raw();
+        let request = Request::Unlink { dir, name: raw };
+        self.remove(ask, dir, &name, request).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn rmdir(&self, ask: &Ask, parent: NodeId, name: &[u8]) -> Result<(), Refusal> {
+        let dir = self.changing(parent)?;
+        let name = Name::new(name)?;
+        let raw = name.to_raw();
+        let request = Request::Rmdir { dir, name: raw };
+        self.remove(ask, dir, &name, request).await
+    }
+
+    async fn remove(
+        &self,
+        ask: &Ask,
+        dir: Handle,
+        name: &Name,
+        request: Request,
+    ) -> Result<(), Refusal> {
+        let scope = ChangeScope::default().name(dir, name.to_raw());
+        let scope = self.with_victim(scope, dir, name);
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        done(&told.response)
+    }
+
+    /// Renames; `flags` as `renameat2` has them.
+    ///
+    /// # Errors
+    /// The server's refusal, or a name's; `Invalid` for flags other than `RENAME_NOREPLACE` and
+    /// `RENAME_EXCHANGE`.
+    pub async fn rename(
+        &self,
+        ask: &Ask,
+        (parent, name): (NodeId, &[u8]),
+        (new_parent, new_name): (NodeId, &[u8]),
+        flags: u32,
+    ) -> Result<(), Refusal> {
+        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+            return Err(Refusal::Invalid);
+        }
+        let (dir, name) = (self.changing(parent)?, Name::new(name)?);
+        let (new_dir, new_name) = (self.changing(new_parent)?, Name::new(new_name)?);
+        let request = Request::Rename {
+            dir,
+            name: name.to_raw(),
+            new_dir,
+            new_name: new_name.to_raw(),
+            flags,
+        };
+        let scope = ChangeScope::default()
+            .name(dir, name.to_raw())
+            .name(new_dir, new_name.to_raw());
+        let scope = self.with_victim(scope, dir, &name);
+        let scope = self.with_victim(scope, new_dir, &new_name);
+        // The kernel moves its entry with the timeout it has. It has none: if the kernel was
+        // told the old name with a timeout, this change makes it look up all names again.
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        done(&told.response)
+    }
+}

@@ -1,0 +1,300 @@
+//! Opening, creating and closing files.
+
+use super::expect::{created, opened};
+use super::opens::{Access, OpenFile, Opens};
+use super::{Ask, Ops, Told};
+use crate::call::{Asker, Caching, Entry, Fh, NewMode, NodeId, Opened};
+use crate::recall::ChangeScope;
+use bytes::Bytes;
+use leasefs_protocol::{Caller, Handle, Name, OpenId, Refusal, Request};
+use std::sync::Arc;
+
+impl Caching {
+    fn of(access: Access) -> Self {
+        match access {
+            Access::Read => Self::Pages,
+            Access::Write | Access::ReadWrite => Self::Direct,
+        }
+    }
+}
+
+/// `open(2)` flags that mean something to the server; the others have been dealt with by the
+/// kernel, or concern the descriptor. (`O_TRUNC` comes with CREATE alone.)
+const SERVERS: i32 = libc::O_ACCMODE
+    | libc::O_TRUNC
+    | libc::O_APPEND
+    | libc::O_DIRECTORY
+    | libc::O_SYNC
+    | libc::O_EXCL
+    | libc::O_NOFOLLOW;
+
+/// The kernel's mark of an open for execution (`__FMODE_EXEC`): it needs no right to read.
+const FOR_EXEC: u32 = 0x20;
+
+/// `O_ACCMODE` itself (3) asks for both rights and gives a descriptor that the kernel lets do
+/// neither.
+fn servers_flags(flags: u32) -> u32 {
+    let kept = flags as i32 & SERVERS;
+    let kept = match kept & libc::O_ACCMODE {
+        libc::O_ACCMODE => kept & !libc::O_ACCMODE | libc::O_RDWR,
+        _ => kept,
+    };
+    kept as u32
+}
+
+/// Counts an open, from before the server is asked for it; taken back unless it is kept.
+struct Begun<'a> {
+    opens: &'a Opens,
+    object: Handle,
+    access: Access,
+    kept: bool,
+}
+
+impl<'a> Begun<'a> {
+    fn new(opens: &'a Opens, access: Access, object: Handle) -> Self {
+        opens.begin(object, access);
+        Self {
+            opens,
+            object,
+            access,
+            kept: false,
+        }
+    }
+
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.opens.end(&self.object, self.access);
+        }
+    }
+}
+
+impl Ops {
+    /// Opens a file that this identity has open for reading already, or had until lately.
+    pub fn open_cached(&self, asker: Asker, node: NodeId, flags: u32) -> Option<Opened> {
+        if Access::of(flags) != Access::Read {
+            return None;
+        }
+        let object = self.nodes.get(node)?.handle;
+        let caller = self.caller_of(asker);
+        let server = self.cache().live()?.reuse_open(&object, &caller)?;
+        self.opens.begin(object, Access::Read);
+        Some(self.add_file((node, object), server, Access::Read, caller))
+    }
+
+    /// Opens a file at the server.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn open(&self, ask: &Ask, node: NodeId, flags: u32) -> Result<Opened, Refusal> {
+        let object = self.node(node)?.handle;
+        let access = Access::of(flags);
+        let flags = flags & !(libc::O_TRUNC as u32);
+        let caller = self.caller(ask);
+        let begun = Begun::new(&self.opens, access, object);
+        let server = match access {
+            Access::Read => self.open_reading(ask, &caller, object, flags).await,
+            Access::Write | Access::ReadWrite => {
+                let flags = servers_flags(flags);
+                self.open_alone(ask, &caller, object, flags).await
+            }
+        }?;
+        self.prepare(ask, access, object, server).await?;
+        begun.keep();
+        Ok(self.add_file((node, object), server, access, caller))
+    }
+
+    /// An open for reading, shared with others of this identity while the verdict holds.
+    async fn open_reading(
+        &self,
+        ask: &Ask,
+        caller: &Caller,
+        object: Handle,
+        flags: u32,
+    ) -> Result<OpenId, Refusal> {
+        let readable = self
+            .open_shared(ask, caller, object, servers_flags(flags))
+            .await;
+        match readable {
+            // A right to execute alone is no verdict that those who read could share.
+            Err(refusal) if refusal.errno() == libc::EACCES && flags & FOR_EXEC != 0 => {
+                let flags = servers_flags(flags) | FOR_EXEC;
+                self.open_alone(ask, caller, object, flags).await
+            }
+            result => result,
+        }
+    }
+
+    pub(super) async fn open_shared(
+        &self,
+        ask: &Ask,
+        caller: &Caller,
+        object: Handle,
+        flags: u32,
+    ) -> Result<OpenId, Refusal> {
+        let told = self.open_in_place(ask, caller, object, flags).await?;
+        let (server, attr) = opened(&told.response)?;
+        let mut learned = told.learn(self.cache());
+        learned.attr(&object, &attr);
+        learned.opened(&object, caller, server);
+        Ok(server)
+    }
+
+    async fn open_alone(
+        &self,
+        ask: &Ask,
+        caller: &Caller,
+        object: Handle,
+        flags: u32,
+    ) -> Result<OpenId, Refusal> {
+        let told = self.open_in_place(ask, caller, object, flags).await?;
+        Ok(opened(&told.response)?.0)
+    }
+
+    async fn open_in_place(
+        &self,
+        ask: &Ask,
+        caller: &Caller,
+        object: Handle,
+        flags: u32,
+    ) -> Result<Told, Refusal> {
+        let mut places = self.places(ask);
+        loop {
+            let request = Request::Open { object, flags };
+            match self.call_as(ask, caller.clone(), request).await {
+                Err(Refusal::TooMany) if places.further().await => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Before an open is answered: no page is left in the kernel that it must not find there.
+    async fn prepare(
+        &self,
+        ask: &Ask,
+        access: Access,
+        object: Handle,
+        server: OpenId,
+    ) -> Result<(), Refusal> {
+        let prepared = ask
+            .unless_left(async {
+                self.engine.clean(&object).await?;
+                match access {
+                    Access::ReadWrite => self.engine.drop_pages(&object).await,
+                    Access::Read | Access::Write => Ok(()),
+                }
+            })
+            .await;
+        if prepared.is_err() {
+            self.close(&object, server);
+        }
+        prepared
+    }
+
+    fn add_file(
+        &self,
+        (node, object): (NodeId, Handle),
+        server: OpenId,
+        access: Access,
+        caller: Caller,
+    ) -> Opened {
+        let fh = self.opens.add_file(OpenFile {
+            node,
+            object,
+            server,
+            access,
+            caller,
+            written: Arc::default(),
+            told: self.uncommitted.told(&object),
+        });
+        Opened {
+            fh,
+            caching: Caching::of(access),
+        }
+    }
+
+    /// Creates and opens a file; opens it if it exists and `O_EXCL` isn't set.
+    ///
+    /// # Errors
+    /// The server's refusal, or the name's.
+    pub async fn create(
+        &self,
+        ask: &Ask,
+        parent: NodeId,
+        name: &[u8],
+        NewMode { mode, umask }: NewMode,
+        flags: u32,
+    ) -> Result<(Entry, Opened), Refusal> {
+        let dir = self.changing(parent)?;
+        let name = Name::new(name)?;
+        let request = Request::Create {
+            dir,
+            name: name.to_raw(),
+            mode: self.mode_of_new(mode),
+            umask,
+            flags: servers_flags(flags),
+            keep: self.manner.buffers && Access::of(flags).writes(),
+        };
+        let scope = ChangeScope::default().name(dir, name.to_raw());
+        let caller = self.caller(ask);
+        let mut places = self.places(ask);
+        let told = loop {
+            let (scope, request) = (scope.clone(), request.clone());
+            let created = self.change_as(ask, caller.clone(), scope, request, Bytes::new());
+            match created.await {
+                Err(Refusal::TooMany) if places.further().await => {}
+                result => break result?,
+            }
+        };
+        let (handle, attr, server) = created(&told.response)?;
+        let access = Access::of(flags);
+        let begun = Begun::new(&self.opens, access, handle);
+        self.prepare(ask, access, handle, server).await?;
+        begun.keep();
+        let entry = self.made(&told, (parent, dir, &name), (handle, attr));
+        let opened = self.add_file((entry.node.id, handle), server, access, caller);
+        Ok((entry, opened))
+    }
+
+    /// Ends an open. The server is told in the background, if it must be.
+    pub fn release(&self, fh: Fh) {
+        let Some(open) = self.opens.remove_file(fh) else {
+            return;
+        };
+        if self.opens.end(&open.object, open.access) {
+            self.writeback.out_of_reach(&open.object);
+        }
+        self.close(&open.object, open.server);
+    }
+
+    pub(super) fn close(&self, object: &Handle, server: OpenId) {
+        if self.cache().close(object, server) {
+            self.writeback.close(object, server);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_read_only_opens_are_cached_by_the_kernel() {
+        assert_eq!(Caching::of(Access::Read), Caching::Pages);
+        assert_eq!(Caching::of(Access::Write), Caching::Direct);
+        assert_eq!(Caching::of(Access::ReadWrite), Caching::Direct);
+    }
+
+    #[test]
+    fn flags_of_the_descriptor_stay_here() {
+        let flags = libc::O_RDWR | libc::O_TRUNC | libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let expected = libc::O_RDWR | libc::O_TRUNC;
+        assert_eq!(servers_flags(flags as u32), expected as u32);
+        assert_eq!(servers_flags(libc::O_ACCMODE as u32), libc::O_RDWR as u32);
+    }
+}

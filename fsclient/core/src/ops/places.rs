@@ -1,0 +1,63 @@
+//! Room for another open at the server, which lets a client have so many: what is kept open there
+//! for later use alone is given up before somebody here is refused a file.
+
+use super::{Ask, Ops};
+
+/// What to give up next.
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    /// What nobody has open any more and is kept to be opened again.
+    Unused,
+    /// What was written and could have to be written again.
+    Uncommitted,
+}
+
+/// Places that one open has asked for.
+pub(super) struct Places<'a> {
+    ops: &'a Ops,
+    ask: &'a Ask,
+    /// Closes of which the server knew when it refused the open.
+    told: u64,
+    kept: std::array::IntoIter<Kept, 2>,
+}
+
+impl Ops {
+    /// To be asked for before the open is.
+    pub(super) fn places<'a>(&'a self, ask: &'a Ask) -> Places<'a> {
+        Places {
+            ops: self,
+            ask,
+            told: self.rpc.closes_told(),
+            kept: [Kept::Unused, Kept::Uncommitted].into_iter(),
+        }
+    }
+}
+
+impl Places<'_> {
+    /// The open was refused. True if something has been closed since it was asked for.
+    pub(super) async fn further(&mut self) -> bool {
+        let rpc = &self.ops.rpc;
+        while let Some(kept) = self.kept.next() {
+            match kept {
+                Kept::Unused => rpc.close_all(self.ops.cache().give_up_unused_opens()),
+                Kept::Uncommitted => self.commit().await,
+            }
+            if rpc.further_closes(self.told, self.ask.options()).await {
+                self.told = rpc.closes_told();
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether that succeeds is seen by what is closed thereby.
+    async fn commit(&self) {
+        if self.ops.writeback.keeps_opens() {
+            let committed = self.ops.engine.in_time(self.ops.writeback.sync_all());
+            let committed = async { committed.await? };
+            if let Err(error) = self.ask.unless_left(committed).await {
+                tracing::debug!(%error, "written files stay open at the server");
+            }
+        }
+    }
+}

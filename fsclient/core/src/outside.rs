@@ -1,0 +1,90 @@
+//! What is asked of the kernel and of the disk, and awaited.
+
+use crate::api::{Effect, EffectId, Notice, Noticed, Undelivered};
+use crate::call::NodeId;
+use crate::nodes::Nodes;
+use crate::run::{Cx, Map, Part};
+use futures_channel::oneshot;
+use leasefs_protocol::Handle;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+struct Inner {
+    cx: Cx,
+    nodes: Arc<Nodes>,
+    awaited: Part<Map<EffectId, oneshot::Sender<Noticed>>>,
+}
+
+/// The kernel's caches of this mount, and the recovery folder. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Outside(Arc<Inner>);
+
+impl Outside {
+    /// A kernel that knows these nodes.
+    pub fn new(cx: Cx, nodes: Arc<Nodes>) -> Self {
+        Self(Arc::new(Inner {
+            cx,
+            nodes,
+            awaited: Part::default(),
+        }))
+    }
+
+    /// Tells the kernel something. It is told when this returns, also if nobody waits.
+    pub fn tell(&self, notice: Notice) -> Pending {
+        let (id, done) = self.await_one();
+        self.0.cx.effect(Effect::Notify(id, notice));
+        Pending(Some(done))
+    }
+
+    /// As [`Outside::tell`], of an object, if the kernel knows it.
+    pub fn tell_of(&self, object: &Handle, notice: impl FnOnce(NodeId) -> Notice) -> Pending {
+        match self.0.nodes.id_of(object) {
+            Some(id) => self.tell(notice(id)),
+            None => Pending(None),
+        }
+    }
+
+    /// Has bytes kept in the recovery folder; resolves when they are, or can't be.
+    pub async fn keep(&self, undelivered: Undelivered) {
+        let (id, done) = self.await_one();
+        self.0.cx.effect(Effect::Keep(id, undelivered));
+        // What becomes of it is logged there.
+        let _ = done.await;
+    }
+
+    /// What was asked for has come to this.
+    pub fn done(&self, id: EffectId, noticed: Noticed) {
+        let awaited = self.0.awaited.borrow_mut().remove(&id);
+        if let Some(tell) = awaited {
+            // Nobody may wait.
+            let _ = tell.send(noticed);
+        }
+    }
+
+    fn await_one(&self) -> (EffectId, oneshot::Receiver<Noticed>) {
+        let id = EffectId(self.0.cx.number());
+        let (tell, told) = oneshot::channel();
+        self.0.awaited.borrow_mut().insert(id, tell);
+        (id, told)
+    }
+}
+
+/// Resolves with what has come of a notice.
+pub(crate) struct Pending(Option<oneshot::Receiver<Noticed>>);
+
+impl Future for Pending {
+    type Output = Noticed;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Noticed> {
+        match &mut self.0 {
+            None => Poll::Ready(Noticed::Done),
+            // Whoever drives the core may have gone: then the kernel's connection has, too.
+            Some(done) => {
+                let done = Pin::new(done).poll(context);
+                done.map(|noticed| noticed.unwrap_or(Noticed::Done))
+            }
+        }
+    }
+}

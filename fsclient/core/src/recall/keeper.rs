@@ -1,0 +1,156 @@
+//! The task that watches: the clock, drops that are stuck, the memory budget.
+
+use super::Inner;
+use crate::api::{Notice, Noticed};
+use crate::cache::{Dropped, Outcome};
+use leasefs_lease::client::ChangeOf;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::{Parts, Stamp};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often it looks while something is being dropped.
+const BUSY: Duration = Duration::from_millis(2);
+/// How often it looks else. A suspend is noticed this late at most, or by the first request.
+const CALM: Duration = Duration::from_millis(100);
+/// A drop that lasts longer waits for something in flight.
+const STUCK: Duration = Duration::from_millis(3);
+/// A drop that lasts longer than requests may take, and this much more, never ends.
+const BEYOND: Duration = Duration::from_secs(30);
+/// Between two releases of leases that nobody needs.
+const RELEASE_EVERY: Duration = Duration::from_secs(1);
+/// Objects evicted at a time.
+const EVICTED: usize = 256;
+/// How often in one look. What has local users stays, so the budget can't always be kept.
+const ROUNDS: usize = 64;
+
+/// Keeps the caches of an engine.
+pub(super) async fn keep(inner: Arc<Inner>) {
+    let mut released = inner.cx.monotonic();
+    loop {
+        let called = inner.cache.keeper_called();
+        let pause = match inner.look() {
+            true => BUSY,
+            false => CALM,
+        };
+        if inner.cx.monotonic().since(released) >= RELEASE_EVERY {
+            released = inner.cx.monotonic();
+            inner.release_idle().await;
+        }
+        inner.keep_budget().await;
+        // Either is reason to look.
+        let _ = inner.cx.timeout(pause, called).await;
+    }
+}
+
+impl Inner {
+    /// Looks after everything that time brings. True if it should look again soon.
+    fn look(self: &Arc<Self>) -> bool {
+        let mut outcome = Outcome::default();
+        let (swept, under_way, wedged) = {
+            let mut state = self.cache.state();
+            let now = self.cache.look(&mut state);
+            let due = state.session.sweep_at();
+            if due.is_some_and(|due| due <= now) {
+                tracing::warn!("no contact with the server: everything cached is dropped");
+                state.expire(now);
+            }
+            let under_way = state.pages.unblock(now - STUCK, &mut outcome);
+            let since = state.pages.longest_since();
+            let live = state.session.witness(now).is_some();
+            let wedged = live && self.is_wedged(since, now);
+            (state.swept.take(), under_way, wedged)
+        };
+        self.perform(outcome);
+        if wedged {
+            self.give_up();
+        }
+        if let Some(work) = swept {
+            let inner = Arc::clone(self);
+            self.cx.spawn(async move { inner.sweep(work).await });
+        }
+        under_way
+    }
+
+    /// Every request is answered in bounded time, so every drop ends, unless the kernel waits for
+    /// itself.
+    fn is_wedged(&self, since: Option<BootTime>, now: BootTime) -> bool {
+        let bound = self.timeout.limit().map(|limit| limit + BEYOND);
+        let lasts = since.map(|since| now.since(since));
+        bound.zip(lasts).is_some_and(|(bound, lasts)| lasts > bound)
+    }
+
+    /// Callers get errors rather than stay stuck for ever, unkillable.
+    fn give_up(&self) {
+        if std::mem::replace(&mut *self.gave_up.borrow_mut(), true) {
+            return;
+        }
+        tracing::error!(
+            "the kernel doesn't drop pages although nothing is under way: the mount ends"
+        );
+        drop(self.outside.tell(Notice::End));
+    }
+
+    async fn release_idle(&self) {
+        // What leaves the tables has left the kernel when this can be had.
+        let _dropping = self.dropping().await;
+        let releases = self.cache.state().release_idle();
+        if !releases.is_empty() {
+            self.rpc.release(releases);
+        }
+    }
+
+    /// Evicts what was not used for the longest time, and gives its leases back.
+    async fn keep_budget(&self) {
+        for _ in 0..ROUNDS {
+            if !self.cache.is_over_budget(&self.cache.state()) {
+                return;
+            }
+            let _dropping = self.dropping().await;
+            let (victims, mut dropped) = self.evict();
+            if victims.is_empty() {
+                return;
+            }
+            self.close_all(&mut dropped);
+            let gone = self.drop_at_once(&dropped).await == Noticed::Done;
+            self.give_back(&victims, gone);
+        }
+    }
+
+    /// Takes victims out of the tables; until [`Inner::give_back`] nothing of them is cacheable.
+    fn evict(&self) -> (Vec<ChangeOf>, Dropped) {
+        let mut dropped = Dropped::default();
+        let mut victims = Vec::new();
+        let mut state = self.cache.state();
+        let state = &mut *state;
+        while victims.len() < EVICTED && !self.cache.has_room(state) {
+            let Some(object) = state.tables.evict(&mut dropped) else {
+                break;
+            };
+            victims.push(ChangeOf {
+                object,
+                parts: Parts::ALL,
+                names: Vec::new(),
+            });
+        }
+        state.leases.begin_change(&victims);
+        (victims, dropped)
+    }
+
+    fn give_back(&self, victims: &[ChangeOf], gone: bool) {
+        let mut releases = Vec::new();
+        {
+            let mut state = self.cache.state();
+            state.leases.end_change(victims, Some(Stamp::default()));
+            for victim in victims.iter().filter(|_| gone) {
+                let object = &victim.object;
+                let parts = match state.pages.may_hold(object) {
+                    true => Parts::ALL - Parts::DATA,
+                    false => Parts::ALL,
+                };
+                releases.extend(state.leases.release(object, parts));
+            }
+        }
+        self.rpc.release(releases);
+    }
+}

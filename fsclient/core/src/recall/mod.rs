@@ -1,0 +1,346 @@
+//! The recall engine: takes back from the kernel what the leases no longer cover, then approves.
+//!
+//! # Why nothing stale survives an approval
+//!
+//! *Mark, then drop.* A recall first marks its object, under the cache's lock: from then on no
+//! reply gives the kernel a timeout for it. Then the kernel is told to drop. (Both together under a
+//! lock of their own: a second recall or own change of the object, which finds that the kernel was
+//! told nothing of it, must not go on before the first one's drop is done.) Whatever the kernel got
+//! by a reply that was decided before the mark was asked for before the drop:
+//!
+//! - *Attributes:* the kernel ignores a GETATTR reply that was asked for before an invalidation
+//!   (`attr_version`), and only GETATTR replies carry attribute timeouts.
+//! - *Names:* an entry carries the epoch sampled before its LOOKUP was sent. Negative entries are
+//!   never given a timeout.
+//! - *Pages:* see [`leasefs_lease::client::PageGate`]. The recall is approved when nothing of the
+//!   file is in the kernel and no READ is in flight that would bring something back.
+//!
+//! *Grant and recall on different streams:* judged by stamps ([`leasefs_lease::client::Leases`]).
+//!
+//! *A READ and an approval on different streams:* a READ that is sent after the approval may arrive
+//! before it. The server then grants nothing, since the session still owes. A reply without a lease
+//! is handed to the kernel only if a recall of the file was open here when that READ was sent, and
+//! still is; else the server is asked again.
+//!
+//! # Own changes
+//!
+//! The server doesn't recall from the sender what the sender has dropped. So [`Engine::own_change`]
+//! does what a recall does, *before* the change is sent: otherwise a second local process could
+//! read the old state after another mount has read the new. While it is unanswered nothing of what
+//! it changes is cached, and READs of the range wait. A file held exclusively (Write lease) may
+//! keep its pages until the answer: nobody else can see the change before that lease is recalled.
+//! There they must even stay: dropping a dirty page under a truncation would wait for a WRITE that
+//! the kernel holds back until the truncation is answered.
+//!
+//! A change holds locks in the kernel. So on its behalf nothing is done that takes them: names are
+//! taken back by epoch, never one by one.
+//!
+//! # Expiry
+//!
+//! A client out of contact drops everything shortly before its leases end by its own clock, and at
+//! once after a suspend. Replies that were under way are not cached any more. A file that could not
+//! be dropped yet (a READ is in flight) is *unclean*: GETATTR, OPEN and READ wait for
+//! [`Engine::clean`].
+//!
+//! # Waiting
+//!
+//! Dropping pages may block in the kernel, so it is asked for and awaited, one range of a file at a
+//! time. A keeper watches the clock, finds drops that are stuck, and sweeps. Everything else is done where
+//! it is asked for, without waiting.
+
+mod faults;
+mod keeper;
+mod own;
+mod read;
+mod session;
+mod store;
+
+pub use faults::Fault;
+pub(crate) use own::{ChangeScope, PageChange};
+pub(crate) use read::PageRead;
+
+pub(crate) use leasefs_lease::client::{Span, Verdict};
+
+use crate::api::{Notice, Noticed};
+use crate::cache::{Cache, Dropped, Outcome, State};
+use crate::outside::{Outside, Pending};
+use crate::run::{Cx, Part};
+use crate::session::{Rpc, Timeout};
+use crate::writeback::Writeback;
+use futures_channel::oneshot;
+use futures_util::lock::{Mutex, MutexGuard};
+use leasefs_lease::client::{PageGate, Step};
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::{Handle, Parts, Refusal};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a failed drop waits before it is tried again.
+const RETRY: Duration = Duration::from_millis(100);
+/// How often a failed drop is tried again.
+const RETRIES: u32 = 50;
+/// For how long after it forgot all names the kernel is told none.
+const CALM: Duration = Duration::from_secs(1);
+
+/// The recall engine of one mount. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Engine(Arc<Inner>);
+
+struct Inner {
+    cx: Cx,
+    cache: Arc<Cache>,
+    outside: Outside,
+    rpc: Rpc,
+    writeback: Writeback,
+    /// Held from marking an object until the kernel has dropped what never blocks: whoever finds
+    /// that the kernel knows nothing of it (any more) can rely on that.
+    dropping: Mutex<()>,
+    fault: Option<Fault>,
+    /// When the kernel was last made to forget all names.
+    forgot: Part<Option<BootTime>>,
+    /// Whether the kernel's connection was ended because nothing else helped.
+    gave_up: Part<bool>,
+    /// How long a request waits here at most.
+    timeout: Timeout,
+}
+
+/// What the engine works on.
+pub(crate) struct Surroundings {
+    pub cx: Cx,
+    pub cache: Arc<Cache>,
+    pub outside: Outside,
+    pub rpc: Rpc,
+    pub writeback: Writeback,
+}
+
+impl Engine {
+    /// The engine of a mount; there is one to a cache. `timeout` bounds how long a request waits in
+    /// here.
+    pub fn new(on: Surroundings, timeout: Timeout, fault: Option<Fault>) -> Self {
+        let engine = Self(Arc::new(Inner {
+            cx: on.cx.clone(),
+            cache: on.cache,
+            outside: on.outside,
+            rpc: on.rpc,
+            writeback: on.writeback,
+            dropping: Mutex::default(),
+            fault,
+            forgot: Part::default(),
+            gave_up: Part::default(),
+            timeout,
+        }));
+        on.cx.spawn(keeper::keep(Arc::clone(&engine.0)));
+        engine
+    }
+
+    /// Waits for something as long as a request may wait in here.
+    ///
+    /// # Errors
+    /// [`Refusal::TimedOut`].
+    pub async fn in_time<T>(&self, wait: impl Future<Output = T>) -> Result<T, Refusal> {
+        self.0.in_time(wait).await
+    }
+
+    /// The cache whose leases it keeps.
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.0.cache
+    }
+
+    /// Waits until the kernel holds no page of the file that isn't covered by a lease. To be
+    /// awaited before a GETATTR or OPEN is answered from the server's reply. Usually there is
+    /// nothing to wait for.
+    ///
+    /// # Errors
+    /// [`Refusal::TimedOut`].
+    pub async fn clean(&self, object: &Handle) -> Result<(), Refusal> {
+        let told = self.0.cache.state().pages.wait_clean(object);
+        match told {
+            Some(told) => self.0.wait(told).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the kernel ignore attributes in answers that it has not taken in yet.
+    pub fn ignore_attrs(&self, object: &Handle) {
+        if self.0.fault != Some(Fault::LookupAttrTimeout) {
+            drop(self.0.drop_attrs(object));
+        }
+    }
+
+    /// Whether the kernel was not made to forget all names lately: while that happens again and again it
+    /// is better told none.
+    pub fn is_calm(&self) -> bool {
+        let forgot = *self.0.forgot.borrow();
+        forgot.is_none_or(|forgot| self.0.cx.monotonic().since(forgot) > CALM)
+    }
+
+    /// The kernel has forgotten an inode, and with it its pages.
+    pub fn forgotten(&self, object: &Handle) {
+        self.0.with(|state, out| {
+            state.forgotten(object);
+            state.pages.with(*object, out, PageGate::forgotten);
+            if state.leases.held(object).contains(Parts::DATA) {
+                state.idle.push(*object);
+            }
+        });
+    }
+
+    /// Drops every page of a file from the kernel: before the first open that may store into shared
+    /// mappings of it is answered.
+    ///
+    /// # Errors
+    /// [`Refusal::TimedOut`].
+    pub async fn drop_pages(&self, object: &Handle) -> Result<(), Refusal> {
+        if !self.0.cache.state().pages.may_hold(object) {
+            return Ok(());
+        }
+        let scope = ChangeScope::default().pages(*object, PageChange::Drop(Span::ALL));
+        self.own_change(scope).await?.never_sent();
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Does what has become possible.
+    fn perform(self: &Arc<Self>, outcome: Outcome) {
+        let Outcome {
+            approve,
+            wake,
+            passes,
+        } = outcome;
+        if !approve.is_empty() {
+            // Before it is sent: a recall repeated on a new connection must not be taken for one
+            // that is still under way.
+            self.cache.state().approved(&approve);
+            self.rpc.approve(approve);
+        }
+        for tell in wake {
+            // Whoever waited may be gone.
+            let _ = tell.send(());
+        }
+        if !passes.is_empty() {
+            self.cache.call_keeper();
+        }
+        for object in passes {
+            self.cx.spawn(Arc::clone(self).pass(object));
+        }
+    }
+
+    /// Changes state and does what follows.
+    fn with<R>(self: &Arc<Self>, change: impl FnOnce(&mut State, &mut Outcome) -> R) -> R {
+        let mut outcome = Outcome::default();
+        let result = change(&mut self.cache.state(), &mut outcome);
+        self.perform(outcome);
+        result
+    }
+
+    /// Drops the pages of a file, range by range.
+    async fn pass(self: Arc<Self>, object: Handle) {
+        loop {
+            let now = self.cache.now();
+            let step = self.with(|state, out| state.pages.next_step(&object, now, out));
+            let Step::Drop(span) = step else { return };
+            let drop = || {
+                self.outside.tell_of(&object, |node| Notice::DropPages {
+                    node,
+                    offset: span.start(),
+                    len: span.len_or_rest(),
+                })
+            };
+            if !self.insist("pages", drop).await {
+                // Never reported as done: the recall isn't approved.
+                return;
+            }
+            self.with(|state, out| state.pages.dropped(&object, out));
+        }
+    }
+
+    /// Tries again until it works; false if it doesn't.
+    async fn insist<F>(&self, what: &str, drop: impl Fn() -> F) -> bool
+    where
+        F: Future<Output = Noticed>,
+    {
+        for _ in 0..RETRIES {
+            if drop().await == Noticed::Done {
+                return true;
+            }
+            self.cx.sleep(RETRY).await;
+        }
+        tracing::error!("the kernel doesn't drop {what}: the lease is left to expire");
+        false
+    }
+
+    /// Drops from the kernel what never blocks. Returns what of it the kernel may still hold: everything
+    /// (`Failed`), or the names (`Unable`).
+    async fn drop_at_once(&self, dropped: &Dropped) -> Noticed {
+        let attrs: Vec<_> = dropped.attrs.iter().map(|o| self.drop_attrs(o)).collect();
+        let names = (!dropped.names.is_empty()).then(|| self.forget_names());
+        let mut failed = false;
+        for told in attrs {
+            failed |= told.await != Noticed::Done;
+        }
+        let names = match names {
+            Some(names) => names.await,
+            None => Noticed::Done,
+        };
+        if failed { Noticed::Failed } else { names }
+    }
+
+    fn drop_attrs(&self, object: &Handle) -> Pending {
+        self.outside.tell_of(object, Notice::DropAttrs)
+    }
+
+    async fn dropping(&self) -> MutexGuard<'_, ()> {
+        self.dropping.lock().await
+    }
+
+    /// Makes the kernel look all names up again.
+    async fn forget_names(&self) -> Noticed {
+        let noticed = self.outside.tell(Notice::ForgetNames).await;
+        if noticed == Noticed::Done {
+            // Names that were told by then were asked for before.
+            self.cache.state().tables.next_epoch();
+            *self.forgot.borrow_mut() = Some(self.cx.monotonic());
+        }
+        noticed
+    }
+
+    /// Drops names one by one; waits for requests of their directories.
+    async fn drop_names(&self, dropped: &Dropped) -> bool {
+        for (dir, name) in &dropped.names {
+            let drop = || {
+                self.outside.tell_of(dir, |dir| Notice::DropName {
+                    dir,
+                    name: name.clone(),
+                })
+            };
+            if !self.insist("a name", drop).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn close_all(&self, dropped: &mut Dropped) {
+        self.rpc.close_all(std::mem::take(&mut dropped.closes));
+    }
+
+    async fn wait(&self, told: oneshot::Receiver<()>) -> Result<(), Refusal> {
+        // The sender goes away only together with what was waited for.
+        self.in_time(told).await.map(drop)
+    }
+
+    async fn in_time<T>(&self, wait: impl Future<Output = T>) -> Result<T, Refusal> {
+        match self.timeout.limit() {
+            None => Ok(wait.await),
+            Some(limit) => {
+                let done = self.cx.timeout(limit, wait).await;
+                done.map_err(|_| Refusal::TimedOut)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

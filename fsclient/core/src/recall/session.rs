@@ -1,0 +1,173 @@
+//! What the server says unasked.
+
+use super::faults::LATE;
+use super::{Engine, Fault, Inner};
+use crate::api::Noticed;
+use crate::cache::{Dropped, Then, Work};
+use futures_channel::oneshot;
+use leasefs_lease::client::{DropKind, Span};
+use leasefs_protocol::control::{ReclaimLease, Standing, Welcome};
+use leasefs_protocol::{Approval, Handle, OpenId, Recall};
+use std::future::Future;
+use std::sync::Arc;
+
+impl Engine {
+    /// Acts on a recall. The approval follows when the kernel holds nothing any more.
+    pub fn recalled(&self, recall: Recall) {
+        let inner = Arc::clone(&self.0);
+        self.0.cx.spawn(async move {
+            if inner.fault == Some(Fault::ApproveEarly) {
+                inner.rpc.approve(vec![Approval {
+                    recall: recall.id,
+                    closes: Vec::new(),
+                }]);
+                inner.cx.sleep(LATE).await;
+            }
+            inner.take_back(recall).await;
+        });
+    }
+
+    /// A connection stands.
+    pub fn connected(&self, welcome: &Welcome) {
+        let inner = &self.0;
+        let now = inner.cache.now();
+        // First: what is to be written again keeps its lease.
+        inner.writeback.host_is(welcome.host);
+        inner.with(|state, out| {
+            let lost = matches!(welcome.standing, Standing::New | Standing::Expired);
+            // A renewal that came with it has dropped everything already if it began anew.
+            if lost && !state.leases.is_empty() {
+                state.expire(now);
+            }
+            state.restarted(welcome.process, out);
+            state.host_is(welcome.host);
+        });
+        inner.cache.call_keeper();
+    }
+
+    /// The server's host has crashed. Resolves when what was cached before has left the kernel.
+    pub fn host_crashed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (done, is_done) = oneshot::channel();
+        let work = {
+            let mut state = self.0.cache.state();
+            let mut work = state.swept.take().unwrap_or_default();
+            let filled = state.pages.filled();
+            let (pages, then) = (&mut state.pages, Then::Wake(done));
+            pages.drop_pages(&filled, DropKind::Sweep, then, &mut work.outcome);
+            work
+        };
+        self.0.sweep_until(work, is_done)
+    }
+
+    /// The leases alive by the own clock. There is no use of the others any more. Without any the
+    /// session begins anew: the server's new life may promise less than is left of the old promise.
+    pub fn reclaim(&self) -> Vec<ReclaimLease> {
+        let cache = &self.0.cache;
+        let mut state = cache.state();
+        let now = cache.look(&mut state);
+        if state.leases.is_empty() || state.session.witness(now).is_none() {
+            state.expire(now);
+            cache.call_keeper();
+        }
+        state.leases.reclaim_list().collect()
+    }
+
+    /// Drops what was cached under leases that could not be reclaimed; resolves when it has left the
+    /// kernel.
+    pub fn lost(
+        &self,
+        leases: &[Handle],
+        opens: &[OpenId],
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (done, is_done) = oneshot::channel();
+        let mut work = Work::default();
+        {
+            let mut state = self.0.cache.state();
+            state.tables.opens_lost(opens);
+            for object in leases {
+                state.lost(object, &mut work.dropped);
+            }
+            let files: Vec<(Handle, Span)> =
+                leases.iter().map(|object| (*object, Span::ALL)).collect();
+            let then = Then::Wake(done);
+            let pages = &mut state.pages;
+            pages.drop_pages(&files, DropKind::Sweep, then, &mut work.outcome);
+        }
+        self.0.sweep_until(work, is_done)
+    }
+}
+
+impl Inner {
+    async fn take_back(self: Arc<Self>, recall: Recall) {
+        let dropping = self.dropping().await;
+        let Some(mut dropped) = self.cache.state().recall(&recall) else {
+            return;
+        };
+        let noticed = self.drop_at_once(&dropped).await;
+        drop(dropping);
+        if noticed == Noticed::Failed {
+            return;
+        }
+        let dirty = self.cache.state().recalled_dirty(&recall);
+        for file in &dirty {
+            self.writeback.flush(file).await;
+        }
+        // Something is mounted inside our mount and came after the names were told.
+        if noticed == Noticed::Unable && !self.drop_names(&dropped).await {
+            return;
+        }
+        let closes = std::mem::take(&mut dropped.closes);
+        self.drop_recalled_pages(&recall, closes);
+    }
+
+    fn drop_recalled_pages(self: &Arc<Self>, recall: &Recall, closes: Vec<OpenId>) {
+        let approval = Approval {
+            recall: recall.id,
+            closes,
+        };
+        self.with(|state, out| {
+            // Void meanwhile: everything expired, or the server is another one.
+            if !state.leases.open_recalls().any(|open| open == recall) {
+                return;
+            }
+            let files = state.recalled_files(recall);
+            let then = Then::Approve(approval);
+            state.pages.drop_pages(&files, DropKind::Recall, then, out);
+        });
+    }
+
+    fn sweep_until(
+        self: &Arc<Self>,
+        work: Work,
+        done: oneshot::Receiver<()>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let inner = Arc::clone(self);
+        self.cx.spawn(async move { inner.sweep(work).await });
+        async move {
+            // The sender goes away only together with what was waited for.
+            let _ = done.await;
+        }
+    }
+
+    /// Drops what a loss of leases has left in the kernel.
+    pub(super) async fn sweep(self: Arc<Self>, work: Work) {
+        let Work {
+            mut dropped,
+            outcome,
+        } = work;
+        self.close_all(&mut dropped);
+        let done = self.sweep_names_and_attrs(&dropped).await;
+        if !done {
+            tracing::error!("the kernel keeps what is no longer leased, until its timeouts end");
+        }
+        self.perform(outcome);
+    }
+
+    async fn sweep_names_and_attrs(&self, dropped: &Dropped) -> bool {
+        match self.drop_at_once(dropped).await {
+            Noticed::Done => true,
+            Noticed::Failed => false,
+            Noticed::Unable => self.drop_names(dropped).await,
+        }
+    }
+}

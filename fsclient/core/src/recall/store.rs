@@ -1,0 +1,57 @@
+//! Writes that stay here for a while, under a Write lease.
+
+use super::{ChangeScope, Engine, Inner, Span};
+use crate::cache::{Dropped, Store, Stored};
+use leasefs_protocol::Refusal;
+use leasefs_protocol::request::WriteAt;
+
+impl Engine {
+    /// As [`Engine::store`], if it need not wait: it answers [`Stored::Pages`] where pages have to be
+    /// dropped.
+    pub fn store_at_once(&self, store: &Store, budget: usize) -> Stored {
+        self.0.store(store, budget, false)
+    }
+
+    /// Keeps a write here if the lease allows it. When it is done, no page and no attribute older
+    /// than it is left in the kernel. `budget`: how many bytes all files together may have here.
+    ///
+    /// # Errors
+    /// [`Refusal::TimedOut`] if pages could not be dropped in time.
+    pub async fn store(&self, store: &Store, budget: usize) -> Result<Stored, Refusal> {
+        match self.store_at_once(store, budget) {
+            Stored::Pages => {}
+            stored => return Ok(stored),
+        }
+        let span = match store.at {
+            WriteAt::Offset(offset) => Span::new(offset, store.data.len() as u64),
+            WriteAt::Append => Span::ALL,
+        };
+        let scope = ChangeScope::only_pages(store.object, span);
+        let mut change = self.own_change(scope).await?;
+        change.close_gate().await;
+        let dropping = self.0.dropping().await;
+        drop(dropping);
+        let stored = self.0.store(store, budget, true);
+        change.never_sent();
+        Ok(stored)
+    }
+}
+
+impl Inner {
+    fn store(&self, store: &Store, budget: usize, clear: bool) -> Stored {
+        if self.dropping.try_lock().is_none() {
+            return Stored::Pages;
+        }
+        let mut dropped = Dropped::default();
+        let stored = {
+            let mut state = self.cache.state();
+            let now = self.cache.look(&mut state);
+            state.store(now, store, (budget, clear), &mut dropped)
+        };
+        for object in &dropped.attrs {
+            drop(self.drop_attrs(object));
+        }
+        self.close_all(&mut dropped);
+        stored
+    }
+}

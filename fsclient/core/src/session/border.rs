@@ -1,0 +1,268 @@
+//! What a server may say. It is checked here, where it comes in: behind this no number overflows, no
+//! answer is longer than was asked for, and nothing is remembered of objects that nobody asked about.
+//! Pure: the caller answers a request whose reply is refused with EIO, or closes the connection.
+
+use leasefs_protocol::control::Welcome;
+use leasefs_protocol::limits::{
+    MAX_BATCH, MAX_DRIFT_PPM, MAX_LISTING_ENTRIES, MAX_OPEN_TOKEN, MAX_PAYLOAD, MAX_RECALLS_OPEN,
+    MAX_SYMLINK, MAX_TERM, MAX_TOUCHED, MAX_XATTR_VALUE, MIN_TERM,
+};
+use leasefs_protocol::request::WriteAt;
+use leasefs_protocol::{
+    Attr, DirEntry, FileKind, FsStat, Grant, Handle, Name, OpenId, Parts, RawName, Recall,
+    RecallId, Reply, Request, Response, Scope, Timestamp,
+};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// What a server may not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the server broke the protocol: {0}")]
+pub(crate) struct Broken(&'static str);
+
+fn unless(sound: bool, broken: &'static str) -> Result<(), Broken> {
+    if sound { Ok(()) } else { Err(Broken(broken)) }
+}
+
+/// Largest offset and size of a file.
+const LARGEST: u64 = i64::MAX as u64;
+const PERMISSIONS: u16 = 0o7777;
+const SECOND: u32 = 1_000_000_000;
+
+/// Whether a session may stand on this.
+pub(crate) fn welcome(welcome: &Welcome) -> Result<(), Broken> {
+    let term = Duration::from_millis(welcome.term_ms.into());
+    unless(
+        (MIN_TERM..=MAX_TERM).contains(&term),
+        "a term out of bounds",
+    )?;
+    let drift = welcome.drift_ppm <= MAX_DRIFT_PPM;
+    unless(drift, "a drift bound over the largest")?;
+    let directory = welcome.root_attr.kind == FileKind::Directory;
+    unless(directory, "a root that is no directory")?;
+    attr(&welcome.root_attr)
+}
+
+/// Whether a reply can be the answer to its request, with what came behind it. `is_open` tells opens
+/// that stand already.
+pub(super) fn reply(
+    (request, sent): (&Request, usize),
+    (reply, payload): (&Reply, usize),
+    is_open: impl Fn(OpenId) -> bool,
+) -> Result<(), Broken> {
+    unless(payload <= most_bytes(request), "more bytes than asked for")?;
+    unless(
+        reply.touched.len() <= MAX_TOUCHED,
+        "too many objects touched",
+    )?;
+    reply
+        .touched
+        .iter()
+        .try_for_each(|touched| attr(&touched.attr))?;
+    let Ok(response) = &reply.result else {
+        return Ok(());
+    };
+    match response {
+        Response::Done | Response::NoEntry | Response::Offset(_) => Ok(()),
+        Response::Object { attr: found, .. } | Response::Attr(found) => attr(found),
+        Response::Opened {
+            open,
+            token,
+            attr: found,
+        } => {
+            unless(matches!(request, Request::Open { .. }), "an open unasked")?;
+            unless(!is_open(*open), "an open that stands already")?;
+            unless(token.0.len() <= MAX_OPEN_TOKEN, "too long a token")?;
+            attr(found)
+        }
+        Response::Created {
+            open,
+            token,
+            attr: found,
+            ..
+        } => {
+            unless(matches!(request, Request::Create { .. }), "an open unasked")?;
+            unless(!is_open(*open), "an open that stands already")?;
+            unless(token.0.len() <= MAX_OPEN_TOKEN, "too long a token")?;
+            attr(found)
+        }
+        Response::Written { len, offset } => written(request, sent, (*len, *offset)),
+        Response::Entries { entries: page, end } => entries(request, page, *end),
+        Response::FsStat(stat) => fs_stat(stat),
+    }
+}
+
+/// Bytes that may come behind the answer to a request.
+fn most_bytes(request: &Request) -> usize {
+    match request {
+        Request::Read { len, .. } => MAX_PAYLOAD.min(*len as usize),
+        Request::ReadLink { .. } => MAX_SYMLINK,
+        Request::GetXattr { .. } | Request::ListXattr { .. } => MAX_XATTR_VALUE,
+        _ => 0,
+    }
+}
+
+fn time(time: Timestamp) -> Result<(), Broken> {
+    unless(
+        time.nanos < SECOND,
+        "a time with more than a second of nanoseconds",
+    )
+}
+
+fn attr(attr: &Attr) -> Result<(), Broken> {
+    unless(
+        attr.mode <= PERMISSIONS,
+        "a mode that is more than permissions",
+    )?;
+    unless(attr.size <= LARGEST, "a size that no file has")?;
+    [attr.atime, attr.mtime, attr.ctime]
+        .into_iter()
+        .try_for_each(time)
+}
+
+fn written(request: &Request, sent: usize, (len, offset): (u64, u64)) -> Result<(), Broken> {
+    let most = match request {
+        Request::Write { .. } => sent as u64,
+        Request::CopyRange { len, .. } => *len,
+        _ => return Err(Broken("bytes written unasked")),
+    };
+    unless(len <= most, "more bytes written than were sent")?;
+    if let Request::Write {
+        at: WriteAt::Offset(at),
+        ..
+    } = request
+    {
+        unless(offset == *at, "bytes written elsewhere")?;
+    }
+    let end = offset.checked_add(len);
+    unless(
+        end.is_some_and(|end| end <= LARGEST),
+        "bytes written beyond any file",
+    )
+}
+
+fn entries(request: &Request, page: &[DirEntry], end: bool) -> Result<(), Broken> {
+    let Request::ReadDir { cookie, .. } = request else {
+        return Err(Broken("a listing unasked"));
+    };
+    unless(
+        page.len() <= MAX_LISTING_ENTRIES,
+        "too long a page of a listing",
+    )?;
+    let goes_on = page.last().is_none_or(|last| end || last.cookie != *cookie);
+    unless(goes_on, "a listing that stays where it is")?;
+    page.iter().try_for_each(|entry| {
+        name(&entry.name)?;
+        entry.node.as_ref().map_or(Ok(()), |(_, found)| attr(found))
+    })
+}
+
+fn name(name: &RawName) -> Result<(), Broken> {
+    unless(Name::check(&name.0).is_ok(), "a name that is none")
+}
+
+/// Programs divide by these.
+fn fs_stat(stat: &FsStat) -> Result<(), Broken> {
+    unless(
+        stat.bsize > 0 && stat.frsize > 0,
+        "a file system of empty blocks",
+    )
+}
+
+/// The grants of a reply that its request can have brought: of the objects that it or the answer names.
+/// (`of_open` tells what an open is of.)
+pub(super) fn grants(
+    request: &Request,
+    reply: &mut Reply,
+    of_open: impl Fn(OpenId) -> Option<Handle>,
+) {
+    if reply.grants.is_empty() {
+        return;
+    }
+    let mut named = named(request, of_open);
+    named.extend(reply.touched.iter().map(|touched| touched.object));
+    let mut listed = HashSet::new();
+    match &reply.result {
+        Ok(Response::Object { handle, .. } | Response::Created { handle, .. }) => {
+            named.push(*handle);
+        }
+        Ok(Response::Entries { entries, .. }) => {
+            listed.extend(
+                entries
+                    .iter()
+                    .filter_map(|entry| entry.node)
+                    .map(|(handle, _)| handle),
+            );
+        }
+        _ => {}
+    }
+    reply.grants.retain_mut(|grant: &mut Grant| {
+        grant.parts = grant.parts & Parts::ALL;
+        named.contains(&grant.object) || listed.contains(&grant.object)
+    });
+}
+
+fn named(request: &Request, of_open: impl Fn(OpenId) -> Option<Handle>) -> Vec<Handle> {
+    let objects: [Option<Handle>; 2] = match request {
+        Request::Lookup { dir, .. }
+        | Request::Make { dir, .. }
+        | Request::Unlink { dir, .. }
+        | Request::Rmdir { dir, .. }
+        | Request::Create { dir, .. } => [Some(*dir), None],
+        Request::Rename { dir, new_dir, .. } => [Some(*dir), Some(*new_dir)],
+        Request::Link { object, dir, .. } => [Some(*object), Some(*dir)],
+        Request::GetAttr { object }
+        | Request::SetAttr { object, .. }
+        | Request::ReadLink { object }
+        | Request::Open { object, .. }
+        | Request::StatFs { object }
+        | Request::Access { object, .. }
+        | Request::GetXattr { object, .. }
+        | Request::ListXattr { object }
+        | Request::SetXattr { object, .. }
+        | Request::RemoveXattr { object, .. } => [Some(*object), None],
+        Request::Read { open, .. }
+        | Request::Write { open, .. }
+        | Request::Commit { open, .. }
+        | Request::Fallocate { open, .. }
+        | Request::Seek { open, .. }
+        | Request::ReadDir { open, .. } => [of_open(*open), None],
+        Request::CopyRange { from, to, .. } => [of_open(*from), of_open(*to)],
+        Request::Close { .. } | Request::CommitAll => [None, None],
+    };
+    objects.into_iter().flatten().collect()
+}
+
+/// Recalls that have come and are not approved.
+#[derive(Debug, Default)]
+pub(super) struct Recalls(HashSet<RecallId>);
+
+impl Recalls {
+    /// Takes one in.
+    pub(super) fn come(&mut self, recall: &mut Recall) -> Result<(), Broken> {
+        if let Scope::Object { parts, names, .. } = &mut recall.scope {
+            *parts = *parts & Parts::ALL;
+            unless(names.len() <= MAX_BATCH, "too many names recalled at once")?;
+            names.iter().try_for_each(name)?;
+        }
+        // One that is sent again counts once.
+        self.0.insert(recall.id);
+        unless(
+            self.0.len() <= MAX_RECALLS_OPEN,
+            "too many recalls at a time",
+        )
+    }
+
+    /// It is approved.
+    pub(super) fn approved(&mut self, recall: RecallId) {
+        self.0.remove(&recall);
+    }
+
+    /// The server is another process: its recalls have other numbers.
+    pub(super) fn restarted(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! What the server says, as the session takes it in.
+
+use super::border::{self, Broken};
+use super::request::Delivered;
+use super::requests::Rpc;
+use super::server_time;
+use super::table::Sent;
+use crate::api::ConnectionId;
+use bytes::Bytes;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::control::Welcome;
+use leasefs_protocol::{Recall, Refusal, Reply, Request, Response, Stamp, Timestamp};
+use std::time::Duration;
+
+impl Rpc {
+    /// The date, by the server's clock, of what is written now; not after what the server dates from
+    /// now on. `None` before its first answer.
+    pub fn date(&self) -> Option<Timestamp> {
+        self.0.server_time.borrow().date(self.0.cx.boot())
+    }
+
+    /// Whether the session has changed anything.
+    pub fn has_changed(&self) -> bool {
+        self.0.renewing.borrow().changed
+    }
+
+    pub(crate) fn welcomed(&self, welcome: &Welcome) {
+        let mut renewing = self.0.renewing.borrow_mut();
+        renewing.term = Duration::from_millis(welcome.term_ms.into());
+        renewing.drift_ppm = welcome.drift_ppm;
+    }
+
+    pub(crate) fn term(&self) -> Duration {
+        self.0.renewing.borrow().term
+    }
+
+    /// The leases are valid for a term from `sent`.
+    pub(crate) fn renewed(&self, sent: BootTime) {
+        let (term, drift) = {
+            let mut renewing = self.0.renewing.borrow_mut();
+            renewing.renewed = renewing.renewed.max(sent);
+            (renewing.term, renewing.drift_ppm)
+        };
+        self.0.cache.renew(sent, term, drift);
+    }
+
+    /// How long ago the newest renewing request was sent.
+    pub(crate) fn since_renewal(&self) -> Duration {
+        self.0.cx.boot().since(self.0.renewing.borrow().renewed)
+    }
+
+    /// A reply has come. What it says of the session is noted before its caller can use it.
+    pub(crate) fn deliver(&self, connection: ConnectionId, mut reply: Reply, payload: Bytes) {
+        let Some(sent) = self.0.table.borrow().sent(connection, reply.id) else {
+            return;
+        };
+        self.check(&sent, &mut reply, payload.len());
+        if reply.result == Err(Refusal::BadOpen) {
+            // All opens are of the server's making: it has lost this one with the object.
+            reply.result = Err(Refusal::Stale);
+        }
+        self.note(&sent, &reply);
+        let Delivered { orphan, settled } = self.0.table.borrow_mut().deliver(reply, payload);
+        if let Some(open) = orphan {
+            self.close(open);
+        }
+        if settled {
+            self.0.room.ring_all();
+        }
+    }
+
+    fn note(&self, sent: &Sent, reply: &Reply) {
+        let mut opens = self.0.opens.borrow_mut();
+        match (&reply.result, &sent.frame.request) {
+            (Ok(Response::Opened { open, token, .. }), Request::Open { object, .. }) => {
+                opens.opened(*open, *object, token.clone());
+            }
+            (
+                Ok(Response::Created {
+                    open,
+                    token,
+                    handle,
+                    ..
+                }),
+                _,
+            ) => opens.opened(*open, *handle, token.clone()),
+            _ => {}
+        }
+        drop(opens);
+        if reply.stamp != Stamp::default() && reply.result.is_ok() {
+            self.0.renewing.borrow_mut().changed = true;
+        }
+        if reply.renews {
+            self.renewed(sent.at);
+        }
+        if let Some(date) = server_time::latest(reply) {
+            let now = self.0.cx.boot();
+            self.0.server_time.borrow_mut().heard(now, date);
+        }
+    }
+
+    /// A reply that can't be the answer becomes EIO: nobody knows what has happened, and nothing of it
+    /// is believed. What it may not grant is left out.
+    fn check(&self, sent: &Sent, reply: &mut Reply, payload: usize) {
+        let request = &sent.frame.request;
+        let opens = self.0.opens.borrow();
+        let is_open = |open| opens.is_open(open);
+        match border::reply((request, sent.bytes), (reply, payload), is_open) {
+            Ok(()) => border::grants(request, reply, |open| opens.object(open)),
+            Err(broken) => {
+                tracing::error!(request = request.kind(), "{broken}");
+                *reply = Reply {
+                    id: reply.id,
+                    renews: false,
+                    stamp: Stamp::default(),
+                    grants: Vec::new(),
+                    touched: Vec::new(),
+                    room: None,
+                    result: Err(Refusal::Internal),
+                };
+            }
+        }
+    }
+
+    /// Takes in a recall, which is acted on elsewhere.
+    pub(crate) fn recalled(&self, recall: &mut Recall) -> Result<(), Broken> {
+        self.0.recalls.borrow_mut().come(recall)
+    }
+
+    /// The server is another process: its recalls have other numbers.
+    pub(crate) fn restarted(&self) {
+        self.0.recalls.borrow_mut().restarted();
+    }
+}

@@ -1,0 +1,352 @@
+//! How requests go through the session.
+
+use super::Timeout;
+use super::border::Recalls;
+use super::contact::Contact;
+use super::opens::Opens;
+use super::request::{New, NewChange, NotTaken, Outcome, Taken, ToSend, Wait};
+use super::server_time::ServerTime;
+use super::table::Table;
+use super::types::{Abandon, Answered, CallOptions, Changed};
+use crate::api::{ConnectionId, Effect};
+use crate::cache::Cache;
+use crate::run::{Bell, Cx, Part, Place, Places, first};
+use bytes::Bytes;
+use futures_channel::oneshot;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::control::ToServer;
+use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
+use leasefs_protocol::{Caller, Handle, Refusal, Request, RequestId};
+use std::future::{Future, pending};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Requests in flight that are kept for the client's own housekeeping.
+const HOUSEKEEPING: usize = 8;
+/// While the server is in contact a request may have to wait for others' leases to run out, and
+/// for a flush: two terms, and a little.
+const BEYOND_TERMS: Duration = Duration::from_secs(5);
+
+/// What is counted, and what the last `Welcome` said of time.
+#[derive(Debug, Default)]
+pub(super) struct Renewing {
+    /// Number of the last keep-alive.
+    pub keep_alives: u64,
+    pub term: Duration,
+    pub drift_ppm: u32,
+    /// Newest send time of a renewing request.
+    pub renewed: BootTime,
+    /// Whether a change was answered.
+    pub changed: bool,
+}
+
+pub(super) struct Shared {
+    pub cx: Cx,
+    pub cache: Arc<Cache>,
+    timeout: Timeout,
+    pub table: Part<Table>,
+    pub opens: Part<Opens>,
+    pub contact: Part<Contact>,
+    pub renewing: Part<Renewing>,
+    pub server_time: Part<ServerTime>,
+    pub recalls: Part<Recalls>,
+    /// Something has been answered: there may be room for a change that waits for it.
+    pub room: Bell,
+    /// Something is to be closed.
+    pub closes: Bell,
+    /// A Close request has ended.
+    pub closes_told: Bell,
+    in_flight: Places,
+}
+
+/// A session with its server. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Rpc(pub(super) Arc<Shared>);
+
+impl Rpc {
+    /// A session that isn't connected.
+    pub fn new(cx: Cx, cache: Arc<Cache>, timeout: Timeout) -> Self {
+        let rpc = Self(Arc::new(Shared {
+            cx: cx.clone(),
+            cache,
+            timeout,
+            table: Part::default(),
+            opens: Part::default(),
+            contact: Part::default(),
+            renewing: Part::default(),
+            server_time: Part::default(),
+            recalls: Part::default(),
+            room: Bell::default(),
+            closes: Bell::default(),
+            closes_told: Bell::default(),
+            in_flight: Places::new(MAX_REQUESTS_IN_FLIGHT - HOUSEKEEPING),
+        }));
+        cx.spawn(rpc.clone().run_closer());
+        rpc
+    }
+
+    /// Asks something that changes nothing. Dropping the future abandons it.
+    ///
+    /// # Errors
+    /// `TimedOut`, `Cancelled` (abandoned), or `Invalid` for a request over the protocol's bounds.
+    /// What the server refuses stands in the answer.
+    pub async fn call(
+        &self,
+        caller: Caller,
+        request: Request,
+        payload: Bytes,
+        options: CallOptions<'_>,
+    ) -> Result<Answered, Refusal> {
+        let wait = self.wait();
+        let permit = self.permit(wait, options).await?;
+        let new = New {
+            caller,
+            request,
+            payload,
+            change: None,
+            wait,
+            pid: options.pid,
+            permit,
+        };
+        match self.run(new, options).await {
+            Outcome::Answered(answer) => Ok(answer),
+            Outcome::GaveUp { refusal, .. } => Err(refusal),
+            Outcome::Overtaken => Err(Refusal::Cancelled),
+        }
+    }
+
+    /// Asks for a change. It takes effect after the unanswered changes of the same session to the
+    /// objects in `touches`; `dropped` is sent with it. The future must not be dropped before it is
+    /// resolved (use [`CallOptions::abandon`]): nobody would know what is unsettled.
+    ///
+    /// Opens are closed in the background, though `close` of the last open of an unlinked file makes
+    /// room at once on a local file system: who finds none asks again once the server knows of them.
+    pub async fn change(
+        &self,
+        caller: Caller,
+        request: Request,
+        payload: Bytes,
+        touches: &[Handle],
+        dropped: Vec<Handle>,
+        options: CallOptions<'_>,
+    ) -> Changed {
+        let wait = self.wait();
+        let told = self.closes_told();
+        let new = || New {
+            caller: caller.clone(),
+            request: request.clone(),
+            payload: payload.clone(),
+            change: Some(NewChange {
+                touches: touches.to_vec(),
+                dropped: dropped.clone(),
+                life: options.life,
+            }),
+            wait,
+            pid: options.pid,
+            permit: None,
+        };
+        let changed = self.change_once(new(), options).await;
+        match changed.finds_no_room() && self.further_closes(told, options).await {
+            true => self.change_once(new(), options).await,
+            false => changed,
+        }
+    }
+
+    async fn change_once(&self, mut new: New, options: CallOptions<'_>) -> Changed {
+        match self.permit(new.wait, options).await {
+            Ok(permit) => new.permit = permit,
+            Err(refusal) => return Changed::never(refusal),
+        }
+        match self.run(new, options).await {
+            Outcome::Answered(answer) => Changed {
+                result: Ok(answer),
+                unsettled: None,
+                overtaken: false,
+            },
+            Outcome::GaveUp { refusal, unsettled } => Changed {
+                result: Err(refusal),
+                unsettled,
+                overtaken: false,
+            },
+            Outcome::Overtaken => Changed {
+                overtaken: true,
+                ..Changed::never(Refusal::Cancelled)
+            },
+        }
+    }
+
+    /// Sends frames of a connection that stands.
+    pub(super) fn send_all(&self, sends: Vec<ToSend>) {
+        let connection = self.0.table.borrow().stands();
+        for send in sends {
+            self.send(connection, send);
+        }
+    }
+
+    fn send(&self, connection: Option<ConnectionId>, send: ToSend) {
+        let Some(connection) = connection else { return };
+        let ToSend { frame, payload } = send;
+        self.0.cx.effect(Effect::Send {
+            connection,
+            frame,
+            payload,
+        });
+    }
+
+    /// The request is over a bound of the protocol: no server would take it.
+    pub(crate) fn unsendable(&self, id: RequestId) {
+        self.0.table.borrow_mut().unsendable(id);
+    }
+
+    /// Control messages are dropped without connection.
+    pub(crate) fn control(&self, message: ToServer) {
+        let connection = self.0.table.borrow().stands();
+        if let Some(connection) = connection {
+            self.0.cx.effect(Effect::Control(connection, message));
+        }
+    }
+
+    pub(crate) fn give_up(&self, id: RequestId, refusal: Refusal) {
+        let cancel = self.0.table.borrow_mut().give_up(id, refusal);
+        if let Some(seq) = cancel {
+            self.control(ToServer::Cancel { seq });
+        }
+        self.0.room.ring_all();
+    }
+
+    /// Asks for a renewal; returns its number.
+    pub(crate) fn keep_alive(&self) -> Option<u64> {
+        self.0.table.borrow().stands()?;
+        let number = {
+            let mut renewing = self.0.renewing.borrow_mut();
+            renewing.keep_alives += 1;
+            renewing.keep_alives
+        };
+        self.control(ToServer::KeepAlive { number });
+        Some(number)
+    }
+
+    pub(super) fn wait(&self) -> Option<Wait> {
+        let Timeout::After(timeout) = self.0.timeout else {
+            return None;
+        };
+        let start = self.0.cx.monotonic();
+        let terms = self.term() * 2 + BEYOND_TERMS;
+        Some(Wait {
+            silent: start + timeout,
+            in_contact: start + timeout.max(terms),
+        })
+    }
+
+    /// Takes the request in and waits for what becomes of it.
+    pub(super) async fn run(&self, mut new: New, options: CallOptions<'_>) -> Outcome {
+        loop {
+            let room = self.0.room.listen();
+            let taken = self.0.table.borrow_mut().take(new, self.0.cx.now());
+            let full = match taken {
+                Ok(taken) => {
+                    options.numbered.inspect(|numbered| numbered.ring_one());
+                    return self.follow(taken, options).await;
+                }
+                Err(NotTaken::Refused(refusal)) => return gave_up(refusal),
+                Err(NotTaken::Overtaken) => return Outcome::Overtaken,
+                Err(NotTaken::NoRoom(full)) => *full,
+            };
+            if let Err(refusal) = self.patiently(full.wait, options, room).await {
+                return gave_up(refusal);
+            }
+            new = full;
+        }
+    }
+
+    async fn follow(&self, taken: Taken, options: CallOptions<'_>) -> Outcome {
+        let Taken {
+            send,
+            mut outcome,
+            connection,
+        } = taken;
+        let id = send.frame.id;
+        let leaves = GivesUp(self, id);
+        self.send(connection, send);
+        if let Some(abandon) = options.abandon {
+            let resolved = async { Some((&mut outcome).await) };
+            let left = async {
+                abandon.triggered().await;
+                None
+            };
+            if let Some(result) = first(resolved, left).await {
+                return leaves.stayed(result);
+            }
+            self.give_up(id, Refusal::Cancelled);
+        }
+        // Giving up resolves it at once.
+        let result = outcome.await;
+        leaves.stayed(result)
+    }
+
+    /// Waits for `ready`, as long as a request may wait.
+    pub(super) async fn patiently<T>(
+        &self,
+        wait: Option<Wait>,
+        options: CallOptions<'_>,
+        ready: impl Future<Output = T>,
+    ) -> Result<T, Refusal> {
+        let too_late = async {
+            match wait {
+                Some(wait) => self.0.cx.sleep_until(wait.in_contact).await,
+                None => pending().await,
+            }
+            Err(Refusal::TimedOut)
+        };
+        let left = async {
+            leaves(options.abandon).await;
+            Err(Refusal::Cancelled)
+        };
+        first(async { Ok(ready.await) }, first(too_late, left)).await
+    }
+
+    async fn permit(
+        &self,
+        wait: Option<Wait>,
+        options: CallOptions<'_>,
+    ) -> Result<Option<Place>, Refusal> {
+        match self.0.in_flight.at_once() {
+            Some(place) => Ok(Some(place)),
+            None => {
+                let place = self.0.in_flight.next();
+                self.patiently(wait, options, place).await
+            }
+        }
+    }
+}
+
+async fn leaves(abandon: Option<&Abandon>) {
+    match abandon {
+        Some(abandon) => abandon.triggered().await,
+        None => pending().await,
+    }
+}
+
+fn gave_up(refusal: Refusal) -> Outcome {
+    Outcome::GaveUp {
+        refusal,
+        unsettled: None,
+    }
+}
+
+/// A caller whose future is dropped leaves.
+struct GivesUp<'a>(&'a Rpc, RequestId);
+
+impl Drop for GivesUp<'_> {
+    fn drop(&mut self) {
+        self.0.give_up(self.1, Refusal::Cancelled);
+    }
+}
+
+impl GivesUp<'_> {
+    /// The caller has waited for the outcome.
+    fn stayed(self, outcome: Result<Outcome, oneshot::Canceled>) -> Outcome {
+        std::mem::forget(self);
+        outcome.unwrap_or_else(|_| gave_up(Refusal::Lost))
+    }
+}

@@ -1,0 +1,504 @@
+//! What has been asked and not been answered: numbers, order, resending. No I/O.
+
+use super::request::{
+    Delivered, New, NotTaken, Outcome, Resend, Taken, ToSend, Wait, Waiting, object_of,
+};
+use super::types::{Answered, Settlement, Unsettled};
+use crate::api::{ConnectionId, Now};
+use crate::run::{Map, Place};
+use bytes::Bytes;
+use futures_channel::oneshot;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::limits::MAX_AFTER;
+use leasefs_protocol::request::WriteKind;
+use leasefs_protocol::{
+    BootId, Change, Handle, Refusal, Reply, Request, RequestFrame, RequestId, Response, Seq,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cancel {
+    No,
+    /// The server is asked, or will be as soon as there is a connection.
+    Asked,
+    /// It had begun: its answer is awaited.
+    Begun,
+}
+
+#[derive(Debug)]
+struct Entry {
+    frame: Arc<RequestFrame>,
+    payload: Bytes,
+    touches: Vec<Handle>,
+    /// As the caller has it.
+    life: Option<BootId>,
+    waiter: Option<oneshot::Sender<Outcome>>,
+    settled: Option<oneshot::Sender<Settlement>>,
+    cancel: Cancel,
+    /// When it was sent last, and on which connection.
+    sent: Option<(BootTime, ConnectionId)>,
+    since: BootTime,
+    wait: Option<Wait>,
+    pid: Option<u32>,
+    _permit: Option<Place>,
+}
+
+impl Entry {
+    fn seq(&self) -> Option<Seq> {
+        self.frame.change.as_ref().map(|change| change.seq)
+    }
+}
+
+/// A request whose reply has come.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) at: BootTime,
+    pub(super) frame: Arc<RequestFrame>,
+    /// Of its payload.
+    pub(super) bytes: usize,
+}
+
+/// All requests without an answer.
+#[derive(Debug)]
+pub(super) struct Table {
+    entries: Map<RequestId, Entry>,
+    unsettled: BTreeMap<Seq, RequestId>,
+    by_object: Map<Handle, Vec<Seq>>,
+    last_request: RequestId,
+    next_seq: Seq,
+    /// The last connection on which requests were sent.
+    connection: ConnectionId,
+    /// It stands.
+    connected: bool,
+    refused: Option<Refusal>,
+    counts: BTreeMap<&'static str, u64>,
+    /// The life of the server's host on the present connection.
+    host: BootId,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            entries: Map::default(),
+            unsettled: BTreeMap::new(),
+            by_object: Map::default(),
+            last_request: RequestId(0),
+            next_seq: Seq(1),
+            connection: ConnectionId(0),
+            connected: false,
+            refused: None,
+            counts: BTreeMap::new(),
+            host: BootId([0; 16]),
+        }
+    }
+}
+
+impl Table {
+    /// Whether one more such change of these objects may be sent.
+    fn has_room(&self, request: &Request, touches: &[Handle]) -> bool {
+        self.after(request, touches).len() <= MAX_AFTER
+    }
+
+    /// Takes a request in.
+    ///
+    /// # Errors
+    /// If there is no room for the change, or the server has refused the session for good.
+    pub(super) fn take(&mut self, new: New, now: Now) -> Result<Taken, NotTaken> {
+        if let Some(refused) = self.refused {
+            return Err(NotTaken::Refused(refused));
+        }
+        let life = new.change.as_ref().and_then(|change| change.life);
+        if self.connected && life.is_some_and(|life| life != self.host) {
+            return Err(NotTaken::Overtaken);
+        }
+        if let Some(change) = &new.change
+            && !self.has_room(&new.request, &change.touches)
+        {
+            return Err(NotTaken::NoRoom(Box::new(new)));
+        }
+        let id = self.last_request.next();
+        self.last_request = id;
+        let (change, touches) = match new.change {
+            None => (None, Vec::new()),
+            Some(change) => {
+                let numbered = self.number(id, &new.request, &change.touches, change.dropped);
+                (Some(numbered), change.touches)
+            }
+        };
+        let frame = Arc::new(RequestFrame {
+            id,
+            low_water: self.low_water(),
+            caller: new.caller,
+            change,
+            request: new.request,
+        });
+        let (waiter, outcome) = oneshot::channel();
+        let sent = self.connected.then_some((now.boot, self.connection));
+        if sent.is_some() {
+            self.count(frame.request.kind());
+        }
+        let entry = Entry {
+            frame: frame.clone(),
+            payload: new.payload.clone(),
+            touches,
+            waiter: Some(waiter),
+            life,
+            settled: None,
+            cancel: Cancel::No,
+            sent,
+            since: now.monotonic,
+            wait: new.wait,
+            pid: new.pid,
+            _permit: new.permit,
+        };
+        self.entries.insert(id, entry);
+        Ok(Taken {
+            send: ToSend {
+                frame,
+                payload: new.payload,
+            },
+            outcome,
+            connection: self.stands(),
+        })
+    }
+
+    fn number(
+        &mut self,
+        id: RequestId,
+        request: &Request,
+        touches: &[Handle],
+        dropped: Vec<Handle>,
+    ) -> Change {
+        let seq = self.next_seq;
+        self.next_seq = seq.next();
+        let after = self.after(request, touches);
+        self.unsettled.insert(seq, id);
+        for object in touches {
+            let seqs = self.by_object.entry(*object).or_default();
+            if seqs.last() != Some(&seq) {
+                seqs.push(seq);
+            }
+        }
+        Change {
+            seq,
+            after,
+            resent: false,
+            dropped,
+        }
+    }
+
+    /// Unanswered changes of these objects that one more has to follow, each once, in order.
+    ///
+    /// What the kernel writes back follows nothing: it keeps pages locked until the answer, so the
+    /// approval that an earlier change of another session waits for waits for it. What is flushed
+    /// follows the flush before it alone, so that a crash leaves no hole.
+    fn after(&self, request: &Request, touches: &[Handle]) -> Vec<Seq> {
+        let earlier = touches
+            .iter()
+            .filter_map(|object| self.by_object.get(object));
+        let earlier = earlier.flatten().copied();
+        let mut after: Vec<Seq> = match write_kind(request) {
+            Some(WriteKind::Page) => Vec::new(),
+            Some(WriteKind::Flush { .. }) => earlier
+                .filter(|seq| self.is_flush(*seq))
+                .max()
+                .into_iter()
+                .collect(),
+            Some(WriteKind::Through { .. }) | None => earlier.collect(),
+        };
+        after.sort_unstable();
+        after.dedup();
+        after
+    }
+
+    fn is_flush(&self, seq: Seq) -> bool {
+        let entry = self.unsettled.get(&seq).and_then(|id| self.entries.get(id));
+        let kind = entry.and_then(|entry| write_kind(&entry.frame.request));
+        matches!(kind, Some(WriteKind::Flush { .. }))
+    }
+
+    /// Every change numbered below has been answered.
+    fn low_water(&self) -> Seq {
+        self.unsettled
+            .first_key_value()
+            .map_or(self.next_seq, |(seq, _)| *seq)
+    }
+
+    fn count(&mut self, kind: &'static str) {
+        *self.counts.entry(kind).or_default() += 1;
+    }
+
+    fn remove(&mut self, id: RequestId) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        if let Some(seq) = entry.seq() {
+            self.unsettled.remove(&seq);
+            for object in &entry.touches {
+                if let Some(seqs) = self.by_object.get_mut(object) {
+                    seqs.retain(|other| *other != seq);
+                    if seqs.is_empty() {
+                        self.by_object.remove(object);
+                    }
+                }
+            }
+        }
+        Some(entry)
+    }
+
+    /// The request that a reply on this connection answers, and when it was sent. `None` for a late
+    /// reply of an earlier connection: it says nothing about this one's time, its stamps may mean
+    /// nothing any more, and the request is sent again.
+    pub(super) fn sent(&self, connection: ConnectionId, id: RequestId) -> Option<Sent> {
+        let entry = self.entries.get(&id)?;
+        let (at, on) = entry.sent?;
+        (on == connection && on == self.connection).then(|| Sent {
+            at,
+            frame: entry.frame.clone(),
+            bytes: entry.payload.len(),
+        })
+    }
+
+    /// Hands a reply to its caller.
+    pub(super) fn deliver(&mut self, reply: Reply, payload: Bytes) -> Delivered {
+        let Some(entry) = self.remove(reply.id) else {
+            return Delivered::default();
+        };
+        let settled = entry.seq().is_some();
+        let open = match &reply.result {
+            Ok(Response::Opened { open, .. } | Response::Created { open, .. }) => Some(*open),
+            _ => None,
+        };
+        let host = self.host;
+        let answer = Answered {
+            reply,
+            payload,
+            host,
+        };
+        let taken = match (entry.waiter, entry.settled) {
+            (Some(waiter), _) => waiter.send(Outcome::Answered(answer)).is_ok(),
+            (None, Some(hook)) => {
+                let settlement = match answer.reply.result {
+                    Err(Refusal::Cancelled) => Settlement::NeverHappens,
+                    _ => Settlement::Answered(Box::new(answer)),
+                };
+                // Nobody may be interested.
+                let _ = hook.send(settlement);
+                false
+            }
+            (None, None) => false,
+        };
+        Delivered {
+            orphan: open.filter(|_| !taken),
+            settled,
+        }
+    }
+
+    /// The request is over the protocol's bounds and was not sent.
+    pub(super) fn unsendable(&mut self, id: RequestId) {
+        if let Some(waiter) = self.remove(id).and_then(|entry| entry.waiter) {
+            let _ = waiter.send(Outcome::GaveUp {
+                refusal: Refusal::Invalid,
+                unsettled: None,
+            });
+        }
+    }
+
+    /// The caller of a request leaves with `refusal`. Returns the change the server is to be asked
+    /// to cancel, if it has been sent.
+    pub(super) fn give_up(&mut self, id: RequestId, mut refusal: Refusal) -> Option<Seq> {
+        let entry = self.entries.get_mut(&id)?;
+        let waiter = entry.waiter.take()?;
+        let mut unsettled = None;
+        let mut cancel = None;
+        match (entry.sent, entry.seq()) {
+            (None, _) => {
+                self.remove(id);
+            }
+            // The server answers it still: until then it counts as in flight.
+            (Some(_), None) => entry.payload = Bytes::new(),
+            (Some(_), Some(seq)) => {
+                let (settled, receiver) = oneshot::channel();
+                entry.settled = Some(settled);
+                entry.cancel = Cancel::Asked;
+                unsettled = Some(Unsettled(receiver));
+                cancel = Some(seq);
+                if refusal == Refusal::Stale {
+                    // To the kernel that means that nothing has happened: it makes the whole call
+                    // again, and finds the name taken that this change has made.
+                    refusal = Refusal::Lost;
+                }
+            }
+        }
+        // The caller's future may be gone.
+        let _ = waiter.send(Outcome::GaveUp { refusal, unsettled });
+        cancel
+    }
+
+    /// Requests whose time is over.
+    pub(super) fn overdue(&self, now: BootTime, in_contact: bool) -> Vec<RequestId> {
+        let is_over = |wait: Wait| match in_contact {
+            true => wait.in_contact <= now,
+            false => wait.silent <= now,
+        };
+        self.entries
+            .iter()
+            .filter(|(_, entry)| entry.waiter.is_some() && entry.wait.is_some_and(is_over))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// The server has answered a cancel. Returns the change if it has to be sent again to learn
+    /// its answer.
+    pub(super) fn cancelled(&mut self, seq: Seq, begun: bool, now: BootTime) -> Option<ToSend> {
+        let id = *self.unsettled.get(&seq)?;
+        if !begun {
+            let settled = self.remove(id)?.settled?;
+            let _ = settled.send(Settlement::NeverHappens);
+            return None;
+        }
+        let connection = self.connection;
+        let entry = self.entries.get_mut(&id)?;
+        entry.cancel = Cancel::Begun;
+        let here = entry.sent.is_some_and(|(_, on)| on == connection);
+        if here { None } else { self.again(id, now) }
+    }
+
+    /// A connection stands. `forgotten`: the server knows nothing of earlier connections.
+    pub(super) fn connected(
+        &mut self,
+        connection: ConnectionId,
+        host: BootId,
+        forgotten: bool,
+        now: BootTime,
+    ) -> Resend {
+        self.connection = connection;
+        self.connected = true;
+        self.host = host;
+        self.hold_back(forgotten);
+        self.refused = None;
+        if forgotten {
+            self.lose_sent_changes();
+        }
+        // An open that the server may have made must be heard of, to be closed.
+        let opens = |entry: &Entry| matches!(entry.frame.request, Request::Open { .. });
+        let nobody_waits =
+            |entry: &Entry| entry.waiter.is_none() && entry.seq().is_none() && !opens(entry);
+        self.entries.retain(|_, entry| !nobody_waits(entry));
+        let mut ids: Vec<(Option<Seq>, RequestId, Cancel)> = self
+            .entries
+            .iter()
+            .map(|(id, entry)| (entry.seq(), *id, entry.cancel))
+            .collect();
+        ids.sort_unstable_by_key(|(seq, id, _)| (*seq, *id));
+        let mut resend = Resend::default();
+        for (seq, id, cancel) in ids {
+            match (cancel, seq) {
+                (Cancel::Asked, Some(seq)) => resend.cancels.push(seq),
+                _ => resend.frames.extend(self.again(id, now)),
+            }
+        }
+        resend
+    }
+
+    /// Changes that wait for a connection are not sent before what has been lost is written again.
+    fn hold_back(&mut self, forgotten: bool) {
+        let other = |life| forgotten || life != self.host;
+        let waits = |entry: &Entry| entry.life.is_some_and(other) && entry.sent.is_none();
+        let all = self.entries.iter();
+        let ids: Vec<RequestId> = all.filter(|(_, e)| waits(e)).map(|(id, _)| *id).collect();
+        for entry in ids.into_iter().filter_map(|id| self.remove(id)) {
+            if let Some(waiter) = entry.waiter {
+                // The caller's future may be gone.
+                let _ = waiter.send(Outcome::Overtaken);
+            }
+        }
+    }
+
+    fn lose_sent_changes(&mut self) {
+        let sent = |entry: &Entry| entry.seq().is_some() && entry.sent.is_some();
+        let lost: Vec<RequestId> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| sent(entry))
+            .map(|(id, _)| *id)
+            .collect();
+        for entry in lost.into_iter().filter_map(|id| self.remove(id)) {
+            if let Some(waiter) = entry.waiter {
+                let _ = waiter.send(Outcome::GaveUp {
+                    refusal: Refusal::Lost,
+                    unsettled: None,
+                });
+            }
+            if let Some(settled) = entry.settled {
+                let _ = settled.send(Settlement::SessionLost);
+            }
+        }
+    }
+
+    /// The request's frame for the present connection.
+    fn again(&mut self, id: RequestId, now: BootTime) -> Option<ToSend> {
+        let low_water = self.low_water();
+        let entry = self.entries.get_mut(&id)?;
+        let resent = entry.sent.is_some();
+        entry.sent = Some((now, self.connection));
+        let frame = Arc::make_mut(&mut entry.frame);
+        frame.low_water = low_water;
+        if let Some(change) = &mut frame.change {
+            change.resent = resent;
+            change.after.retain(|seq| self.unsettled.contains_key(seq));
+        }
+        let send = ToSend {
+            frame: entry.frame.clone(),
+            payload: entry.payload.clone(),
+        };
+        self.count(send.frame.request.kind());
+        Some(send)
+    }
+
+    /// The connection is gone.
+    pub(super) fn disconnected(&mut self) {
+        self.connected = false;
+    }
+
+    /// The server refuses the session for good: everyone is told, until it changes its mind.
+    /// Returns what waited.
+    pub(super) fn refused(&mut self, refusal: Refusal) -> Vec<RequestId> {
+        self.refused = Some(refusal);
+        self.entries.keys().copied().collect()
+    }
+
+    /// The connection on which requests are sent.
+    pub(super) fn stands(&self) -> Option<ConnectionId> {
+        self.connected.then_some(self.connection)
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.counts.clone()
+    }
+
+    /// Requests that wait.
+    pub(super) fn waiting(&self) -> Vec<Waiting> {
+        self.entries
+            .values()
+            .filter(|entry| entry.waiter.is_some())
+            .map(|entry| Waiting {
+                kind: entry.frame.request.kind(),
+                object: object_of(&entry.frame.request).or(entry.touches.first().copied()),
+                uid: entry.frame.caller.uid,
+                pid: entry.pid,
+                since: entry.since,
+                wait: entry.wait,
+            })
+            .collect()
+    }
+}
+
+fn write_kind(request: &Request) -> Option<WriteKind> {
+    match request {
+        Request::Write { kind, .. } => Some(*kind),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

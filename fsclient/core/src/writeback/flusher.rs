@@ -1,0 +1,279 @@
+//! The flusher of a dirty file: sends its bytes round by round, and says what became of them.
+
+use super::{AGE, Inner, MANY, RETRY, undelivered};
+use crate::api::WhyNot;
+use crate::cache::{Asked, Ended, Flushed, Round, Writer};
+use crate::run::Bell;
+use crate::session::{Answered, CallOptions, Settlement};
+use crate::uncommitted::Wrote;
+use futures_util::future::join_all;
+use leasefs_lease::client::{Run, Tenure};
+use leasefs_protocol::limits::MAX_PAYLOAD;
+use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
+use leasefs_protocol::{Attr, BootId, Handle, Refusal, Reply, Request, Response};
+use std::sync::Arc;
+
+/// A request of a round that has ended: when it was asked, and in which life of the server's host it
+/// was answered.
+type Sent = (Asked, Option<BootId>, Flushed);
+
+/// Bytes on their way to the server.
+struct Flush {
+    object: Handle,
+    run: Run,
+    writer: Writer,
+    writers: Arc<[Writer]>,
+    kill_priv: bool,
+    kind: WriteKind,
+}
+
+impl Flush {
+    fn new(object: Handle, round: &Round, run: Run) -> Self {
+        Self {
+            object,
+            run,
+            writer: round.writer.clone(),
+            writers: Arc::clone(&round.writers),
+            kill_priv: round.kill_priv,
+            kind: WriteKind::Flush {
+                base: round.base,
+                written: round.date,
+                repeated: round.repeated,
+            },
+        }
+    }
+
+    fn request(&self) -> Request {
+        Request::Write {
+            open: self.writer.open,
+            at: WriteAt::Offset(self.run.offset),
+            kill_priv: self.kill_priv,
+            durability: Durability::None,
+            kind: self.kind,
+        }
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.run.offset += len as u64;
+        self.run.data = self.run.data.slice(len..);
+    }
+}
+
+impl Inner {
+    pub(super) fn hurry_if_many(&self) {
+        if self.cache.state().dirty.bytes() > MANY {
+            self.hurry_all();
+        }
+    }
+
+    pub(super) fn hurry_all(&self) {
+        let state = self.cache.state();
+        for object in state.dirty.objects() {
+            if let Some(hurry) = state.hurry(&object) {
+                hurry.ring_one();
+            }
+        }
+    }
+
+    /// The flusher of one file.
+    pub(super) async fn keep_flushing(self: Arc<Self>, object: Handle) {
+        loop {
+            let Some(hurry) = self.cache.state().hurry(&object) else {
+                self.uncommitted.flushed(&object);
+                return;
+            };
+            // Either is reason to flush.
+            let _ = self.cx.timeout(AGE, hurry.listen()).await;
+            let round = self.cache.state().begin_round(&object, MAX_PAYLOAD);
+            if let Some(round) = round
+                && !self.clone().send(object, round).await
+            {
+                self.cx.sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// Sends a round; false if some of it has to be sent again.
+    async fn send(self: Arc<Self>, object: Handle, round: Round) -> bool {
+        let bytes: usize = round.runs.iter().map(|run| run.data.len()).sum();
+        let begun = self.cache.now();
+        let mut under_way = Vec::with_capacity(round.runs.len());
+        // They take effect one after the other: what a crash leaves of them has no hole.
+        let mut before = Arc::new(Bell::default());
+        before.ring_one();
+        for run in &round.runs {
+            let flush = Flush::new(object, &round, run.clone());
+            let (inner, next) = (&self, Arc::new(Bell::default()));
+            let before = std::mem::replace(&mut before, Arc::clone(&next));
+            under_way.push(async move {
+                before.listen().await;
+                let asked = inner.cache.ask();
+                let (host, flushed) = inner.send_one(flush, &next).await;
+                next.ring_one();
+                (asked, host, flushed)
+            });
+        }
+        let ends = join_all(under_way).await;
+        self.keep_failed(object, &ends).await;
+        if ends.iter().all(|(_, _, flushed)| flushed.is_answered()) {
+            let took = self.cache.now().since(begun);
+            self.cache.state().measured(bytes, took);
+        }
+        self.round_ended(&object, ends)
+    }
+
+    /// Bytes that were answered before a crash of the server's host, while others of their round were
+    /// under way, were not restored with what it has lost: they are here still.
+    fn round_ended(&self, object: &Handle, ends: Vec<Sent>) -> bool {
+        let life = self.uncommitted.life().host();
+        let mut sent = true;
+        for (asked, host, flushed) in ends {
+            let flushed = match flushed {
+                Flushed::Answered(run, ..) if life.is_some() && host != life => Flushed::Again(run),
+                flushed => flushed,
+            };
+            sent &= self.ended(asked, object, flushed);
+        }
+        sent
+    }
+
+    /// Keeps the bytes that the server refuses in the recovery folder, before anybody is told. Where
+    /// the file has changed elsewhere none of its bytes are sent any more.
+    async fn keep_failed(self: &Arc<Self>, object: Handle, ends: &[Sent]) {
+        let failed = ends.iter().filter_map(|(_, _, flushed)| match flushed {
+            Flushed::Failed(run, refusal) => Some((run.clone(), *refusal)),
+            Flushed::Answered(..) | Flushed::Again(_) => None,
+        });
+        let (mut runs, refusals): (Vec<Run>, Vec<Refusal>) = failed.unzip();
+        let Some(refusal) = refusals.first().copied() else {
+            return;
+        };
+        let (reason, file) = {
+            let mut state = self.cache.state();
+            let file = state.dirty_file(&object);
+            let reason = match refusal {
+                Refusal::Changed => {
+                    runs.append(&mut state.abandon(&object, refusal));
+                    WhyNot::ChangedElsewhere
+                }
+                refusal => WhyNot::Refused(refusal),
+            };
+            (reason, file)
+        };
+        let (path, size) = file.map_or((None, 0), |file| (file.path, file.size));
+        let lost = undelivered(object, path, size, runs, reason);
+        self.outside.keep(lost).await;
+    }
+
+    /// Sends bytes until all are taken, or some are not. Returns how it ended, and in which life of the
+    /// server's host.
+    async fn send_one(&self, mut flush: Flush, numbered: &Bell) -> (Option<BootId>, Flushed) {
+        let whole = flush.run.clone();
+        loop {
+            let tenure = self.cache.tenure(&flush.object);
+            let settled = self.settled(&flush, numbered).await;
+            let host = settled.as_ref().ok().map(|answer| answer.host);
+            let possible = 1..=flush.run.data.len();
+            let Some(len) = taken(&settled).filter(|len| possible.contains(len)) else {
+                return (host, outcome(settled, &flush.run, whole));
+            };
+            let Ok(answer) = settled else {
+                return (host, Flushed::Again(whole));
+            };
+            if !self.noted(&flush, tenure, len, &answer) {
+                return (host, Flushed::Again(whole));
+            }
+            if len == flush.run.data.len() {
+                let attr = attr_after(&answer.reply, &flush.object);
+                let flushed = Flushed::Answered(whole, Box::new(answer.reply), attr);
+                return (host, flushed);
+            }
+            // The host took no more: it says why when it is asked for the rest.
+            flush.advance(len);
+        }
+    }
+
+    async fn settled(&self, flush: &Flush, numbered: &Bell) -> Result<Answered, Refusal> {
+        let _place = self.window.next().await;
+        let dropped = vec![flush.object];
+        let (caller, data) = (flush.writer.caller.clone(), flush.run.data.clone());
+        let options = CallOptions {
+            numbered: Some(numbered),
+            ..CallOptions::default()
+        };
+        let objects = [flush.object];
+        let changed = self
+            .rpc
+            .change(caller, flush.request(), data, &objects, dropped, options)
+            .await;
+        match changed.unsettled {
+            None => changed.result,
+            Some(unsettled) => match unsettled.await {
+                Settlement::Answered(answer) => Ok(*answer),
+                Settlement::NeverHappens | Settlement::SessionLost => Err(Refusal::Lost),
+            },
+        }
+    }
+
+    /// The first `len` bytes are at the server. False if its host has crashed since.
+    fn noted(&self, flush: &Flush, before: Option<Tenure>, len: usize, answer: &Answered) -> bool {
+        let Some(attr) = attr_after(&answer.reply, &flush.object) else {
+            // They were there before, nobody knows since when.
+            let noted = self.uncommitted.changed(flush.object, answer.host, true);
+            self.rpc.close_all(noted.closes);
+            return true;
+        };
+        let now = self.cache.tenure(&flush.object);
+        let wrote = Wrote {
+            object: flush.object,
+            run: Run {
+                offset: flush.run.offset,
+                data: flush.run.data.slice(..len),
+            },
+            version: attr.version(),
+            writer: flush.writer.clone(),
+            writers: Arc::clone(&flush.writers),
+            path: self.cache.state().dirty_path(&flush.object),
+            tenure: now.filter(|_| now == before),
+            durable: false,
+        };
+        self.wrote(wrote, answer.host)
+    }
+
+    fn ended(&self, asked: Asked, object: &Handle, flushed: Flushed) -> bool {
+        let again = matches!(flushed, Flushed::Again(_));
+        let now = self.cache.now();
+        let Ended { wake, closes } = self.cache.state().flushed(now, asked, object, flushed);
+        for open in closes {
+            self.close(object, open);
+        }
+        for tell in wake {
+            // Whoever waited may be gone.
+            let _ = tell.send(());
+        }
+        self.room.ring_all();
+        !again
+    }
+}
+
+/// How many bytes an answer says were taken.
+fn taken(result: &Result<Answered, Refusal>) -> Option<usize> {
+    match &result.as_ref().ok()?.reply.result {
+        Ok(Response::Written { len, .. }) => usize::try_from(*len).ok(),
+        _ => None,
+    }
+}
+
+/// What it means that none of the bytes were taken, the last of the `whole` run.
+fn outcome(result: Result<Answered, Refusal>, run: &Run, whole: Run) -> Flushed {
+    match result.map(|answer| answer.reply.result) {
+        // It never happened, or may be done again: the lease keeps everybody else away.
+        Err(_) | Ok(Ok(_) | Err(Refusal::Lost)) => Flushed::Again(whole),
+        Ok(Err(refusal)) => Flushed::Failed(run.clone(), refusal),
+    }
+}
+
+fn attr_after(reply: &Reply, object: &Handle) -> Option<Attr> {
+    let touched = reply.touched.iter().find(|t| t.object == *object);
+    touched.map(|touched| touched.attr)
+}

@@ -1,0 +1,159 @@
+//! Brings buffered bytes to the server: when they are a second old, when they are many, when
+//! somebody waits for them, or when their lease is recalled.
+//!
+//! Each dirty file has one task, its *flusher*, from its first buffered write until it is clean.
+
+mod commit;
+mod flusher;
+
+use crate::api::{Undelivered, WhyNot};
+use crate::cache::{Cache, DirtyFile, Stored};
+use crate::outside::Outside;
+use crate::run::{Bell, Cx, Places};
+use crate::session::Rpc;
+use crate::uncommitted::Uncommitted;
+use leasefs_lease::client::Run;
+use leasefs_protocol::Handle;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How old buffered bytes get at most before they are sent.
+const AGE: Duration = Duration::from_secs(1);
+/// How long after a failure that may pass the same bytes are sent again.
+const RETRY: Duration = Duration::from_millis(100);
+/// Memory that buffered bytes may use, in bytes.
+pub const BUDGET: usize = 512 << 20;
+/// So many buffered bytes are sent at once, however young they are.
+const MANY: usize = BUDGET / 4;
+/// Requests of all files under way at a time.
+const WINDOW: usize = 16;
+
+/// The write-back of a mount. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Writeback(Arc<Inner>);
+
+struct Inner {
+    cx: Cx,
+    cache: Arc<Cache>,
+    rpc: Rpc,
+    outside: Outside,
+    uncommitted: Arc<Uncommitted>,
+    window: Places,
+    /// Something has been flushed.
+    room: Bell,
+    /// Much waits for a commit.
+    many: Bell,
+}
+
+impl std::fmt::Debug for Writeback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writeback").finish_non_exhaustive()
+    }
+}
+
+impl Writeback {
+    /// The write-back of the mount with this cache.
+    pub fn new(
+        cx: Cx,
+        cache: Arc<Cache>,
+        rpc: Rpc,
+        outside: Outside,
+        uncommitted: Arc<Uncommitted>,
+    ) -> Self {
+        let inner = Arc::new(Inner {
+            cx: cx.clone(),
+            cache,
+            rpc,
+            outside,
+            uncommitted,
+            window: Places::new(WINDOW),
+            room: Bell::default(),
+            many: Bell::default(),
+        });
+        cx.spawn(commit::keep_committing(Arc::clone(&inner)));
+        Self(inner)
+    }
+
+    /// To be told of every write of a file that was kept here; `path` says where it is.
+    pub fn stored(&self, object: Handle, stored: Stored, path: impl FnOnce() -> Option<PathBuf>) {
+        if stored == (Stored::Done { first: true }) {
+            self.0.cache.state().dirty_at(&object, path());
+            let inner = Arc::clone(&self.0);
+            self.0.cx.spawn(inner.keep_flushing(object));
+        }
+        self.0.hurry_if_many();
+    }
+
+    /// Waits until every byte of the file that is here now is at the server, or has failed.
+    pub async fn flush(&self, object: &Handle) {
+        let told = self.0.cache.state().wait_flushed(object);
+        if let Some(told) = told {
+            // The sender goes away only together with what was waited for.
+            let _ = told.await;
+        }
+    }
+
+    /// As [`Writeback::flush`], of every file.
+    pub async fn flush_all(&self) {
+        let waits: Vec<_> = {
+            let mut state = self.0.cache.state();
+            let files = state.dirty.objects();
+            let waits = files.iter().filter_map(|file| state.wait_flushed(file));
+            waits.collect()
+        };
+        for told in waits {
+            let _ = told.await;
+        }
+    }
+
+    /// Keeps bytes of a mapped page in the recovery folder that came too late for a file of this size.
+    pub async fn keep_page(&self, object: Handle, path: Option<PathBuf>, size: u64, page: Run) {
+        let lost = undelivered(object, path, size, vec![page], WhyNot::ChangedElsewhere);
+        self.0.outside.keep(lost).await;
+    }
+
+    /// Everything that could not be brought to the server, or to its disk.
+    pub fn take_undelivered(&self) -> Vec<Undelivered> {
+        self.take_back();
+        let state = self.0.cache.state();
+        let undelivered = |object: Handle| {
+            let DirtyFile { path, size } = state.dirty_file(&object)?;
+            let runs = state.buffered(&object);
+            Some(undelivered(object, path, size, runs, WhyNot::Unreachable))
+        };
+        let files = state.dirty.objects().into_iter();
+        files.filter_map(undelivered).collect()
+    }
+
+    /// The files that are not flushed, and where they are, as far as it is known.
+    pub fn dirty_files(&self) -> Vec<(Handle, Option<PathBuf>)> {
+        let state = self.0.cache.state();
+        let files = state.dirty.objects().into_iter();
+        files.map(|file| (file, state.dirty_path(&file))).collect()
+    }
+
+    /// Waits until some bytes have been flushed.
+    pub async fn room(&self) {
+        let freed = self.0.room.listen();
+        self.0.hurry_all();
+        // A while is enough.
+        let _ = self.0.cx.timeout(AGE, freed).await;
+    }
+}
+
+fn undelivered(
+    object: Handle,
+    path: Option<PathBuf>,
+    size: u64,
+    runs: Vec<Run>,
+    reason: WhyNot,
+) -> Undelivered {
+    Undelivered {
+        object,
+        path,
+        size,
+        extents: runs.into_iter().map(|run| (run.offset, run.data)).collect(),
+        reason,
+    }
+}

@@ -1,0 +1,12 @@
+//! A client whose kernel, server and clocks are the test's: what happens goes in, what it wants done comes
+//! out. Nothing here waits.
+
+mod anything;
+mod calls;
+mod connections;
+mod hostile;
+mod interface;
+mod opens;
+mod requests;
+mod said;
+mod world;

@@ -1,0 +1,268 @@
+//! Opens at the server: closed, given up with an approval, made for nobody, or refused for want of room.
+
+use crate::calls::{getattr, is_done, opening, removal};
+use crate::said::{Asked, DIR, FILE, attr, grant, handle, opened, recall};
+use crate::world::World;
+use bytes::Bytes;
+use leasefs_client::call::{Fh, NewMode, Writing};
+use leasefs_client::{Answer, Call, NodeId};
+use leasefs_protocol::control::{Standing, ToServer};
+use leasefs_protocol::{
+    Approval, Grant, Mode, OpenId, OpenToken, Parts, Recall, RecallId, Refusal, Reply, Request,
+    Response, Scope, Stamp, Touched,
+};
+
+fn full() -> Refusal {
+    Refusal::Host(libc::ENOSPC as u16)
+}
+
+fn close(opens: &[u64]) -> Request {
+    Request::Close {
+        opens: opens.iter().map(|open| OpenId(*open)).collect(),
+    }
+}
+
+/// The server is told to close these.
+fn is_told_to_close(world: &mut World, opens: &[u64]) -> Asked {
+    let asked = world.asked();
+    assert_eq!(asked.frame.request, close(opens));
+    asked
+}
+
+#[test]
+fn a_change_that_finds_no_room_is_asked_again_once_what_was_closed_before_is_closed() {
+    let mut world = World::new();
+    let (dir, file) = (world.node(2, DIR), world.node(1, FILE));
+    let fh = world.open(file, 7, Vec::new()).fh;
+    world.call(Call::Release { fh });
+    let close = is_told_to_close(&mut world, &[7]);
+    let change = world.call(removal(dir));
+    let asked = world.asked();
+    world.answer(&asked, Err(full()));
+    assert!(world.waits(change) && !world.is_asked());
+    world.done(&close);
+    let again = world.asked();
+    assert_eq!(again.frame.request, asked.frame.request);
+    assert_ne!(again.seq(), asked.seq());
+    world.done(&again);
+    assert!(is_done(&world.answered(change)));
+
+    let change = world.call(removal(dir));
+    let asked = world.asked();
+    world.answer(&asked, Err(full()));
+    assert_eq!(
+        world.refused(change),
+        full(),
+        "nothing was closed meanwhile"
+    );
+}
+
+#[test]
+fn recalls_reach_the_engine_and_approvals_the_server_with_the_opens_given_up() {
+    let mut world = World::new();
+    let file = world.node(1, FILE);
+    let fh = world.open(file, 7, vec![grant(1, Parts::ATTRS, 1)]).fh;
+    world.call(Call::Release { fh });
+    assert!(!world.is_asked(), "it is kept");
+    world.recall(Recall {
+        id: RecallId(5),
+        stamp: Stamp(2),
+        scope: Scope::Everything,
+    });
+    let approval = Approval {
+        recall: RecallId(5),
+        closes: vec![OpenId(7)],
+    };
+    assert_eq!(world.said(), ToServer::Approve(vec![approval]));
+    assert_eq!(world.core.session_status().opens, 0);
+    assert!(!world.is_asked());
+}
+
+#[test]
+fn an_open_that_an_approval_closed_is_closed_again_if_the_server_may_not_have_heard_of_it() {
+    let mut world = World::new();
+    let file = world.node(1, FILE);
+    let fh = world.open(file, 7, vec![grant(1, Parts::ATTRS, 1)]).fh;
+    world.call(Call::Release { fh });
+    world.recall(recall(5, 1, Parts::ATTRS, &[]));
+    assert!(matches!(world.said(), ToServer::Approve(_)));
+    world.cut();
+    world.finds(Standing::Resumed, 1);
+    is_told_to_close(&mut world, &[7]);
+}
+
+#[test]
+fn an_open_nobody_waits_for_is_closed_again_and_closes_are_gathered() {
+    let mut world = World::new();
+    let file = world.node(1, FILE);
+    let abandoned = [7, 8, 9].map(|open| {
+        let call = world.call_by(open, opening(file, libc::O_RDONLY));
+        let asked = world.asked();
+        world.leaves(open);
+        assert_eq!(world.refused(call), Refusal::Cancelled);
+        asked
+    });
+    let [first, second, third] = abandoned;
+    world.answer(&first, Ok(opened(7, 1)));
+    let close = is_told_to_close(&mut world, &[7]);
+    world.answer(&second, Ok(opened(8, 1)));
+    world.answer(&third, Ok(opened(9, 1)));
+    assert!(!world.is_asked());
+    world.done(&close);
+    let close = is_told_to_close(&mut world, &[8, 9]);
+    world.done(&close);
+    assert!(!world.is_asked());
+}
+
+#[test]
+fn an_open_nobody_waits_for_is_asked_for_again_after_a_lost_connection_and_closed() {
+    let mut world = World::new();
+    let file = world.node(1, FILE);
+    world.call_by(7, getattr());
+    world.asked();
+    world.call_by(8, opening(file, libc::O_RDONLY));
+    let asked = world.asked();
+    world.leaves(7);
+    world.leaves(8);
+    world.cut();
+    world.finds(Standing::Resumed, 1);
+    let again = world.asked();
+    assert_eq!(again.frame.id, asked.frame.id);
+    assert_eq!(again.frame.request, asked.frame.request);
+    assert!(!world.is_asked());
+    world.answer(&again, Ok(opened(7, 1)));
+    is_told_to_close(&mut world, &[7]);
+}
+
+/// A file that was open, and is kept open at the server.
+fn keeps(world: &mut World, object: u8) {
+    let node = world.node(object, FILE);
+    let lease = grant(object, Parts::ATTRS, object.into());
+    let fh = world.open(node, object.into(), vec![lease]).fh;
+    world.call(Call::Release { fh });
+    let again = world.call(opening(node, libc::O_RDONLY));
+    let Ok(Answer::Opened(again)) = world.answered(again) else {
+        panic!("it isn't kept")
+    };
+    world.call(Call::Release { fh: again.fh });
+    assert!(!world.is_asked());
+}
+
+fn refuses(world: &mut World) -> Asked {
+    let asked = world.asked();
+    world.answer(&asked, Err(Refusal::TooMany));
+    asked
+}
+
+#[test]
+fn who_has_no_place_for_an_open_gives_back_those_that_nobody_uses_before_anybody_is_refused() {
+    let mut world = World::new();
+    keeps(&mut world, 1);
+    let node = world.node(2, FILE);
+    let open = world.call(opening(node, libc::O_RDONLY));
+    let refused = refuses(&mut world);
+    let close = is_told_to_close(&mut world, &[1]);
+    assert!(world.waits(open) && !world.is_asked());
+    world.done(&close);
+    let again = world.asked();
+    assert_eq!(again.frame.request, refused.frame.request);
+    world.answer(&again, Ok(opened(2, 2)));
+    assert!(matches!(world.answered(open), Ok(Answer::Opened(_))));
+
+    let node = world.node(3, FILE);
+    let open = world.call(opening(node, libc::O_WRONLY));
+    refuses(&mut world);
+    assert_eq!(world.refused(open), Refusal::TooMany, "all are in use");
+    assert!(!world.is_asked());
+}
+
+#[test]
+fn a_create_that_finds_no_place_gives_back_opens_that_nobody_uses_and_is_made_once() {
+    let mut world = World::new();
+    keeps(&mut world, 1);
+    let mode = NewMode {
+        mode: 0o644,
+        umask: 0,
+    };
+    let create = world.call(Call::Create {
+        parent: NodeId::ROOT,
+        name: b"new".as_slice().into(),
+        mode,
+        flags: libc::O_WRONLY as u32,
+    });
+    let refused = refuses(&mut world);
+    let close = is_told_to_close(&mut world, &[1]);
+    world.done(&close);
+    let again = world.asked();
+    assert_eq!(again.frame.request, refused.frame.request);
+    assert_ne!(again.seq(), refused.seq(), "the refusal was its answer");
+    let created = Response::Created {
+        handle: handle(2),
+        attr: attr(2, FILE),
+        open: OpenId(2),
+        token: OpenToken(vec![1]),
+    };
+    world.answer(&again, Ok(created));
+    assert!(matches!(world.answered(create), Ok(Answer::Created(..))));
+    assert!(!world.is_asked());
+}
+
+/// Bytes that are written to a file, and could have to be written again.
+fn writes(world: &mut World, object: u8, fh: Fh) {
+    let data = Bytes::from_static(b"written");
+    let len = data.len() as u64;
+    let write = world.call(Call::Write {
+        fh,
+        writing: Writing {
+            offset: 0,
+            data,
+            flags: libc::O_WRONLY as u32,
+            writeback: false,
+            kill_priv: false,
+        },
+    });
+    let asked = world.asked();
+    let exclusive = Grant {
+        mode: Mode::Write,
+        ..grant(object, Parts::ATTRS | Parts::DATA, 2)
+    };
+    let mut after = attr(object, FILE);
+    after.size = len;
+    let reply = Reply {
+        grants: vec![exclusive],
+        touched: vec![Touched {
+            object: handle(object),
+            attr: after,
+        }],
+        stamp: Stamp(2),
+        ..asked.reply(Ok(Response::Written { len, offset: 0 }))
+    };
+    world.reply(reply, b"");
+    assert!(matches!(world.answered(write), Ok(Answer::Written(7))));
+}
+
+#[test]
+fn who_has_no_place_for_an_open_commits_what_keeps_written_files_open_at_the_server() {
+    let mut world = World::new();
+    let node = world.node(1, FILE);
+    let open = world.call(opening(node, libc::O_WRONLY));
+    let asked = world.asked();
+    world.answer(&asked, Ok(opened(1, 1)));
+    let Ok(Answer::Opened(file)) = world.answered(open) else {
+        panic!("not opened")
+    };
+    writes(&mut world, 1, file.fh);
+    world.call(Call::Release { fh: file.fh });
+    assert!(!world.is_asked(), "it is kept");
+    let node = world.node(2, FILE);
+    let open = world.call(opening(node, libc::O_RDONLY));
+    refuses(&mut world);
+    let commit = world.asked();
+    assert_eq!(commit.frame.request, Request::CommitAll);
+    world.done(&commit);
+    let close = is_told_to_close(&mut world, &[1]);
+    world.done(&close);
+    let again = world.asked();
+    world.answer(&again, Ok(opened(2, 2)));
+    assert!(matches!(world.answered(open), Ok(Answer::Opened(_))));
+}

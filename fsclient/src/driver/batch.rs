@@ -1,0 +1,130 @@
+//! What one event has brought up, to be done when the core isn't locked any more.
+
+use super::caller::is_dying;
+use super::{Driver, Waiter};
+use crate::session::{Out, is_ours};
+use leasefs_client::{
+    Action, Answer, CallId, Effect, EffectId, Event, Notice, Noticed, Undelivered,
+};
+use leasefs_protocol::Refusal;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Actions by who carries them out. Of each the order is kept; between them none is needed: what must be
+/// done before something else is decided is answered for by an event.
+pub(super) struct Batch<W> {
+    /// Most events bring one answer and nothing else, and that allocates nothing.
+    first: Option<(W, Result<Answer, Refusal>)>,
+    answers: Vec<(W, Result<Answer, Refusal>)>,
+    sends: Vec<Effect>,
+    notices: Vec<(EffectId, Notice)>,
+    watches: Vec<(CallId, u32)>,
+    keeps: Vec<(EffectId, Undelivered)>,
+    ended: bool,
+}
+
+impl<W> Default for Batch<W> {
+    fn default() -> Self {
+        Self {
+            first: None,
+            answers: Vec::new(),
+            sends: Vec::new(),
+            notices: Vec::new(),
+            watches: Vec::new(),
+            keeps: Vec::new(),
+            ended: false,
+        }
+    }
+}
+
+impl<W: Waiter> Batch<W> {
+    /// Takes in an action; a notice that is to be done at once is given back.
+    pub fn take_in(&mut self, action: Action<W>) -> Option<(EffectId, Notice)> {
+        match action {
+            Action::Answer(waiter, answer) => match &self.first {
+                None => self.first = Some((waiter, answer)),
+                Some(_) => self.answers.push((waiter, answer)),
+            },
+            Action::Do(effect) if is_ours(&effect) => self.sends.push(effect),
+            Action::Do(Effect::Notify(id, notice)) => match notice.never_blocks() {
+                true => return Some((id, notice)),
+                false => self.notices.push((id, notice)),
+            },
+            Action::Do(Effect::Watch(call, pid)) => self.watches.push((call, pid)),
+            Action::Do(Effect::Keep(id, undelivered)) => self.keeps.push((id, undelivered)),
+            Action::Do(Effect::Ended) => self.ended = true,
+            Action::Do(_) => {}
+        }
+        None
+    }
+
+    pub fn has_sends(&self) -> bool {
+        !self.sends.is_empty()
+    }
+
+    /// Carries out what concerns connections.
+    pub fn send(&mut self, out: Option<Out<'_, W>>, more: &mut VecDeque<Event<W>>) {
+        let Some(mut out) = out else { return };
+        let sends = self.sends.drain(..);
+        more.extend(sends.filter_map(|effect| out.carry_out(effect)));
+    }
+
+    /// Carries out the rest.
+    pub fn perform(self, driver: &Driver<W>) {
+        for (id, notice) in self.notices {
+            driver.notify(id, notice);
+        }
+        for (waiter, answer) in self.first.into_iter().chain(self.answers) {
+            waiter.answer(answer);
+        }
+        if !self.watches.is_empty() {
+            driver.watch(self.watches);
+        }
+        for (id, undelivered) in self.keeps {
+            driver.keep(id, undelivered);
+        }
+        if self.ended {
+            driver.ended.send_replace(true);
+        }
+    }
+}
+
+impl<W: Waiter> Driver<W> {
+    /// On a thread of its own.
+    fn notify(&self, id: EffectId, notice: Notice) {
+        let (driver, kernel) = (self.me.clone(), Arc::clone(&self.kernel));
+        let crowded = self.threads.run(move || {
+            let noticed: Noticed = kernel.tell(&notice);
+            if let Some(driver) = driver.upgrade() {
+                driver.drive(Event::Notified(id, noticed));
+            }
+        });
+        if crowded {
+            self.ticker.hurry();
+        }
+    }
+
+    /// Many may wait; whoever is at work here shouldn't.
+    fn watch(&self, watches: Vec<(CallId, u32)>) {
+        let driver = self.me.clone();
+        self.runtime.spawn(async move {
+            for (call, pid) in watches {
+                if is_dying(pid)
+                    && let Some(driver) = driver.upgrade()
+                {
+                    driver.drive(Event::Left(call));
+                }
+            }
+        });
+    }
+
+    fn keep(&self, id: EffectId, undelivered: Undelivered) {
+        let (driver, keeping) = (self.me.clone(), Arc::clone(&self.keeping));
+        self.runtime.spawn_blocking(move || {
+            keeping.keep_for_later(undelivered);
+            if let Some(driver) = driver.upgrade() {
+                driver.drive(Event::Kept(id));
+            }
+        });
+    }
+}

@@ -1,0 +1,24 @@
+//! The QUIC half of a session: connections, their streams, and who reads them.
+//!
+//! What is said, and when, is the core's: this carries out its [`Effect`](leasefs_client::Effect)s and
+//! tells it what comes back as [`Event`]s. It knows no more of a message than which stream it belongs on.
+
+mod config;
+mod first;
+mod lanes;
+mod link;
+mod readers;
+mod status;
+mod wire;
+
+pub use config::{Config, ConnectError};
+pub use first::first;
+pub use link::Link;
+pub use status::{Status, Waiting};
+pub use wire::{Out, Wire, is_ours};
+
+use leasefs_client::Event;
+use std::sync::Arc;
+
+/// Takes what happens. `W` is who waits for the core's answers, and of no interest here.
+pub type Ear<W> = Arc<dyn Fn(Event<W>) + Send + Sync>;
