@@ -22,6 +22,7 @@ mod latch;
 pub mod records;
 mod recovery;
 mod report;
+mod resent;
 pub mod runtime;
 pub mod server;
 pub mod service;

@@ -4,6 +4,7 @@ use crate::intent::Intent;
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
 use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Duration;
 
@@ -55,11 +56,11 @@ impl Client {
 }
 
 /// What a client may do, as a hash.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rights(pub [u8; 32]);
 
 /// Whose a session is. It lasts as long as all of this stays the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// The client.
     pub client: KeyHash,

@@ -43,7 +43,6 @@
 //! cleaned up, and its logs are printed. A failure of `coherence` or `fsx2` prints the
 //! seed; the same seed makes the same choices.
 
-pub mod clock;
 pub mod coherence;
 pub mod durable;
 pub mod fsx2;

@@ -1,5 +1,7 @@
 //! A small reproducible random source (SplitMix64): a run is named by its seed.
 
+use leasefs_host::clock::monotonic_time;
+
 /// A random stream that depends on nothing but its seed.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
@@ -44,7 +46,7 @@ impl Rng {
 
 /// A seed for a run that was not given one.
 pub fn fresh_seed() -> u64 {
-    let mut rng = Rng::new(crate::clock::monotonic_ns() ^ (u64::from(std::process::id()) << 32));
+    let mut rng = Rng::new(monotonic_time().as_nanos() ^ (u64::from(std::process::id()) << 32));
     rng.next_u64() % 1_000_000_000
 }
 

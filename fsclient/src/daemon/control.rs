@@ -1,29 +1,28 @@
 //! The daemon's control socket: one line of JSON asks, one line answers.
 //!
 //! The sockets of a user's daemons lie in one folder that only the user may enter, so that
-//! `status` and `umount` find them whatever the state directory: `$LEASEFS_RUNTIME_DIR`, else
-//! /run/leasefs as root, else a folder in `$XDG_RUNTIME_DIR` or the temporary directory.
+//! `status` and `umount` find them whatever the state directory.
 
 use super::status::MountStatus;
-use leasefs_transport::private;
+use leasefs_host::control::Address;
+use leasefs_host::{paths, private};
 use ring::digest;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::time::Duration;
 
+/// What the name of a socket ends with.
+const SUFFIX: &str = ".sock";
 /// How long a daemon may take to answer.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Unmounting writes back mapped pages first.
 const UMOUNT_TIMEOUT: Duration = Duration::from_secs(120);
 /// By force it is cut short.
 const FORCED_UMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest line.
-pub(super) const LONGEST_LINE: u64 = 16 << 20;
 
 /// What a daemon is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,25 +46,6 @@ pub(super) enum Response {
     Error(String),
 }
 
-/// The folder of the sockets.
-fn folder() -> PathBuf {
-    let user = rustix::process::geteuid();
-    let absolute = |name: &str| {
-        let path = std::env::var_os(name).map(PathBuf::from);
-        path.filter(|path| path.is_absolute())
-    };
-    if let Some(folder) = absolute("LEASEFS_RUNTIME_DIR") {
-        return folder;
-    }
-    if user.is_root() {
-        return "/run/leasefs".into();
-    }
-    match absolute("XDG_RUNTIME_DIR") {
-        Some(runtime) => runtime.join("leasefs"),
-        None => std::env::temp_dir().join(format!("leasefs-{}", user.as_raw())),
-    }
-}
-
 /// The name under which files belong to the daemon of a mount point.
 pub(super) fn name_of(mount: &Path) -> String {
     let hash = digest::digest(&digest::SHA256, mount.as_os_str().as_bytes());
@@ -73,52 +53,37 @@ pub(super) fn name_of(mount: &Path) -> String {
     name.map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The folder of the sockets, which is made if there is none. One that others may write, or have
-/// made, is refused.
-fn own_folder() -> io::Result<PathBuf> {
-    let folder = folder();
+/// The socket of a mount point's daemon; its folder is made if there is none. One that others may
+/// write, or have made, is refused.
+pub(super) fn address(mount: &Path) -> io::Result<Address> {
+    let folder = paths::runtime();
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}
     }
-    private::own_folder(&folder)?;
-    Ok(folder)
-}
-
-/// The socket of a mount point's daemon; its folder is made if there is none.
-pub(super) fn socket(mount: &Path) -> io::Result<PathBuf> {
-    let folder = own_folder()?;
-    Ok(folder.join(format!("{}.sock", name_of(mount))))
+    let folder = private::own_folder(&folder)?;
+    Ok(Address::new(folder, format!("{}{SUFFIX}", name_of(mount))))
 }
 
 /// An answer that is coming, or has come.
 #[derive(Debug)]
-pub struct Asked {
-    reader: BufReader<UnixStream>,
-}
+pub struct Asked(leasefs_host::control::Asked);
 
 /// Asks the daemon of a mount point.
 ///
 /// # Errors
 /// If it can't be reached.
 pub fn ask(mount: &Path, request: &Request) -> Result<Asked, AskError> {
-    ask_at(&socket(mount)?, request)
+    ask_at(&address(mount)?, request)
 }
 
-fn ask_at(socket: &Path, request: &Request) -> Result<Asked, AskError> {
-    let mut stream = UnixStream::connect(socket)?;
-    private::own_peer(&stream)?;
-    stream.set_read_timeout(Some(match request {
+fn ask_at(address: &Address, request: &Request) -> Result<Asked, AskError> {
+    let patience = match request {
         Request::Status => STATUS_TIMEOUT,
         Request::Umount { force: false } => UMOUNT_TIMEOUT,
         Request::Umount { force: true } => FORCED_UMOUNT_TIMEOUT,
-    }))?;
-    let mut line = serde_json::to_vec(request).map_err(io::Error::from)?;
-    line.push(b'\n');
-    stream.write_all(&line)?;
-    Ok(Asked {
-        reader: BufReader::new(stream),
-    })
+    };
+    Ok(Asked(address.ask(request, patience)?))
 }
 
 /// Why there is no answer, or not the one wanted.
@@ -138,15 +103,7 @@ impl Asked {
     /// # Errors
     /// That there is none, or the daemon's refusal, for people.
     pub fn result(&mut self) -> Result<Option<MountStatus>, AskError> {
-        let mut line = String::new();
-        self.reader
-            .by_ref()
-            .take(LONGEST_LINE)
-            .read_line(&mut line)?;
-        if line.is_empty() {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-        }
-        match serde_json::from_str(&line).map_err(io::Error::from)? {
+        match self.0.answer()? {
             Response::Status(status) => Ok(Some(*status)),
             Response::Done => Ok(None),
             Response::Error(error) => Err(AskError::Refused(error)),
@@ -154,37 +111,20 @@ impl Asked {
     }
 
     /// Waits until the daemon has ended.
-    pub fn wait_for_end(mut self) {
-        let mut rest = Vec::new();
-        // Its end closes or resets the connection; either will do.
-        let _ = self
-            .reader
-            .by_ref()
-            .take(LONGEST_LINE)
-            .read_to_end(&mut rest);
+    pub fn wait_for_end(self) {
+        self.0.wait_for_end();
     }
 }
 
 /// Whether a daemon of the mount point is there.
 pub(super) fn is_listening(mount: &Path) -> bool {
-    let connect = |socket| UnixStream::connect(socket).and_then(private::own_peer);
-    socket(mount).is_ok_and(|socket| connect(socket).is_ok())
+    address(mount).is_ok_and(|address| address.is_listening())
 }
 
 /// Removes the socket that a dead daemon of the mount point left.
 pub(super) fn forget(mount: &Path) {
-    if let Ok(socket) = socket(mount) {
-        remove_if_dead(&socket);
-    }
-}
-
-/// A socket gets its name only when somebody listens on it: one that refuses is dead.
-fn remove_if_dead(socket: &Path) {
-    let is_socket = fs::symlink_metadata(socket).is_ok_and(|found| found.file_type().is_socket());
-    let answer = UnixStream::connect(socket);
-    if is_socket && answer.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
-        // If it can't be removed it is only in the way of nobody.
-        let _ = fs::remove_file(socket);
+    if let Ok(address) = address(mount) {
+        address.remove_if_dead();
     }
 }
 
@@ -192,33 +132,40 @@ fn remove_if_dead(socket: &Path) {
 ///
 /// # Errors
 /// That somebody else has made their folder, or may write there.
-pub(super) fn sockets() -> io::Result<Vec<PathBuf>> {
-    let folder = folder();
-    match private::own_folder(&folder) {
+pub(super) fn addresses() -> io::Result<Vec<Address>> {
+    let path = paths::runtime();
+    let folder = match private::own_folder(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        checked => drop(checked?),
+        checked => checked?,
+    };
+    let names = fs::read_dir(path)?.flatten().map(|entry| entry.file_name());
+    let names = names.filter_map(|name| name.into_string().ok());
+    let sockets = names.filter(|name| name.ends_with(SUFFIX));
+    let mut addresses = Vec::new();
+    for name in sockets {
+        let address = Address::new(folder.try_clone()?, name);
+        address.remove_if_dead();
+        if address.exists() {
+            addresses.push(address);
+        }
     }
-    let entries = fs::read_dir(folder)?;
-    let mut sockets: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    sockets.retain(|path| path.extension().is_some_and(|kind| kind == "sock"));
-    sockets.iter().for_each(|socket| remove_if_dead(socket));
-    sockets.retain(|socket| socket.exists());
-    Ok(sockets)
+    Ok(addresses)
 }
 
 /// The state of all daemons of this user, by mount point; an error for one that doesn't answer.
 pub fn all() -> Vec<Result<MountStatus, String>> {
-    let status = |socket: &Path| {
-        ask_at(socket, &Request::Status)
+    let status = |address: &Address| {
+        let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", address.name());
+        ask_at(address, &Request::Status)
             .and_then(|mut asked| asked.result())
-            .map_err(|e| format!("{}: {e}", socket.display()))?
-            .ok_or_else(|| format!("{}: the daemon gave no status", socket.display()))
+            .map_err(|e| failed(&e))?
+            .ok_or_else(|| failed(&"the daemon gave no status"))
     };
-    let sockets = match sockets() {
-        Ok(sockets) => sockets,
+    let addresses = match addresses() {
+        Ok(addresses) => addresses,
         Err(error) => return vec![Err(error.to_string())],
     };
-    let mut all: Vec<_> = sockets.iter().map(|socket| status(socket)).collect();
+    let mut all: Vec<_> = addresses.iter().map(status).collect();
     all.sort_by_key(|status| status.as_ref().ok().map(|status| status.dir.clone()));
     all
 }

@@ -1,15 +1,12 @@
 //! Mount points: what is mounted there, what is left of a daemon that died, who uses it.
 
+use leasefs_host::mounts::{self, Mount};
 use rustix::mount::{UnmountFlags, unmount};
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// File system type in the mount table.
-const TYPE: &str = "fuse.leasefs";
 /// More processes than this are not named.
 const HOLDERS: usize = 8;
 
@@ -51,7 +48,7 @@ pub fn locate(dir: &Path) -> Result<PathBuf, String> {
     // As the mount table has it, if the daemon doesn't answer.
     if table()?
         .iter()
-        .any(|mount| mount.dir == absolute && mount.is_leasefs)
+        .any(|mount| mount.point == absolute && mount.is_leasefs)
     {
         return Ok(absolute);
     }
@@ -68,54 +65,8 @@ pub fn locate(dir: &Path) -> Result<PathBuf, String> {
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Mount {
-    dir: PathBuf,
-    is_leasefs: bool,
-}
-
 fn table() -> Result<Vec<Mount>, String> {
-    let text = fs::read("/proc/self/mountinfo").map_err(|e| format!("the mount table: {e}"))?;
-    Ok(parse_table(&text))
-}
-
-fn parse_table(text: &[u8]) -> Vec<Mount> {
-    text.split(|b| *b == b'\n').filter_map(parse_line).collect()
-}
-
-/// `ID PARENT MAJ:MIN ROOT DIR OPTIONS .. - TYPE SOURCE OPTIONS`
-fn parse_line(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|b| *b == b' ');
-    let dir = fields.nth(4)?;
-    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-    Some(Mount {
-        dir: PathBuf::from(OsString::from_vec(unescape(dir))),
-        is_leasefs: kind == TYPE.as_bytes(),
-    })
-}
-
-/// Blanks and backslashes stand in the table as octal escapes.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        let code = (*first == b'\\')
-            .then(|| tail.get(..3))
-            .flatten()
-            .and_then(|octal| std::str::from_utf8(octal).ok())
-            .and_then(|octal| u8::from_str_radix(octal, 8).ok());
-        match code {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = tail.get(3..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    bytes
+    mounts::table().map_err(|e| format!("the mount table: {e}"))
 }
 
 /// Whether the topmost mount there is one of ours.
@@ -123,9 +74,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 /// # Errors
 /// If the mount table can't be read.
 pub fn is_leasefs(dir: &Path) -> Result<bool, String> {
-    let table = table()?;
-    let top = table.iter().rfind(|mount| mount.dir == dir);
-    Ok(top.is_some_and(|mount| mount.is_leasefs))
+    Ok(mounts::at(&table()?, dir).is_some_and(|mount| mount.is_leasefs))
 }
 
 /// Whether the mount's daemon is gone.
@@ -191,24 +140,4 @@ fn uses(process: &Path, dir: &Path) -> bool {
         || fs::read_dir(process.join("map_files"))
             .map(|all| all.flatten().any(|map| points_there(map.path())))
             .unwrap_or(false)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mount_table_is_read_with_escapes_and_optional_fields() {
-        let text =
-            b"29 1 0:26 / /mnt/a\\040b rw,nosuid shared:7 master:1 - fuse.leasefs nas:/ rw\n\
-                     30 1 0:27 / /proc rw - proc proc rw\nnonsense\n";
-        let mount = |dir: &str, is_leasefs| Mount {
-            dir: dir.into(),
-            is_leasefs,
-        };
-        assert_eq!(
-            parse_table(text),
-            [mount("/mnt/a b", true), mount("/proc", false)]
-        );
-    }
 }

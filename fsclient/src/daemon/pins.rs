@@ -1,12 +1,13 @@
 //! The keys of servers this client is enrolled with, by address.
 
+use leasefs_host::files::replace;
 use leasefs_protocol::KeyHash;
 use leasefs_protocol::ticket::ServerAddr;
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A file of pinned keys.
 #[derive(Clone, Debug)]
@@ -72,21 +73,6 @@ impl Pins {
             self.path.display()
         )
     }
-}
-
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension("new");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&draft)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(&draft, path)?;
-    path.parent()
-        .map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use super::pins::Pins;
 use crate::recovery::Folder;
-use leasefs_transport::{Identity, private};
+use leasefs_host::{paths, private};
+use leasefs_transport::Identity;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -52,7 +53,7 @@ impl StateDir {
     pub fn find(path: Option<&Path>) -> Result<Self, String> {
         let path = match path {
             Some(path) => path.to_owned(),
-            None => default_path()?,
+            None => paths::state().map_err(|e| e.to_string())?,
         };
         let path = std::path::absolute(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(Self { path })
@@ -104,24 +105,6 @@ impl StateDir {
             .map_err(|e| format!("can't open the log {}: {e}", path.display()))?;
         Ok(LogFile { path, file })
     }
-}
-
-fn default_path() -> Result<PathBuf, String> {
-    if rustix::process::geteuid().is_root() {
-        return Ok("/var/lib/leasefs".into());
-    }
-    let absolute = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|p| p.is_absolute())
-    };
-    absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
-        .map(|base| base.join("leasefs"))
-        .ok_or_else(|| {
-            "no state directory: neither XDG_STATE_HOME nor HOME is set; name one with --state"
-                .into()
-        })
 }
 
 /// Judged by the part of the path that exists.

@@ -3,18 +3,17 @@
 //! Dropping the name under a mount point, or making the kernel look all names up again, takes
 //! away what is mounted there. So it must be known before either is done.
 
+use leasefs_host::mounts::{Device, Mount, TABLE, parse};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::sync::{Mutex, PoisonError};
 
-const TABLE: &str = "/proc/self/mountinfo";
-
 /// Watches the mount table of this process's namespace.
 #[derive(Debug)]
 pub struct Inside {
-    device: (u32, u32),
+    device: Device,
     seen: Mutex<Seen>,
 }
 
@@ -29,7 +28,8 @@ impl Inside {
     ///
     /// # Errors
     /// If the mount table can't be read.
-    pub fn watch(device: (u32, u32)) -> io::Result<Self> {
+    pub fn watch((major, minor): (u32, u32)) -> io::Result<Self> {
+        let device = Device { major, minor };
         let mut seen = Seen {
             table: File::open(TABLE)?,
             inside: false,
@@ -60,29 +60,20 @@ impl Seen {
         !matches!(poll(&mut table, Some(&at_once)), Ok(0))
     }
 
-    fn read(&mut self, device: (u32, u32)) -> io::Result<()> {
+    fn read(&mut self, device: Device) -> io::Result<()> {
         let mut text = Vec::new();
         self.table.rewind()?;
         self.table.read_to_end(&mut text)?;
-        self.inside = has_mount_inside(&String::from_utf8_lossy(&text), device);
+        self.inside = has_mount_inside(&parse(&text), device);
         Ok(())
     }
 }
 
-/// `ID PARENT MAJ:MIN …`: a mount is inside if its parent is a mount of this device.
-fn has_mount_inside(table: &str, (major, minor): (u32, u32)) -> bool {
-    let device = format!("{major}:{minor}");
-    let mounts = || {
-        table.lines().filter_map(|line| {
-            let mut fields = line.split(' ');
-            Some((fields.next()?, fields.next()?, fields.next()?))
-        })
-    };
-    let ours: HashSet<&str> = mounts()
-        .filter(|(_, _, found)| *found == device)
-        .map(|(id, _, _)| id)
-        .collect();
-    mounts().any(|(_, parent, _)| ours.contains(parent))
+/// A mount is inside if its parent is a mount of this device.
+fn has_mount_inside(table: &[Mount], device: Device) -> bool {
+    let ours = table.iter().filter(|mount| mount.device == device);
+    let ours: HashSet<u64> = ours.map(|mount| mount.id).collect();
+    table.iter().any(|mount| ours.contains(&mount.parent))
 }
 
 #[cfg(test)]
@@ -91,23 +82,31 @@ mod tests {
 
     const OURS: &str = "40 1 0:50 / /mnt/a rw - fuse.leasefs nas:/ rw\n";
 
+    fn inside(table: &str) -> bool {
+        let device = Device {
+            major: 0,
+            minor: 50,
+        };
+        has_mount_inside(&parse(table.as_bytes()), device)
+    }
+
     #[test]
     fn a_mount_alone_has_nothing_inside() {
-        assert!(!has_mount_inside(OURS, (0, 50)));
+        assert!(!inside(OURS));
     }
 
     #[test]
     fn a_bind_mount_of_ours_elsewhere_is_not_inside() {
         let table = format!("{OURS}41 1 0:50 /sub /other rw - fuse.leasefs nas:/ rw\n");
-        assert!(!has_mount_inside(&table, (0, 50)));
+        assert!(!inside(&table));
     }
 
     #[test]
     fn a_mount_on_one_of_our_directories_is_inside() {
         let bind = format!("{OURS}41 40 0:50 /x /mnt/a/y rw - fuse.leasefs nas:/ rw\n");
-        assert!(has_mount_inside(&bind, (0, 50)));
+        assert!(inside(&bind));
         let tmpfs = format!("{OURS}41 40 0:60 / /mnt/a/y rw - tmpfs tmpfs rw\n");
-        assert!(has_mount_inside(&tmpfs, (0, 50)));
+        assert!(inside(&tmpfs));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What can go wrong with the recovery folder.
 
-use super::item::RecoveryId;
+use super::id::RecoveryId;
 use leasefs_protocol::limits::{MAX_RECOVERY_ITEMS, MAX_RECOVERY_RANGES};
 use std::io;
 use std::path::{Path, PathBuf};

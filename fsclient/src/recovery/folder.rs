@@ -1,10 +1,12 @@
 //! The folder on the disk.
 
 use super::error::{RecoveryError, at};
-use super::item::{ByteRange, Item, Lost, RecoveryId};
+use super::id::RecoveryId;
+use super::item::{ByteRange, Item, Lost};
 use super::pieces::Pieces;
+use leasefs_host::files;
+use leasefs_host::random::random;
 use leasefs_protocol::limits::{MAX_RECOVERY_ITEM, MAX_RECOVERY_ITEMS};
-use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -194,10 +196,7 @@ impl Folder {
 
     fn fresh_id(&self, taken: &[RecoveryId]) -> Result<RecoveryId, RecoveryError> {
         loop {
-            let mut bytes = [0; 4];
-            SystemRandom::new()
-                .fill(&mut bytes)
-                .map_err(|_| at(&self.path)(io::Error::other("no randomness")))?;
+            let bytes = random().map_err(at(&self.path))?;
             let id = RecoveryId(u32::from_ne_bytes(bytes));
             if !taken.contains(&id) {
                 return Ok(id);
@@ -263,19 +262,9 @@ fn write_file(
     path: &Path,
     write: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> Result<(), RecoveryError> {
-    let create = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path);
-    let written = create.and_then(|mut file| {
-        write(&mut file)?;
-        file.sync_all()
-    });
-    written.map_err(at(path))
+    files::write_new(path, write).map_err(at(path))
 }
 
 fn sync_dir(path: &Path) -> Result<(), RecoveryError> {
-    let synced = File::open(path).and_then(|dir| dir.sync_all());
-    synced.map_err(at(path))
+    files::sync_folder(path).map_err(at(path))
 }

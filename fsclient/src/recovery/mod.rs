@@ -9,6 +9,7 @@
 
 mod error;
 mod folder;
+mod id;
 mod item;
 mod pieces;
 #[cfg(test)]
@@ -16,5 +17,6 @@ mod tests;
 
 pub use error::RecoveryError;
 pub use folder::Folder;
-pub use item::{ByteRange, Item, Lost, Reason, RecoveryId, UnknownId, path_for_people};
+pub use id::{RecoveryId, UnknownId};
+pub use item::{ByteRange, Item, Lost, Reason, path_for_people};
 pub use pieces::Pieces;

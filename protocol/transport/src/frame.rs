@@ -1,7 +1,6 @@
 //! Frames on streams. File data is copied at most once on the way in, never on the way out.
 
 use crate::error::FrameError;
-use crate::outbox::Outbox;
 use bytes::{Buf, Bytes, BytesMut};
 use leasefs_protocol::codec::{self, CodecError, FramePrefix, PREFIX};
 use serde::Serialize;
@@ -239,12 +238,6 @@ impl FrameWriter {
     pub fn finish(&mut self) {
         // Fails only if the stream is finished or given up already.
         let _ = self.stream.finish();
-    }
-
-    /// Hands the stream to a task that sends what is put into the outbox, many frames at a time.
-    /// Must be called within a tokio runtime.
-    pub fn into_outbox(self) -> Outbox {
-        Outbox::start(self)
     }
 }
 

@@ -1,14 +1,16 @@
 //! Keys: who a client or server is, and the secret behind its connection ids.
 
+use leasefs_host::files;
+use leasefs_host::random::random;
 use leasefs_protocol::KeyHash;
-use ring::rand::{SecureRandom, SystemRandom};
+use ring::rand::SystemRandom;
 use ring::signature::Ed25519KeyPair;
 use ring::{digest, hmac};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -85,7 +87,7 @@ impl Identity {
     pub fn load_or_create(path: &Path) -> Result<Self, IdentityError> {
         match Self::load(path) {
             Err(IdentityError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                create(path, &new_pkcs8()?).map_err(|source| file_error(path, source))?;
+                files::make(path, &new_pkcs8()?).map_err(|source| file_error(path, source))?;
                 Self::load(path)
             }
             other => other,
@@ -157,34 +159,6 @@ fn new_pkcs8() -> Result<Vec<u8>, IdentityError> {
         .map_err(|_| IdentityError::Random)
 }
 
-/// Makes the file whole or not at all, and never over another process's.
-fn create(path: &Path, pkcs8: &[u8]) -> io::Result<()> {
-    let mut number = [0; 8];
-    SystemRandom::new()
-        .fill(&mut number)
-        .map_err(|_| io::Error::other("no randomness"))?;
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(format!(".{:016x}.new", u64::from_le_bytes(number)));
-    let draft = PathBuf::from(draft);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&draft)?;
-    let linked = file
-        .write_all(pkcs8)
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::hard_link(&draft, path));
-    let _ = fs::remove_file(&draft);
-    match linked {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(e) => Err(e),
-        Ok(()) => path
-            .parent()
-            .map_or(Ok(()), |dir| File::open(dir)?.sync_all()),
-    }
-}
-
 /// The secret from which an endpoint's stateless-reset and connection-id keys are made. A server
 /// keeps it, so that after a restart it can tell clients that their connections are gone.
 #[derive(Clone)]
@@ -201,11 +175,7 @@ impl EndpointSecret {
     /// # Errors
     /// [`IdentityError::Random`] if the system has no randomness.
     pub fn generate() -> Result<Self, IdentityError> {
-        let mut bytes = [0; 32];
-        SystemRandom::new()
-            .fill(&mut bytes)
-            .map_err(|_| IdentityError::Random)?;
-        Ok(Self(bytes))
+        random().map(Self).map_err(|_| IdentityError::Random)
     }
 
     pub(crate) fn reset_key(&self) -> hmac::Key {

@@ -14,7 +14,6 @@ mod error;
 mod frame;
 mod identity;
 mod outbox;
-pub mod private;
 mod tls;
 mod tuning;
 

@@ -118,8 +118,16 @@ impl State {
     }
 }
 
+impl FrameWriter {
+    /// Hands the stream to a task that sends what is put into the outbox, many frames at a time.
+    /// Must be called within a tokio runtime.
+    pub fn into_outbox(self) -> Outbox {
+        Outbox::start(self)
+    }
+}
+
 impl Outbox {
-    pub(crate) fn start(writer: FrameWriter) -> Self {
+    fn start(writer: FrameWriter) -> Self {
         let queue = Arc::new(Queue::default());
         tokio::spawn(run(queue.clone(), writer));
         Self {

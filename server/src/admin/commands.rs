@@ -1,7 +1,8 @@
 //! Commands beside a server: tickets, clients, revoking, status.
 
+use super::args::{RevokeArgs, StateArg, StatusArgs, TicketArgs};
 use super::control::{AskError, Reply, Request, ask};
-use super::{RevokeArgs, StateArg, StatusArgs, TicketArgs, present};
+use super::present;
 use crate::state::{Location, Policy, Registry, Role, StateDir, wall_clock};
 use leasefs_protocol::ticket::{ServerAddr, Ticket};
 use std::io::Write;

@@ -1,8 +1,8 @@
 //! `fsserver serve`: from its arguments to a serving server and its orderly end.
 
-use super::ServeArgs;
+use super::args::ServeArgs;
 use super::commands::print;
-use super::control::{Control, Reply, Request, ServerStatus};
+use super::control::{self, Reply, Request, ServerStatus};
 use super::present;
 use crate::records::Found;
 use crate::server::Server;
@@ -123,7 +123,7 @@ async fn serve(args: &ServeArgs, policy: Policy, open_files: usize) -> Result<()
         desk,
         _lock,
     } = prepare(args, policy)?;
-    let control = Control::bind(desk.state.dir().fd())
+    let control = control::bind(desk.state.dir().fd())
         .map_err(|e| format!("can't make the control socket: {e}"))?;
     let settings = Settings {
         term: args.term,
@@ -138,7 +138,8 @@ async fn serve(args: &ServeArgs, policy: Policy, open_files: usize) -> Result<()
         server: Arc::clone(&server),
         desk: Arc::clone(&desk),
     };
-    let control = tokio::spawn(control.serve(move |request| attendant.clone().answer(request)));
+    let answer = move |request| attendant.clone().answer(request);
+    let control = tokio::spawn(control::serve(control, answer));
     tracing::info!(export = %desk.export.display(), address = %desk.address, key = %desk.key, ?policy, "serving");
     print(&format!("ready {}\n", desk.address));
     let orderly = wire::serve(server, notices, endpoint, signals.wait()).await;
@@ -249,7 +250,7 @@ impl Desk {
         let hours = TICKET_LIFE.as_secs() / 3600;
         match file {
             Some(file) => {
-                crate::state::write_private(file, format!("{ticket}\n").as_bytes())
+                leasefs_host::files::replace(file, format!("{ticket}\n").as_bytes())
                     .map_err(|e| format!("can't write the ticket to {}: {e}", file.display()))?;
                 tracing::info!(file = %file.display(), "a ticket for the first client, good for {hours} h: fsclient mount @{} DIR", file.display());
             }

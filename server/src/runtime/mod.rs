@@ -3,27 +3,29 @@
 //! One lock. Under it an event goes in and all actions come out, so that recalls and grants of a
 //! session leave in the order of their stamps. Nothing blocks under it.
 
-mod clock;
+mod progress;
 mod state;
 mod turn;
 
-pub use clock::{Clock, boot_time};
-pub use state::{Notice, OpLabel, Snapshot};
-pub use turn::{Admission, Entry, Finished, Mark, Pending, Turn};
+pub use progress::Mark;
+pub use state::{Notice, OpLabel, Opened, Snapshot};
+pub use turn::{Admission, Entry, Finished, Pending, Turn};
 
 use crate::border::Border;
 use crate::sync;
-use leasefs_lease::server::{
-    Config, Event, Grace, OpId, ReadItem, ReadKind, ReclaimRefusal, Reclaimed, Standing,
-};
+use leasefs_lease::server::{Config, Event, Grace, OpId, ReclaimRefusal, Reclaimed, Standing};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Grant, Handle, KeyHash, RecallId, Release, SessionId};
 use leasefs_transport::Outbox;
+use progress::Progress;
 use state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
+
+/// Reads the clock of leases; tests give their own.
+pub type Clock = fn() -> BootTime;
 
 /// The timer never sleeps longer: tokio's clock stands still while the host sleeps, lease time
 /// does not.
@@ -35,17 +37,8 @@ pub struct Leases {
     state: Mutex<State>,
     alarm: Notify,
     clock: Clock,
-    progress: turn::Progress,
+    progress: Progress,
     ops: AtomicU64,
-}
-
-/// How a session stands after its client's `Hello`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
-    /// As the core sees it.
-    pub standing: Standing,
-    /// Whether its leases are renewed.
-    pub renewed: bool,
 }
 
 impl Leases {
@@ -60,7 +53,7 @@ impl Leases {
             state: Mutex::new(State::new(config, clock(), grace, notices)),
             alarm: Notify::new(),
             clock,
-            progress: turn::Progress::default(),
+            progress: Progress::default(),
             ops: AtomicU64::new(1),
         };
         (Arc::new(leases), receiver)
@@ -251,17 +244,6 @@ impl Leases {
     /// What it looks like, for people.
     pub fn snapshot(&self) -> Snapshot {
         self.with(|state, now| state.snapshot(now))
-    }
-
-    /// A read wants to look at the store. `label` is for people.
-    pub fn read(
-        self: &Arc<Self>,
-        session: SessionId,
-        label: OpLabel,
-        kind: ReadKind,
-        items: Vec<ReadItem>,
-    ) -> Entry {
-        turn::enter(self, session, label, kind, items)
     }
 
     fn event(&self, event: Event) {

@@ -1,11 +1,10 @@
 //! What stands behind the lock: the core, who waits for it, where recalls go.
 
-use super::Opened;
-use super::turn::Progress;
+use super::progress::Progress;
 use crate::border::Border;
 use leasefs_lease::server::{
     Action, Config, Core, Event, Grace, OpId, OpState, ReclaimRefusal, Reclaimed, SessionStatus,
-    Waiting,
+    Standing, Waiting,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Push;
@@ -29,6 +28,15 @@ pub enum Notice {
     Choked(SessionId),
     /// No lease of the server's earlier life is alive.
     GraceEnded,
+}
+
+/// How a session stands after its client's `Hello`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// As the core sees it.
+    pub standing: Standing,
+    /// Whether its leases are renewed.
+    pub renewed: bool,
 }
 
 /// An operation's admission on its way to whoever waits for it.

@@ -3,54 +3,12 @@
 //! Whatever is dropped on the way is withdrawn.
 
 use super::Leases;
+use super::progress::Mark;
 use super::state::{Admitted, OpLabel, Waiter};
 use leasefs_lease::server::{Event, OpId, ReadItem, ReadKind, Touch, Wanted};
 use leasefs_protocol::{Grant, Handle, SessionId, Stamp};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
-
-/// How many changes of this life have begun, and how many run. Written under the lock, read
-/// without.
-#[derive(Debug, Default)]
-pub(super) struct Progress {
-    begun: AtomicU64,
-    running: AtomicU64,
-}
-
-impl Progress {
-    /// A change begins; its number.
-    pub fn begins(&self) -> u64 {
-        self.running.fetch_add(1, Ordering::SeqCst);
-        self.begun.fetch_add(1, Ordering::SeqCst) + 1
-    }
-
-    pub fn ends(&self) {
-        self.running.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    fn mark(&self) -> Mark {
-        // In this order: a change that begins in between either runs, or has ended and is not counted
-        // among those that had begun.
-        let begun = self.begun.load(Ordering::SeqCst);
-        let quiet = self.running.load(Ordering::SeqCst) == 0;
-        Mark { quiet, begun }
-    }
-}
-
-/// A moment in the life of the store, as far as changes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    quiet: bool,
-    begun: u64,
-}
-
-impl Mark {
-    /// Whether no change ran between this moment and `later`: what was read between is as it was.
-    pub fn holds_at(self, later: Mark) -> bool {
-        self.quiet && self.begun == later.begun
-    }
-}
 
 /// A read may look at the store: what it sees from now on is covered by its grants.
 #[derive(Debug)]
@@ -104,7 +62,7 @@ impl Drop for Pending {
     }
 }
 
-pub(super) fn enter(
+fn enter(
     leases: &Arc<Leases>,
     session: SessionId,
     label: OpLabel,
@@ -220,7 +178,7 @@ impl Turn {
 
     /// Whether no other change has run since `mark`: what was read since is as it was.
     pub fn follows(&self, mark: Mark) -> bool {
-        mark.quiet && self.number == mark.begun + 1
+        mark.precedes(self.number)
     }
 
     /// Ends the change. `wants` is what its reply shows and the client would cache.
@@ -246,6 +204,17 @@ impl Drop for Turn {
 }
 
 impl Leases {
+    /// A read wants to look at the store. `label` is for people.
+    pub fn read(
+        self: &Arc<Self>,
+        session: SessionId,
+        label: OpLabel,
+        kind: ReadKind,
+        items: Vec<ReadItem>,
+    ) -> Entry {
+        enter(self, session, label, kind, items)
+    }
+
     /// This moment, as far as changes go.
     pub fn mark(&self) -> Mark {
         self.progress.mark()

@@ -5,6 +5,7 @@
 //! that a crash of the server's process has *interrupted* waits for its next copy.
 
 use super::seqs::SeqSet;
+use crate::resent::Resent;
 use leasefs_protocol::limits::{MAX_AFTER, MAX_ANSWER_BYTES, MAX_ANSWERS, MAX_CHANGES_AHEAD};
 use leasefs_protocol::{Change, Grant, Refusal, Reply, Response, Seq, Touched};
 use std::collections::{BTreeMap, VecDeque};
@@ -136,9 +137,8 @@ pub struct Answers<J, S> {
     bytes: usize,
     /// Done, their answers dropped.
     forgotten: SeqSet,
-    /// After a host crash: changes sent again are lost, unless numbered above this one, the
-    /// lowest first sent in this life of the server.
-    lost_below: Option<Option<Seq>>,
+    /// Which changes that are sent again are lost.
+    resent: Resent,
 }
 
 impl<J, S> Default for Answers<J, S> {
@@ -149,7 +149,7 @@ impl<J, S> Default for Answers<J, S> {
             done: VecDeque::new(),
             bytes: 0,
             forgotten: SeqSet::default(),
-            lost_below: None,
+            resent: Resent::default(),
         }
     }
 }
@@ -180,11 +180,9 @@ impl<J, S> Answers<J, S> {
     /// As [`Answers::after_restart`], where the host has crashed in an earlier life: what is sent
     /// again and is not among the changes of the lives since is lost.
     #[must_use]
-    pub fn and_host_crash(self) -> Self {
-        Self {
-            lost_below: Some(None),
-            ..self
-        }
+    pub fn and_host_crash(mut self) -> Self {
+        self.resent.host_crashed();
+        self
     }
 
     /// Whether a frame with this number would bring nothing new, so that its payload needn't be kept.
@@ -245,18 +243,15 @@ impl<J, S> Answers<J, S> {
         if change.resent {
             return self.may_have_run(change.seq);
         }
-        if let Some(first) = &mut self.lost_below {
-            *first = Some(first.map_or(change.seq, |first| first.min(change.seq)));
-        }
+        self.resent.begins(change.seq);
         false
     }
 
     /// Whether an unknown change may have run before the host crashed.
     fn may_have_run(&self, seq: Seq) -> bool {
-        let before = |first: &Option<Seq>| first.is_none_or(|first| seq < first);
         let state = self.entries.get(&seq).map(|entry| &entry.state);
         let since = matches!(state, Some(State::Interrupted));
-        !since && !self.knows(seq) && self.lost_below.as_ref().is_some_and(before)
+        !since && !self.knows(seq) && self.resent.may_have_run(seq)
     }
 
     fn take(&mut self, change: &Change, job: J, sink: S) -> Result<Arrival<J, S>, Violation> {
@@ -422,6 +417,7 @@ impl<J, S> Answers<J, S> {
             keep
         });
         self.forgotten.remove_below(low);
+        self.resent.raise(low);
         true
     }
 

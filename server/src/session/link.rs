@@ -1,6 +1,6 @@
 //! One connection of a session, and what its requests may take.
 
-use super::{Session, refused};
+use crate::border::Border;
 use crate::records::Client;
 use bytes::Bytes;
 use leasefs_protocol::limits::{MAX_BYTES_IN_FLIGHT, MAX_REQUESTS_IN_FLIGHT};
@@ -99,27 +99,27 @@ pub struct Sink {
     id: RequestId,
     lane: Outbox,
     renews: bool,
-    session: Arc<Session>,
+    border: Option<Arc<Border>>,
     place: Place,
     room: Option<Room>,
 }
 
 impl Sink {
-    /// Answers go to `lane`, for the request `id`. `renews`: whether its arrival renewed the
+    /// Answers go to `lane`, for the request `id` of a client within `border`. `renews`: whether its arrival renewed the
     /// session. An answer given later must not: a client frozen while its change waited would
     /// hold others up for two terms.
     pub fn new(
         id: RequestId,
         lane: Outbox,
         (place, room): (Place, Option<Room>),
-        session: &Arc<Session>,
+        border: Option<Arc<Border>>,
         renews: bool,
     ) -> Self {
         Self {
             id,
             lane,
             renews,
-            session: Arc::clone(session),
+            border,
             place,
             room,
         }
@@ -129,7 +129,7 @@ impl Sink {
     pub async fn send(self, mut reply: Reply, payload: Bytes) {
         reply.id = self.id;
         reply.renews = self.renews;
-        if let Some(border) = self.session.border() {
+        if let Some(border) = &self.border {
             border.give_reply(&mut reply);
         }
         let frame = OutFrame::new(&reply, payload).or_else(|error| {
@@ -145,5 +145,18 @@ impl Sink {
             let held = Box::new((self.place, self.room));
             let _ = self.lane.send(frame.holding(held)).await;
         }
+    }
+}
+
+/// The answer to a change that never ran.
+pub fn refused(refusal: Refusal) -> Reply {
+    Reply {
+        id: leasefs_protocol::RequestId(0),
+        renews: false,
+        stamp: leasefs_protocol::Stamp(0),
+        grants: Vec::new(),
+        touched: Vec::new(),
+        room: None,
+        result: Err(refusal),
     }
 }

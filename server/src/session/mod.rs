@@ -8,7 +8,7 @@ mod seqs;
 mod table;
 
 pub use gate::{Gate, Gates, Pass};
-pub use link::{Link, Place, Room, Sink};
+pub use link::{Link, Place, Room, Sink, refused};
 pub use opens::{Opens, Origin, close};
 pub use table::{Refused, Sessions};
 
@@ -20,7 +20,7 @@ use crate::sync;
 use answers::{Answers, Arrival, Recovered, Violation};
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Caller, Change, Handle, KeyHash, Refusal, Reply, Request, Seq, SessionId};
+use leasefs_protocol::{Caller, Change, Handle, KeyHash, Reply, Request, Seq, SessionId};
 use leasefs_store::Holder;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -298,18 +298,5 @@ impl Session {
         for seq in seqs {
             self.cancel(seq);
         }
-    }
-}
-
-/// The answer to a change that never ran.
-pub fn refused(refusal: Refusal) -> Reply {
-    Reply {
-        id: leasefs_protocol::RequestId(0),
-        renews: false,
-        stamp: leasefs_protocol::Stamp(0),
-        grants: Vec::new(),
-        touched: Vec::new(),
-        room: None,
-        result: Err(refusal),
     }
 }

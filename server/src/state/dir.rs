@@ -2,23 +2,21 @@
 
 use super::error::StateError;
 use super::files;
-use super::registry::{Registry, Role};
-use super::wall_clock;
+use super::registry::{Registry, Role, wall_clock};
+use leasefs_host::files::{make_folder, replace};
+use leasefs_host::{mounts, private};
 use leasefs_protocol::ExportId;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_store::MacKey;
-use leasefs_transport::{EndpointSecret, Identity, private};
+use leasefs_transport::{EndpointSecret, Identity};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Type of FUSE file systems as `statfs` tells it.
-const FUSE: rustix::fs::FsWord = 0x6573_5546;
 const SECRET: usize = 32;
 
 /// Where a server's state is: the folder `server` of the state directory, so that a client may have
@@ -100,7 +98,7 @@ impl Location {
     pub fn find(path: Option<&Path>) -> Result<Self, StateError> {
         let state = match path {
             Some(path) => path.to_owned(),
-            None => default_path()?,
+            None => leasefs_host::paths::state()?,
         };
         let state = std::path::absolute(&state).map_err(StateError::file(&state))?;
         let own = state.join("server");
@@ -155,7 +153,7 @@ impl Location {
             path: self.own.clone(),
             source,
         };
-        make_durably(&self.own).map_err(failed)?;
+        make_folder(&self.own).map_err(failed)?;
         let lock = private::own_folder(&self.own).map_err(failed)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -169,47 +167,9 @@ impl Location {
     }
 }
 
-/// Makes a folder and those above it that don't exist.
-fn make_durably(folder: &Path) -> io::Result<()> {
-    let new = folder.ancestors().take_while(|above| !above.exists());
-    let new: Vec<&Path> = new.collect();
-    let mut maker = DirBuilder::new();
-    maker.recursive(true).mode(0o700).create(folder)?;
-    new.into_iter().rev().try_for_each(files::sync_folder)
-}
-
-fn default_path() -> Result<PathBuf, StateError> {
-    if rustix::process::geteuid().is_root() {
-        return Ok("/var/lib/leasefs".into());
-    }
-    let absolute = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
-    absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
-        .map(|base| base.join("leasefs"))
-        .ok_or(StateError::NoPlace)
-}
-
-/// FUSE alone isn't it: mountinfo names the kind behind a dot.
 fn is_leasefs(path: &Path) -> bool {
-    let on_fuse = rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == FUSE);
-    if !on_fuse {
-        return false;
-    }
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let nearest = mounts
-        .lines()
-        .filter_map(|line| {
-            let (front, back) = line.split_once(" - ")?;
-            let point = front.split(' ').nth(4)?;
-            let kind = back.split(' ').next()?;
-            path.starts_with(point).then_some((point.len(), kind))
-        })
-        .max_by_key(|(len, _)| *len);
-    nearest.is_some_and(|(_, kind)| kind.contains("leasefs"))
+    let table = mounts::table().unwrap_or_default();
+    mounts::of(&table, path).is_some_and(|mount| mount.is_leasefs)
 }
 
 impl StateDir {
@@ -272,7 +232,7 @@ impl StateDir {
             Some(content) => content,
             None => {
                 let fresh = files::random::<{ 2 * SECRET }>()?.to_vec();
-                files::replace(&path, &fresh).map_err(StateError::file(&path))?;
+                replace(&path, &fresh).map_err(StateError::file(&path))?;
                 fresh
             }
         };

@@ -51,14 +51,14 @@ pub enum StateError {
         what: String,
     },
     /// There is no default place.
-    #[error("no state directory: neither XDG_STATE_HOME nor HOME is set; name one with --state")]
-    NoPlace,
+    #[error(transparent)]
+    NoPlace(#[from] leasefs_host::paths::NoPlace),
     /// The server's key can't be had.
     #[error(transparent)]
     Key(#[from] leasefs_transport::IdentityError),
     /// No keys can be made.
-    #[error("the system has no randomness to make keys from")]
-    Random,
+    #[error("no keys can be made: {0}")]
+    Random(io::Error),
 }
 
 impl StateError {

@@ -11,27 +11,16 @@
 //! mount namespaces see only the mounts of their own.
 
 use super::error::StateError;
+use leasefs_host::mounts::{self, Device, Mount};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// The locks of an export; ended when dropped.
 #[derive(Debug)]
 pub struct ExportLock(#[allow(dead_code, reason = "held, not used")] Vec<OwnedFd>);
-
-/// A line of `/proc/self/mountinfo`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Mount {
-    id: u64,
-    device: String,
-    /// Directory of the file system that the mount shows.
-    root: PathBuf,
-    point: PathBuf,
-}
 
 impl ExportLock {
     /// Locks a directory for this process.
@@ -96,8 +85,7 @@ fn enclosing(export: &Path) -> Vec<(PathBuf, OwnedFd)> {
 
 fn enclosing_paths(export: &Path) -> io::Result<Vec<PathBuf>> {
     let export = export.canonicalize()?;
-    let text = std::fs::read("/proc/self/mountinfo")?;
-    let mounts: Vec<Mount> = text.split(|b| *b == b'\n').filter_map(parse).collect();
+    let mounts = mounts::table()?;
     let mount = mount_id(&export)?;
     let Some((device, inner)) = inner_path(&mounts, mount, &export) else {
         return Ok(Vec::new());
@@ -141,43 +129,11 @@ fn same_object(a: &Path, b: &Path) -> bool {
 }
 
 /// The device of the export's file system and the export's path within it.
-fn inner_path(mounts: &[Mount], id: u64, export: &Path) -> Option<(String, PathBuf)> {
+fn inner_path(mounts: &[Mount], id: u64, export: &Path) -> Option<(Device, PathBuf)> {
     let mount = mounts.iter().find(|mount| mount.id == id)?;
     let below = export.strip_prefix(&mount.point).ok()?;
     let inner: PathBuf = mount.root.join(below).components().collect();
-    Some((mount.device.clone(), inner))
-}
-
-/// Reads `ID PARENT MAJ:MIN ROOT POINT …`; blanks in paths are octal.
-fn parse(line: &[u8]) -> Option<Mount> {
-    let mut words = line.split(|byte| *byte == b' ');
-    let id = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
-    let device = String::from_utf8(words.nth(1)?.to_vec()).ok()?;
-    let (root, point) = (unescape(words.next()?), unescape(words.next()?));
-    let absolute = |path: &PathBuf| matches!(path.components().next(), Some(Component::RootDir));
-    (absolute(&root) && absolute(&point)).then_some(Mount {
-        id,
-        device,
-        root,
-        point,
-    })
-}
-
-fn unescape(word: &[u8]) -> PathBuf {
-    let (mut plain, mut rest) = (Vec::with_capacity(word.len()), word);
-    while let Some((&byte, behind)) = rest.split_first() {
-        let octal = (byte == b'\\')
-            .then(|| behind.split_first_chunk::<3>())
-            .flatten()
-            .and_then(|(digits, behind)| {
-                let digits = std::str::from_utf8(digits).ok()?;
-                Some((u8::from_str_radix(digits, 8).ok()?, behind))
-            });
-        let (byte, behind) = octal.unwrap_or((byte, behind));
-        plain.push(byte);
-        rest = behind;
-    }
-    OsStr::from_bytes(&plain).into()
+    Some((mount.device, inner))
 }
 
 #[cfg(test)]
@@ -226,15 +182,5 @@ mod tests {
         let unmounted = std::process::Command::new("umount").arg(&bind).status();
         assert!(unmounted.expect("umount").success());
         assert!(same && enclosing);
-    }
-
-    #[test]
-    fn mount_lines_are_read_with_their_escapes() {
-        let line = br"36 35 98:0 /mnt1 /a\040b rw,noatime master:1 - ext3 /dev/root rw";
-        let mount = parse(line).expect("line");
-        assert_eq!((mount.id, mount.device.as_str()), (36, "98:0"));
-        assert_eq!(mount.root, Path::new("/mnt1"));
-        assert_eq!(mount.point, Path::new("/a b"));
-        assert_eq!(parse(b"garbage"), None);
     }
 }

@@ -1,8 +1,16 @@
-//! An append-only file of small records, each with its length and a checksum.
+//! An append-only file of small records, each with its length and a checksum, and the state that they come
+//! to: a record is on the file before its state has it. Once the file has grown long it is written anew with
+//! what the state is then.
 //!
-//! What an unfinished write has left at the end is cut off when the file is opened.
+//! What an unfinished write has left at the end is cut off when the file is opened. A whole record that
+//! can't be understood is another version's: nothing is guessed from the rest.
 
-use super::files;
+use super::error::StateError;
+use leasefs_host::files;
+use leasefs_protocol::codec::{self, PREFIX};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,54 +21,138 @@ const SUM: usize = 4;
 /// A log is written anew when it has grown by this much beyond twice what it then had.
 const SLACK: u64 = 1 << 20;
 
-/// An open log.
+/// What the records of a log come to.
+pub trait State: Debug {
+    /// A record.
+    type Record: Debug + Serialize + DeserializeOwned;
+
+    /// Takes a record in.
+    fn apply(&mut self, record: Self::Record);
+
+    /// Records that come to this state, the first first.
+    fn snapshot(&self) -> Vec<Self::Record>;
+}
+
+/// What a log has to outlive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlives {
+    /// The server's process: nothing is made durable unless [`Log::sync`] is called.
+    Process,
+    /// The host: what is written anew is durable.
+    Host,
+}
+
+/// An open log with its state.
 #[derive(Debug)]
-pub struct Log {
+pub struct Log<S> {
+    state: S,
+    outlives: Outlives,
     file: File,
     path: PathBuf,
     len: u64,
     after_rewrite: u64,
+    /// Its end isn't known, or its name isn't durable: nothing counts until it has been written anew.
     broken: bool,
 }
 
-impl Log {
-    /// Opens or makes the log and reads its records.
-    pub fn open(path: &Path) -> io::Result<(Self, Vec<Vec<u8>>)> {
-        let (content, is_new) = match fs::read(path) {
-            Ok(content) => (content, false),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => (Vec::new(), true),
-            Err(e) => return Err(e),
-        };
-        let (records, len) = parse(&content);
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(path)?;
-        if is_new {
-            files::sync_folder(path)?;
+impl<S: State> Log<S> {
+    /// Opens or makes the log and brings `state` to what its records say.
+    pub fn open(path: &Path, outlives: Outlives, mut state: S) -> Result<Self, StateError> {
+        let (file, records) = open(path).map_err(StateError::file(path))?;
+        let mut len = 0;
+        for record in records {
+            len += (LEN + record.len() + SUM) as u64;
+            let known = codec::decode(&record).map_err(|e| StateError::Damaged {
+                path: path.to_owned(),
+                why: format!("a record of {} bytes: {e}", record.len()),
+            })?;
+            state.apply(known);
         }
-        if len < content.len() {
-            let cut = content.len() - len;
-            tracing::warn!(path = %path.display(), bytes = cut, "an unfinished record was cut off");
-            file.set_len(len as u64)?;
-        }
-        let log = Self {
+        Ok(Self {
+            state,
+            outlives,
             file,
             path: path.to_owned(),
-            len: len as u64,
-            after_rewrite: len as u64,
+            len,
+            after_rewrite: len,
             broken: false,
-        };
-        Ok((log, records))
+        })
     }
 
-    /// Appends a record, whole or not at all. It survives the process, not the host.
-    pub fn append(&mut self, record: &[u8]) -> io::Result<()> {
-        if self.broken {
-            return Err(io::Error::other("an earlier failure has damaged the log"));
+    /// What its records have come to.
+    pub fn state(&self) -> &S {
+        &self.state
+    }
+
+    /// To change what no record tells, or the next writing anew will.
+    pub fn state_mut(&mut self) -> &mut S {
+        &mut self.state
+    }
+
+    /// Appends a record, whole or not at all, and takes it in if that was done. It survives the process,
+    /// not the host.
+    pub fn append(&mut self, record: S::Record) -> io::Result<()> {
+        self.write(&record)?;
+        self.state.apply(record);
+        self.shorten();
+        Ok(())
+    }
+
+    /// As [`Log::append`], but takes the record in whatever becomes of the file: what has happened has.
+    pub fn note(&mut self, record: S::Record) -> io::Result<()> {
+        let written = self.write(&record);
+        self.state.apply(record);
+        self.shorten();
+        written
+    }
+
+    /// As [`Log::append`], but durably: it survives the host.
+    pub fn append_durably(&mut self, record: S::Record) -> io::Result<()> {
+        self.write(&record)?;
+        self.sync()?;
+        self.state.apply(record);
+        self.shorten();
+        Ok(())
+    }
+
+    /// Makes durable what was appended.
+    pub fn sync(&self) -> io::Result<()> {
+        match self.broken {
+            true => Err(broken()),
+            false => self.file.sync_data(),
         }
-        let framed = frame(record)?;
+    }
+
+    /// Writes the log anew with what its state is.
+    pub fn rewrite(&mut self) -> io::Result<()> {
+        let mut content = Vec::new();
+        for record in self.state.snapshot() {
+            content.extend_from_slice(&frame(&encode(&record)?)?);
+        }
+        let draft = files::draft(&self.path);
+        let mut file = files::create(&draft)?;
+        file.write_all(&content)?;
+        if self.outlives == Outlives::Host {
+            file.sync_all()?;
+        }
+        fs::rename(&draft, &self.path)?;
+        // From now on the other file is nobody's.
+        self.file = file;
+        self.len = content.len() as u64;
+        self.after_rewrite = self.len;
+        self.broken = true;
+        if self.outlives == Outlives::Host {
+            files::sync_parent(&self.path)?;
+        }
+        self.broken = false;
+        Ok(())
+    }
+
+    fn write(&mut self, record: &S::Record) -> io::Result<()> {
+        if self.broken {
+            self.rewrite().map_err(|_| broken())?;
+        }
+        let framed = frame(&encode(record)?)?;
         match self.file.write_all(&framed) {
             Ok(()) => {
                 self.len += framed.len() as u64;
@@ -73,42 +165,46 @@ impl Log {
         }
     }
 
-    /// Makes durable what was appended.
-    pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+    fn shorten(&mut self) {
+        if self.len > 2 * self.after_rewrite + SLACK
+            && let Err(error) = self.rewrite()
+        {
+            tracing::warn!(path = %self.path.display(), %error, "a log can't be shortened");
+        }
     }
+}
 
-    /// Whether it has grown enough to be worth writing anew.
-    pub fn is_long(&self) -> bool {
-        self.len > 2 * self.after_rewrite + SLACK
-    }
+fn broken() -> io::Error {
+    io::Error::other("an earlier failure has damaged the log")
+}
 
-    /// Writes the log anew with these records; durably if told so.
-    pub fn rewrite(
-        &mut self,
-        records: impl IntoIterator<Item = Vec<u8>>,
-        durable: bool,
-    ) -> io::Result<()> {
-        let draft = files::draft(&self.path);
-        let mut file = files::create(&draft)?;
-        let mut content = Vec::new();
-        for record in records {
-            content.extend_from_slice(&frame(&record)?);
-        }
-        file.write_all(&content)?;
-        if durable {
-            file.sync_all()?;
-        }
-        fs::rename(&draft, &self.path)?;
-        if durable {
-            files::sync_folder(&self.path)?;
-        }
-        self.file = file;
-        self.len = content.len() as u64;
-        self.after_rewrite = self.len;
-        self.broken = false;
-        Ok(())
+/// The file, open for appending behind its last whole record, and the records.
+fn open(path: &Path) -> io::Result<(File, Vec<Vec<u8>>)> {
+    let (content, is_new) = match fs::read(path) {
+        Ok(content) => (content, false),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => (Vec::new(), true),
+        Err(e) => return Err(e),
+    };
+    let (records, len) = parse(&content);
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)?;
+    if is_new {
+        files::sync_parent(path)?;
     }
+    if len < content.len() {
+        let cut = content.len() - len;
+        tracing::warn!(path = %path.display(), bytes = cut, "an unfinished record was cut off");
+        file.set_len(len as u64)?;
+    }
+    Ok((file, records))
+}
+
+fn encode(record: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut framed = codec::encode(record, 0).map_err(io::Error::other)?;
+    Ok(framed.split_off(PREFIX))
 }
 
 fn sum(record: &[u8]) -> [u8; SUM] {
@@ -148,23 +244,49 @@ mod tests {
     use super::*;
     use crate::state::tests::Scratch;
 
+    /// Remembers the last few.
+    #[derive(Debug, Default)]
+    struct Last(Vec<String>);
+
+    impl State for Last {
+        type Record = String;
+
+        fn apply(&mut self, record: String) {
+            self.0.push(record);
+            if self.0.len() > 2 {
+                self.0.remove(0);
+            }
+        }
+
+        fn snapshot(&self) -> Vec<String> {
+            self.0.clone()
+        }
+    }
+
+    fn opened(path: &Path) -> Log<Last> {
+        Log::open(path, Outlives::Host, Last::default()).expect("open")
+    }
+
+    fn found(path: &Path) -> Vec<String> {
+        opened(path).state.0
+    }
+
     #[test]
     fn records_come_back_and_an_unfinished_one_is_cut_off_wherever_it_ends() {
         let scratch = Scratch::new();
         let path = scratch.path("log");
-        let (mut log, found) = Log::open(&path).expect("open");
-        assert!(found.is_empty());
-        log.append(b"one").expect("append");
-        log.append(b"two").expect("append");
+        let mut log = opened(&path);
+        log.append("one".to_owned()).expect("append");
+        let first = log.len as usize;
+        log.append("two".to_owned()).expect("append");
         drop(log);
         let whole = fs::read(&path).expect("read");
         for cut in 0..whole.len() {
             fs::write(&path, &whole[..cut]).expect("write");
-            let (mut log, found) = Log::open(&path).expect("open");
-            assert_eq!(found.len(), cut / 9, "cut at {cut}");
-            log.append(b"three").expect("append");
-            let (_, found) = Log::open(&path).expect("open");
-            assert_eq!(found.last().expect("record"), b"three");
+            let mut log = opened(&path);
+            assert_eq!(log.state.0.len(), cut / first, "cut at {cut}");
+            log.append("three".to_owned()).expect("append");
+            assert_eq!(found(&path).last().map(String::as_str), Some("three"));
         }
     }
 
@@ -173,22 +295,47 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.path("log");
         fs::write(&path, [0; 4096]).expect("write");
-        assert_eq!(Log::open(&path).expect("open").1.len(), 0);
+        assert!(found(&path).is_empty());
         let mut content = frame(b"record").expect("frame");
         content[4] ^= 1;
         fs::write(&path, content).expect("write");
-        assert_eq!(Log::open(&path).expect("open").1.len(), 0);
+        assert!(found(&path).is_empty());
     }
 
     #[test]
-    fn a_rewritten_log_has_the_new_records_and_goes_on() {
+    fn a_whole_record_of_another_kind_is_damage_and_the_file_stays_as_it_is() {
         let scratch = Scratch::new();
         let path = scratch.path("log");
-        let (mut log, _) = Log::open(&path).expect("open");
-        log.append(b"old").expect("append");
-        log.rewrite([b"a".to_vec()], true).expect("rewrite");
-        log.append(b"b").expect("append");
-        let (_, found) = Log::open(&path).expect("open");
-        assert_eq!(found, [b"a".to_vec(), b"b".to_vec()]);
+        let content = frame(b"\xff\xff no string").expect("frame");
+        fs::write(&path, &content).expect("write");
+        let refused = Log::open(&path, Outlives::Host, Last::default());
+        assert!(matches!(refused, Err(StateError::Damaged { .. })));
+        assert_eq!(fs::read(&path).expect("read"), content);
+    }
+
+    #[test]
+    fn a_log_that_has_grown_long_is_written_anew_and_goes_on() {
+        let scratch = Scratch::new();
+        let path = scratch.path("log");
+        let mut log = opened(&path);
+        let long = "x".repeat(30_000);
+        for number in 0..100 {
+            log.append(format!("{number} {long}")).expect("append");
+        }
+        log.append("last".to_owned()).expect("append");
+        assert!(fs::metadata(&path).expect("file").len() < SLACK + 200_000);
+        assert_eq!(found(&path), [format!("99 {long}"), "last".to_owned()]);
+    }
+
+    #[test]
+    fn what_can_not_be_written_is_not_taken_in_unless_it_has_happened_anyway() {
+        let scratch = Scratch::new();
+        let path = scratch.path("log");
+        let mut log = opened(&path);
+        let too_long = "x".repeat(usize::from(u16::MAX) + 1);
+        assert!(log.append(too_long.clone()).is_err());
+        assert!(log.state.0.is_empty());
+        assert!(log.note(too_long).is_err());
+        assert_eq!(log.state.0.len(), 1);
     }
 }

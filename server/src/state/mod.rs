@@ -17,7 +17,6 @@
 mod dir;
 mod error;
 mod files;
-mod host;
 mod journal;
 mod life;
 mod locks;
@@ -29,22 +28,23 @@ mod tests;
 
 pub use dir::{Location, Policy, Served, StateDir};
 pub use error::StateError;
-pub use files::{random, replace as write_private};
+pub use files::random;
 pub use locks::ExportLock;
-pub use registry::{Directory, Enrolled, Registry, RevokeError, Role, User};
+pub use registry::{Directory, Enrolled, Registry, RevokeError, Role, User, wall_clock};
 
 use crate::intent::Intent;
 use crate::records::{Client, Found, Owner, RecordedSession, Records, Writes};
 use crate::sync::lock;
 use journal::{Journal, Journalled};
+use leasefs_host::boot::{self, boot_id};
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
 use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use life::LifeRecord;
 use sessions::SessionRecord;
-use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::Mutex;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// The state of a running server.
 #[derive(Debug)]
@@ -57,13 +57,6 @@ pub struct State {
     journal: Mutex<Journal>,
 }
 
-/// Seconds since the Unix epoch: only tickets and people depend on them.
-pub fn wall_clock() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
-}
-
 impl State {
     /// Reads what earlier lives of the server have left. `policy` is whose rights clients have
     /// unless they were enrolled with trust.
@@ -71,24 +64,22 @@ impl State {
     /// # Errors
     /// If the state can't be read or is damaged.
     pub fn open(dir: StateDir, policy: Policy) -> Result<(Self, Found), StateError> {
-        let host = host::boot_id()?;
+        let host = boot_id().map_err(StateError::file(Path::new(boot::PATH)))?;
         let path = dir.file("life.json");
         let life = LifeRecord::open(&path, host)?;
         let clean = life.ended_clean();
         let path = dir.file("sessions");
-        let mut sessions = SessionRecord::open(&path).map_err(StateError::file(&path))?;
+        let mut sessions = SessionRecord::open(&path)?;
         let path = dir.file("journal");
-        let (mut journal, mut journalled) =
-            Journal::open(&path, host, clean).map_err(StateError::file(&path))?;
+        let (mut journal, mut journalled) = Journal::open(&path, host, clean)?;
         let registry = dir.registry()?;
         // Revoked while no server ran. Nobody is to wait for what they had.
         for (session, _) in sessions.of_clients(|key| registry.has_revoked(key)) {
             noted("a revoked client", sessions.forget(session));
             noted("a revoked client", journal.forget(session));
-            journalled = journalled.map(|mut all| {
-                all.remove(&session);
-                all
-            });
+            if let Some(journalled) = &mut journalled {
+                journalled.forget(session);
+            }
         }
         let host_crashed = journalled.is_none();
         if host_crashed {
@@ -103,9 +94,11 @@ impl State {
             max_drift_ppm: life.max_drift_ppm(),
             clean,
             host_crashed,
-            writes: match journal.host_crashed() {
-                true => Writes::Unknown,
-                false => writes(journalled.as_ref()),
+            writes: match &journalled {
+                Some(journalled) if !journal.host_crashed() => {
+                    Writes::Trusted(journalled.writes.iter().copied().collect())
+                }
+                _ => Writes::Unknown,
             },
             sessions: recorded(&sessions, journalled.unwrap_or_default(), clean),
         };
@@ -163,32 +156,21 @@ impl State {
     }
 }
 
-fn writes(journalled: Option<&BTreeMap<SessionId, Journalled>>) -> Writes {
-    let Some(journalled) = journalled else {
-        return Writes::Unknown;
-    };
-    let all = journalled.iter().flat_map(|(session, journalled)| {
-        let of_session = journalled.writes.iter();
-        of_session.map(|object| (*session, *object))
-    });
-    Writes::Trusted(all.collect())
-}
-
 fn recorded(
     sessions: &SessionRecord,
-    mut journalled: BTreeMap<SessionId, Journalled>,
+    mut journalled: Journalled,
     clean: bool,
 ) -> Vec<RecordedSession> {
     sessions
         .all()
         .map(|(session, on_record)| {
-            let journalled = journalled.remove(&session).unwrap_or_default();
+            let changes = journalled.changes.remove(&session).unwrap_or_default();
             RecordedSession {
                 session,
                 owner: on_record.owner,
                 leased: on_record.leased && !clean,
-                host_crashed: journalled.crashed,
-                changes: journalled.into_changes(),
+                host_crashed: changes.host_crashed(),
+                changes: changes.into_recorded(),
             }
         })
         .collect()

@@ -17,6 +17,7 @@ use ring::digest::{SHA256, digest};
 use spent::{Event, Spent, What};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Longest name of a client that is kept.
 const MAX_NAME: usize = 256;
@@ -50,6 +51,13 @@ pub enum RevokeError {
     /// The disk fails.
     #[error("the list of clients can't be written: {0}")]
     Disk(#[from] io::Error),
+}
+
+/// Seconds since the Unix epoch: only tickets and people depend on them.
+pub fn wall_clock() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 impl Registry {
@@ -96,7 +104,7 @@ impl Registry {
     /// Applies a change if it can be written. What it takes away is gone for good before.
     fn change(&mut self, what: What, mut content: Content) -> io::Result<()> {
         let number = self.next();
-        self.spent.note(&Event { number, what }, &content)?;
+        self.spent.note(Event { number, what }, &content)?;
         content.last = number;
         files::write_json(&self.path, &content)?;
         self.content = content;

@@ -1,18 +1,14 @@
 //! Sessions on record: whose they are, and whether they may hold leases.
 
-use super::log::Log;
-use crate::records::{Owner, Rights};
+use super::error::StateError;
+use super::log::{Log, Outlives, State};
+use crate::records::Owner;
 use leasefs_protocol::limits::MAX_SESSIONS;
 use leasefs_protocol::{KeyHash, SessionId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-
-/// As servers wrote it that knew of a session only whose it is.
-const RECORDED_PLAINLY: u8 = 1;
-const LEASES_ENDED: u8 = 2;
-const FORGOTTEN: u8 = 3;
-const RECORDED: u8 = 4;
 
 /// A session on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,28 +19,68 @@ pub struct OnRecord {
     pub leased: bool,
 }
 
+/// A record of the log.
+#[derive(Debug, Serialize, Deserialize)]
+enum Record {
+    /// The session may hold leases from now on.
+    Leased { session: SessionId, owner: Owner },
+    /// Its leases have ended.
+    LeasesEnded { session: SessionId },
+    /// It has ended.
+    Forgotten { session: SessionId },
+}
+
+#[derive(Debug, Default)]
+struct Sessions(BTreeMap<SessionId, OnRecord>);
+
+impl State for Sessions {
+    type Record = Record;
+
+    fn apply(&mut self, record: Record) {
+        match record {
+            Record::Leased { session, owner } => {
+                let leased = true;
+                self.0.insert(session, OnRecord { owner, leased });
+            }
+            Record::LeasesEnded { session } => {
+                if let Some(on_record) = self.0.get_mut(&session) {
+                    on_record.leased = false;
+                }
+            }
+            Record::Forgotten { session } => {
+                self.0.remove(&session);
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Vec<Record> {
+        let of_session = |(session, on_record): (&SessionId, &OnRecord)| {
+            let (session, owner) = (*session, on_record.owner);
+            let ended = (!on_record.leased).then_some(Record::LeasesEnded { session });
+            std::iter::once(Record::Leased { session, owner }).chain(ended)
+        };
+        self.0.iter().flat_map(of_session).collect()
+    }
+}
+
 /// The record of sessions. A session is durable on it before its first grant; that it has ended
 /// need not be.
 #[derive(Debug)]
-pub struct SessionRecord {
-    log: Log,
-    sessions: BTreeMap<SessionId, OnRecord>,
-}
+pub struct SessionRecord(Log<Sessions>);
 
 impl SessionRecord {
     /// Opens the record kept in a file.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let (log, records) = Log::open(path)?;
-        let mut sessions = BTreeMap::new();
-        for record in records {
-            replay(&mut sessions, &record);
-        }
-        Ok(Self { log, sessions })
+    pub fn open(path: &Path) -> Result<Self, StateError> {
+        Log::open(path, Outlives::Host, Sessions::default()).map(Self)
+    }
+
+    fn sessions(&self) -> &BTreeMap<SessionId, OnRecord> {
+        &self.0.state().0
     }
 
     /// All sessions on record.
     pub fn all(&self) -> impl Iterator<Item = (SessionId, OnRecord)> + '_ {
-        self.sessions.iter().map(|(id, session)| (*id, *session))
+        self.sessions().iter().map(|(id, session)| (*id, *session))
     }
 
     /// Sessions of these clients.
@@ -55,130 +91,51 @@ impl SessionRecord {
 
     /// A session.
     pub fn get(&self, session: SessionId) -> Option<OnRecord> {
-        self.sessions.get(&session).copied()
+        self.sessions().get(&session).copied()
     }
 
     /// Makes durable that the session exists and may hold leases.
     pub fn record(&mut self, session: SessionId, owner: Owner) -> io::Result<()> {
         let leased = true;
-        let recorded = OnRecord { owner, leased };
-        if self.sessions.get(&session) == Some(&recorded) {
+        let known = self.get(session);
+        if known == Some(OnRecord { owner, leased }) {
             return Ok(());
         }
-        if self.sessions.len() >= MAX_SESSIONS && !self.sessions.contains_key(&session) {
+        if self.sessions().len() >= MAX_SESSIONS && known.is_none() {
             return Err(io::Error::other("too many sessions on record"));
         }
-        self.log.append(&encode(session, &recorded))?;
-        self.log.sync()?;
-        self.sessions.insert(session, recorded);
-        Ok(())
+        self.0.append_durably(Record::Leased { session, owner })
     }
 
     /// The session's leases have ended.
     pub fn leases_ended(&mut self, session: SessionId) -> io::Result<()> {
-        let Some(on_record) = self.sessions.get_mut(&session) else {
-            return Ok(());
-        };
-        if !std::mem::replace(&mut on_record.leased, false) {
-            return Ok(());
+        match self.get(session) {
+            Some(on_record) if on_record.leased => self.0.note(Record::LeasesEnded { session }),
+            _ => Ok(()),
         }
-        self.note(LEASES_ENDED, session)
     }
 
     /// The session has ended.
     pub fn forget(&mut self, session: SessionId) -> io::Result<()> {
-        if self.sessions.remove(&session).is_none() {
-            return Ok(());
+        match self.get(session) {
+            Some(_) => self.0.note(Record::Forgotten { session }),
+            None => Ok(()),
         }
-        self.note(FORGOTTEN, session)
-    }
-
-    fn note(&mut self, tag: u8, session: SessionId) -> io::Result<()> {
-        self.log.append(&[&[tag], &session.0[..]].concat())?;
-        if self.log.is_long() {
-            self.rewrite()?;
-        }
-        Ok(())
     }
 
     /// No lease of any session is alive: makes that durable.
     pub fn all_leases_ended(&mut self) -> io::Result<()> {
-        for session in self.sessions.values_mut() {
+        for session in self.0.state_mut().0.values_mut() {
             session.leased = false;
         }
-        self.rewrite()
-    }
-
-    fn rewrite(&mut self) -> io::Result<()> {
-        let records = self.sessions.iter().flat_map(|(id, session)| {
-            let ended = (!session.leased).then(|| [&[LEASES_ENDED], &id.0[..]].concat());
-            [Some(encode(*id, session)), ended].into_iter().flatten()
-        });
-        self.log.rewrite(records, true)
-    }
-}
-
-fn encode(session: SessionId, on_record: &OnRecord) -> Vec<u8> {
-    let Owner {
-        client,
-        rights,
-        birth,
-    } = on_record.owner;
-    [&[RECORDED], &session.0[..], &client.0, &rights.0, &birth].concat()
-}
-
-fn owner(recorded: &[u8]) -> Option<Owner> {
-    let (client, rest) = recorded.split_first_chunk()?;
-    let (rights, birth) = rest.split_first_chunk()?;
-    Some(Owner {
-        client: KeyHash(*client),
-        rights: Rights(*rights),
-        birth: birth.try_into().ok()?,
-    })
-}
-
-/// Its client has no rights of which a session could go on: it begins anew.
-fn plain_owner(recorded: &[u8]) -> Option<Owner> {
-    Some(Owner {
-        client: KeyHash(recorded.try_into().ok()?),
-        rights: Rights::default(),
-        birth: [0; 16],
-    })
-}
-
-fn replay(sessions: &mut BTreeMap<SessionId, OnRecord>, record: &[u8]) {
-    let parsed = record
-        .split_first()
-        .and_then(|(tag, rest)| Some((*tag, rest.split_first_chunk::<16>()?)));
-    let Some((tag, (session, rest))) = parsed else {
-        return;
-    };
-    let session = SessionId(*session);
-    let owner = match tag {
-        RECORDED => owner(rest),
-        RECORDED_PLAINLY => plain_owner(rest),
-        _ => None,
-    };
-    match (tag, owner) {
-        (_, Some(owner)) => {
-            let leased = true;
-            sessions.insert(session, OnRecord { owner, leased });
-        }
-        (LEASES_ENDED, _) => {
-            if let Some(on_record) = sessions.get_mut(&session) {
-                on_record.leased = false;
-            }
-        }
-        (FORGOTTEN, _) => {
-            sessions.remove(&session);
-        }
-        _ => {}
+        self.0.rewrite()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::Rights;
     use crate::state::tests::Scratch;
 
     const A: SessionId = SessionId([1; 16]);
@@ -211,17 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn whose_a_session_is_is_found_again_also_as_it_was_recorded_before() {
+    fn whose_a_session_is_is_found_again() {
         let scratch = Scratch::new();
         let path = scratch.path("sessions");
         let mut record = SessionRecord::open(&path).expect("open");
         record.record(A, OWNER).expect("record");
-        let plain = [&[RECORDED_PLAINLY], &B.0[..], &OWNER.client.0].concat();
-        record.log.append(&plain).expect("append");
         let record = SessionRecord::open(&path).expect("open");
-        let found = |session| record.get(session).expect("on record").owner;
-        assert_eq!(found(A), OWNER);
-        assert_eq!(found(B).client, OWNER.client);
-        assert_eq!(found(B).rights, Rights::default());
+        assert_eq!(record.get(A).expect("on record").owner, OWNER);
+        assert_eq!(record.get(B), None);
     }
 }

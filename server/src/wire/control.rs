@@ -1,6 +1,6 @@
 //! The control stream after `Hello`. Nothing here waits for anything, so a keep-alive doesn't either.
 
-use super::End;
+use super::end::End;
 use crate::caught::caught_now;
 use crate::records::Client;
 use crate::server::Server;

@@ -1,6 +1,6 @@
 //! One request stream.
 
-use super::End;
+use super::end::End;
 use super::weight;
 use crate::caught::{caught, caught_now};
 use crate::server::Server;
@@ -123,7 +123,13 @@ impl Lane {
 
     fn sink(&self, id: RequestId, place: Place, room: Option<Room>) -> Sink {
         let renews = self.server.leases.renew(self.session.id);
-        Sink::new(id, self.out.clone(), (place, room), &self.session, renews)
+        Sink::new(
+            id,
+            self.out.clone(),
+            (place, room),
+            self.session.border().cloned(),
+            renews,
+        )
     }
 
     /// What changes nothing is answered here if that can't block, else on an I/O thread.

@@ -2,6 +2,7 @@
 
 mod control;
 mod crowd;
+mod end;
 mod entrance;
 mod hello;
 mod housekeeping;
@@ -11,36 +12,17 @@ mod weight;
 use crate::runtime::Notice;
 use crate::server::Server;
 use crate::session::{Link, Session};
+use end::End;
 use entrance::{Entrance, Place};
 use hello::Greeted;
 use leasefs_protocol::limits::{MAX_LANES, SHUTDOWN_RECALL};
-use leasefs_transport::{CloseCode, Connection, FrameError, Incoming};
+use leasefs_transport::{CloseCode, Connection, Incoming};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-
-/// How a connection's service ended, seen from here.
-#[derive(Debug)]
-enum End {
-    /// The connection is gone, or the client has gone in good order.
-    Gone,
-    /// The client broke the protocol: what it did, for both sides' people.
-    Breach(String),
-    /// The client leaves unread what it asks for.
-    TooSlow,
-}
-
-impl From<FrameError> for End {
-    fn from(error: FrameError) -> Self {
-        match error {
-            FrameError::Codec(_) | FrameError::Truncated => Self::Breach(error.to_string()),
-            FrameError::Abandoned | FrameError::Lost(_) => Self::Gone,
-        }
-    }
-}
 
 /// How often an orderly end looks whether everything has been given back.
 const QUIET_POLL: Duration = Duration::from_millis(5);

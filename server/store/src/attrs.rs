@@ -5,61 +5,14 @@ use crate::identity::Identity;
 use crate::opens::OpenFile;
 use crate::sys;
 use leasefs_protocol::limits::MAX_SYMLINK;
-use leasefs_protocol::{Attr, FileKind, FsStat, Handle, Refusal, SetAttr, SetTime, Timestamp};
+use leasefs_protocol::{Attr, FsStat, Handle, Refusal, SetAttr, SetTime};
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, Uid,
-};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid};
 use std::io;
 
 const NANOS: u32 = 1_000_000_000;
 /// `R_OK | W_OK | X_OK`
 const ACCESS_MASK: u32 = 7;
-
-/// The attributes of what is behind `fd`.
-pub(crate) fn of(fd: BorrowedFd<'_>) -> io::Result<Attr> {
-    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-    Ok(Attr {
-        ino: stat.stx_ino,
-        kind: kind(&stat),
-        mode: stat.stx_mode & 0o7777,
-        nlink: stat.stx_nlink,
-        uid: stat.stx_uid,
-        gid: stat.stx_gid,
-        rdev: (stat.stx_rdev_major, stat.stx_rdev_minor),
-        size: stat.stx_size,
-        blocks: stat.stx_blocks,
-        blksize: stat.stx_blksize,
-        atime: time(stat.stx_atime),
-        mtime: time(stat.stx_mtime),
-        ctime: time(stat.stx_ctime),
-    })
-}
-
-fn kind(stat: &Statx) -> FileKind {
-    file_kind(FileType::from_raw_mode(stat.stx_mode.into())).unwrap_or(FileKind::File)
-}
-
-/// `None` where the host didn't say.
-pub(crate) fn file_kind(kind: FileType) -> Option<FileKind> {
-    Some(match kind {
-        FileType::RegularFile => FileKind::File,
-        FileType::Directory => FileKind::Directory,
-        FileType::Symlink => FileKind::Symlink,
-        FileType::Fifo => FileKind::Fifo,
-        FileType::Socket => FileKind::Socket,
-        FileType::CharacterDevice => FileKind::CharDevice,
-        FileType::BlockDevice => FileKind::BlockDevice,
-        FileType::Unknown => return None,
-    })
-}
-
-fn time(time: StatxTimestamp) -> Timestamp {
-    Timestamp {
-        seconds: time.tv_sec,
-        nanos: time.tv_nsec,
-    }
-}
 
 pub(crate) fn to_host(time: Option<SetTime>) -> Result<Timespec, Refusal> {
     let special = |nanos| Timespec {

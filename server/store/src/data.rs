@@ -1,10 +1,9 @@
 //! The bytes of files, by their opens.
 
-use crate::attrs;
 use crate::export::Store;
 use crate::identity::Assumed;
 use crate::opens::OpenFile;
-use crate::sys;
+use crate::{attrs, stat, sys};
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, WriteAt};
 use leasefs_protocol::{FileKind, Refusal, SetTime, Timestamp};
@@ -43,7 +42,7 @@ fn readable(open: &OpenFile) -> Result<(), Refusal> {
 }
 
 fn mtime(open: &OpenFile) -> io::Result<Timestamp> {
-    attrs::of(open.fd().as_fd()).map(|attr| attr.mtime)
+    stat::of(open.fd().as_fd()).map(|attr| attr.mtime)
 }
 
 fn writable(open: &OpenFile) -> Result<(), Refusal> {

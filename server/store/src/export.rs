@@ -3,11 +3,11 @@
 use crate::error::OpenError;
 use crate::handle::{HostId, MacKey, Sealer};
 use crate::identity::{Assumed, Identity, NOBODY, Rights, Umask};
-use crate::names::Node;
+use crate::in_use::InUse;
 use crate::opens::{OpenFile, Opens};
 use crate::orphans::Orphans;
 use crate::resolve::{ByHandle, Naming, Place, Remembered, Resolver};
-use crate::{attrs, sys};
+use crate::{stat, sys};
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::{Attr, Caller, ExportId, Handle, Refusal};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,8 +36,18 @@ pub struct Store {
     by_handle: bool,
     pub(crate) sealer: Sealer,
     pub(crate) rights: Rights,
+    pub(crate) in_use: Arc<InUse>,
     pub(crate) opens: Arc<Opens>,
     pub(crate) orphans: Arc<Orphans>,
+}
+
+/// An object and its attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its handle.
+    pub handle: Handle,
+    /// Its attributes.
+    pub attr: Attr,
 }
 
 /// A descriptor of an object, for one operation.
@@ -91,8 +101,8 @@ impl Store {
             Naming::Inode => None,
         };
         let sealer = Sealer::new(key, export);
-        let opens: Arc<Opens> = Arc::default();
-        let orphans = Orphans::new(Arc::clone(&opens));
+        let in_use: Arc<InUse> = Arc::default();
+        let orphans = Arc::new(Orphans::new(Arc::clone(&in_use)));
         if by_handle.is_some() {
             orphans
                 .find(root.as_fd(), naming, &sealer)
@@ -110,8 +120,9 @@ impl Store {
             },
             sealer,
             rights,
-            opens,
-            orphans: Arc::new(orphans),
+            opens: Arc::new(Opens::new(in_use.clone(), orphans.clone())),
+            in_use,
+            orphans,
         })
     }
 
@@ -330,7 +341,7 @@ fn squash_to(dir: BorrowedFd<'_>, options: &Options) -> Result<Identity, OpenErr
     if let Some((uid, gid)) = options.squash_to {
         return Ok(Identity::alone(uid, gid));
     }
-    let owner = attrs::of(dir).map_err(|source| OpenError::Host {
+    let owner = stat::of(dir).map_err(|source| OpenError::Host {
         what: "reading the directory's owner",
         source,
     })?;

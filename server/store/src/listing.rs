@@ -1,9 +1,10 @@
 //! Listings of directories, a bounded page at a time.
 
+use crate::export::Node;
 use crate::export::Store;
 use crate::opens::OpenFile;
 use crate::resolve::open_entry;
-use crate::{attrs, names::Node};
+use crate::stat;
 use leasefs_protocol::limits::{LISTING_PAGE, MAX_LISTING_ENTRIES};
 use leasefs_protocol::{DirEntry, FileKind, Handle, Name, Refusal};
 use rustix::fd::AsFd;
@@ -127,7 +128,7 @@ fn listed(entry: &RawDirEntry<'_>) -> Option<Found> {
         // Refuses `.` and `..`, and what couldn't be named in a request anyway.
         name: Name::new(entry.file_name().to_bytes()).ok()?,
         ino: entry.ino(),
-        kind: attrs::file_kind(entry.file_type()),
+        kind: stat::file_kind(entry.file_type()),
         cookie: entry.next_entry_cookie(),
     })
 }

@@ -1,24 +1,15 @@
 //! Names: looking them up, making, linking, moving and removing them.
 
-use crate::attrs;
-use crate::export::{Store, Target};
+use crate::export::{Node, Store, Target};
 use crate::identity::{Assumed, Identity, Umask};
 use crate::resolve::open_entry;
+use crate::stat;
 use crate::sys;
 use leasefs_protocol::limits::MAX_SYMLINK;
-use leasefs_protocol::{Attr, FileKind, Handle, Name, Refusal};
+use leasefs_protocol::{FileKind, Handle, Name, Refusal};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
-
-/// An object and its attributes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// Its handle.
-    pub handle: Handle,
-    /// Its attributes.
-    pub attr: Attr,
-}
 
 /// A name as a caller finds it.
 pub(crate) struct Spot<'a> {
@@ -275,7 +266,7 @@ impl Store {
 
 /// Whether the name is of something that can replace a file.
 fn is_file(dir: BorrowedFd<'_>, name: &Name) -> bool {
-    let attr = open_entry(dir, name).and_then(|fd| attrs::of(fd.as_fd()));
+    let attr = open_entry(dir, name).and_then(|fd| stat::of(fd.as_fd()));
     attr.is_ok_and(|attr| attr.kind != FileKind::Directory)
 }
 

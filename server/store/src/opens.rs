@@ -1,32 +1,17 @@
 //! Opens: the verdict about a caller's access, kept as a descriptor and provable by a token.
 
-use crate::export::Store;
-use crate::identity::{Identity, Umask};
-use crate::names::Node;
+use crate::identity::Identity;
+use crate::in_use::InUse;
 use crate::orphans::Orphans;
-use crate::{attrs, sys};
-use leasefs_protocol::{Attr, FileKind, Handle, Name, Refusal};
+use leasefs_protocol::{FileKind, Handle};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Flags of an open that mean something to the host's open of it. `O_APPEND` isn't among them: the
-/// offset of each write is the client's or, for an append, decided by the write itself. Only files
-/// that can't be opened without it (`chattr +a`) are opened with it.
-const PASSED: OFlags = OFlags::ACCMODE
-    .union(OFlags::TRUNC)
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::EXCL);
 /// What of an open's flags says how it may be used.
 pub(crate) const ACCESS: OFlags = OFlags::ACCMODE.union(OFlags::APPEND);
-/// The kernel's mark of an open for execution (`__FMODE_EXEC`), which FUSE passes on.
-const FOR_EXEC: u32 = 0x20;
-/// How often creating goes on after the name appeared and disappeared in between.
-const CREATE_ATTEMPTS: usize = 16;
-
 /// An open of the host. Closed when the last reference goes.
 #[derive(Debug)]
 pub struct OpenFile {
@@ -40,7 +25,6 @@ pub struct OpenFile {
     position: Mutex<()>,
     closed: AtomicBool,
     opens: Arc<Opens>,
-    orphans: Arc<Orphans>,
 }
 
 impl OpenFile {
@@ -92,245 +76,41 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        self.opens.forget(&self.handle);
-        if self.closed.load(Ordering::Relaxed) {
-            self.orphans.settle(&self.handle);
-        }
+        self.opens
+            .end(&self.handle, self.closed.load(Ordering::Relaxed));
     }
-}
-
-/// An object created or found, and its open.
-#[derive(Debug)]
-pub struct Created {
-    /// The object.
-    pub node: Node,
-    /// Its open.
-    pub open: Arc<OpenFile>,
-    /// Whether the object is new.
-    pub created: bool,
 }
 
 /// All opens by object: an object that is open stays reachable by its handle, whatever became of
 /// its names.
-#[derive(Debug, Default)]
-pub(crate) struct Opens(Mutex<HashMap<Handle, Vec<Weak<OpenFile>>>>);
+#[derive(Debug)]
+pub(crate) struct Opens {
+    files: Mutex<HashMap<Handle, Vec<Weak<OpenFile>>>>,
+    in_use: Arc<InUse>,
+    orphans: Arc<Orphans>,
+}
 
 impl Opens {
+    /// None. `orphans` is told of those that end.
+    pub fn new(in_use: Arc<InUse>, orphans: Arc<Orphans>) -> Self {
+        Self {
+            files: Mutex::default(),
+            in_use,
+            orphans,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Handle, Vec<Weak<OpenFile>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn find(&self, handle: &Handle) -> Option<Arc<OpenFile>> {
         self.lock().get(handle)?.iter().find_map(Weak::upgrade)
     }
 
-    /// Whether anybody has it open.
-    pub fn is_open(&self, handle: &Handle) -> bool {
-        // Nothing is upgraded: what is taken here could become the last reference.
-        let alive = |open: &Weak<OpenFile>| open.strong_count() > 0;
-        self.lock()
-            .get(handle)
-            .is_some_and(|of| of.iter().any(alive))
-    }
-
-    fn add(&self, open: &Arc<OpenFile>) {
-        let mut opens = self.lock();
-        let of_object = opens.entry(open.handle).or_default();
-        of_object.push(Arc::downgrade(open));
-    }
-
-    fn forget(&self, handle: &Handle) {
-        let mut opens = self.lock();
-        if let Some(of_object) = opens.get_mut(handle) {
-            of_object.retain(|open| open.strong_count() > 0);
-            if of_object.is_empty() {
-                opens.remove(handle);
-            }
-        }
-    }
-}
-
-impl Store {
-    /// Opens a file or directory with the caller's rights; flags as for `open(2)`.
-    ///
-    /// Fifos, sockets and devices are refused with `ENXIO`: the client's kernel opens those itself.
-    ///
-    /// # Errors
-    /// [`Refusal::Unsupported`] for `O_PATH` and `O_TMPFILE`, or the host's.
-    pub fn open_object(
-        &self,
-        who: &Identity,
-        object: &Handle,
-        flags: u32,
-    ) -> Result<(Arc<OpenFile>, Attr), Refusal> {
-        let target = self.target(object)?;
-        let host_flags = host_flags(flags)? - OFlags::EXCL;
-        let _gate = self.orphans.opening(object);
-        let kind = self.openable(target.as_fd(), object)?;
-        let asked = match kind {
-            FileKind::File => flags,
-            _ => flags & !FOR_EXEC,
-        };
-        let (fd, host_flags) = self.open_again(who, target.as_fd(), host_flags, asked)?;
-        let attr = self.attr_of(fd.as_fd(), object)?;
-        let open = self.admit(*object, fd, kind, host_flags, who.clone());
-        Ok((open, attr))
-    }
-
-    /// Creates a file and opens it, or opens the one that is there unless `O_EXCL` is among the
-    /// flags. The host applies `umask` or a default ACL.
-    ///
-    /// # Errors
-    /// As [`Store::open_object`].
-    pub fn create(
-        &self,
-        who: &Identity,
-        dir: &Handle,
-        name: &Name,
-        mode: u32,
-        umask: u32,
-        flags: u32,
-    ) -> Result<Created, Refusal> {
-        let exclusive = host_flags(flags)?.contains(OFlags::EXCL);
-        self.free_to_use(dir, name)?;
-        for _ in 0..CREATE_ATTEMPTS {
-            match self.create_new(who, dir, name, mode, umask, flags) {
-                Err(Refusal::Host(errno)) if i32::from(errno) == libc::EEXIST && !exclusive => {}
-                other => return other,
-            }
-            if let Some(found) = self.open_existing(who, dir, name, flags)? {
-                return Ok(found);
-            }
-        }
-        Err(Refusal::from_io(&Errno::BUSY.into()))
-    }
-
-    fn create_new(
-        &self,
-        who: &Identity,
-        dir: &Handle,
-        name: &Name,
-        mode: u32,
-        umask: u32,
-        flags: u32,
-    ) -> Result<Created, Refusal> {
-        let target = self.target(dir)?;
-        let host_flags = host_flags(flags)?;
-        let fd = {
-            let _umask = Umask::set(umask).map_err(|e| self.refuse(e))?;
-            let _assumed = self.assume(who)?;
-            rustix::fs::openat2(
-                target.as_fd(),
-                name.as_bytes(),
-                host_flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-                Mode::from_raw_mode(mode & 0o7777),
-                ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS,
-            )
-            .map_err(|e| self.refuse(e))?
-        };
-        self.dont_touch_atime(fd.as_fd());
-        let node = self.node(fd.as_fd(), Some((dir, name)))?;
-        let open = self.admit(node.handle, fd, FileKind::File, host_flags, who.clone());
-        Ok(Created {
-            node,
-            open,
-            created: true,
-        })
-    }
-
-    /// `None` if the name has disappeared.
-    fn open_existing(
-        &self,
-        who: &Identity,
-        dir: &Handle,
-        name: &Name,
-        flags: u32,
-    ) -> Result<Option<Created>, Refusal> {
-        let target = self.target(dir)?;
-        let spot = {
-            let assumed = self.assume(who)?;
-            self.spot(&assumed, &target, (dir, name))?
-        };
-        let Some((found, Node { handle, .. })) = spot.entry else {
-            return Ok(None);
-        };
-        let _gate = self.orphans.opening(&handle);
-        let kind = self.openable(found.as_fd(), &handle)?;
-        if kind == FileKind::Directory {
-            return Err(Refusal::from_io(&Errno::ISDIR.into()));
-        }
-        let (host_flags, flags) = (host_flags(flags)?, flags & !FOR_EXEC);
-        let (fd, host_flags) = self.open_again(who, found.as_fd(), host_flags, flags)?;
-        let node = self.node(fd.as_fd(), Some((dir, name)))?;
-        let open = self.admit(node.handle, fd, kind, host_flags, who.clone());
-        Ok(Some(Created {
-            node,
-            open,
-            created: false,
-        }))
-    }
-
-    /// The kind of an object that an open makes sense for; opening it can't block.
-    pub(crate) fn openable(
-        &self,
-        fd: BorrowedFd<'_>,
-        object: &Handle,
-    ) -> Result<FileKind, Refusal> {
-        let attr = attrs::of(fd).map_err(|e| self.refuse(e))?;
-        if attr.nlink == 0 && !self.opens.is_open(object) {
-            // Its last name has just gone, and nobody was there to keep it.
-            return Err(Refusal::Stale);
-        }
-        match attr.kind {
-            FileKind::File | FileKind::Directory => Ok(attr.kind),
-            FileKind::Symlink => Err(Refusal::from_io(&Errno::LOOP.into())),
-            FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
-                Err(Refusal::from_io(&Errno::NXIO.into()))
-            }
-        }
-    }
-
-    /// Opens what is behind an `O_PATH` descriptor, with the caller's rights. `asked` are the
-    /// caller's flags, `flags` those for the host; returns those it was opened with.
-    fn open_again(
-        &self,
-        who: &Identity,
-        fd: BorrowedFd<'_>,
-        mut flags: OFlags,
-        asked: u32,
-    ) -> Result<(OwnedFd, OFlags), Refusal> {
-        let path = sys::proc_path(fd);
-        let open = |flags| rustix::fs::openat(CWD, &path, flags | OFlags::CLOEXEC, Mode::empty());
-        // A program may be executed by those who may not read it, and that is all.
-        let executes = asked & FOR_EXEC != 0 && flags == OFlags::RDONLY;
-        let appends = asked & OFlags::APPEND.bits() != 0;
-        let opened = {
-            let _assumed = self.assume(who)?;
-            match open(flags) {
-                Err(Errno::ACCESS) if executes && sys::access(fd, 1).is_ok() => None,
-                Err(Errno::PERM) if appends => {
-                    flags |= OFlags::APPEND;
-                    Some(open(flags))
-                }
-                other => Some(other),
-            }
-        };
-        let opened = opened.unwrap_or_else(|| open(flags));
-        let opened = opened.map_err(|e| self.refuse(e))?;
-        self.dont_touch_atime(opened.as_fd());
-        Ok((opened, flags))
-    }
-
-    pub(crate) fn dont_touch_atime(&self, fd: BorrowedFd<'_>) {
-        if self.needs_noatime()
-            && let Err(error) = rustix::fs::fcntl_setfl(fd, OFlags::NOATIME)
-        {
-            tracing::debug!(%error, "reads of a file update its access time");
-        }
-    }
-
-    pub(crate) fn admit(
-        &self,
+    /// Keeps a descriptor that was opened with these flags.
+    pub fn open(
+        self: &Arc<Self>,
         handle: Handle,
         fd: OwnedFd,
         kind: FileKind,
@@ -345,38 +125,30 @@ impl Store {
             identity,
             position: Mutex::default(),
             closed: AtomicBool::new(false),
-            opens: self.opens.clone(),
-            orphans: self.orphans.clone(),
+            opens: Arc::clone(self),
         });
-        self.opens.add(&open);
+        self.in_use.add(&handle);
+        let mut files = self.lock();
+        let of_object = files.entry(handle).or_default();
+        of_object.push(Arc::downgrade(&open));
         open
     }
-}
 
-pub(crate) fn host_flags(flags: u32) -> Result<OFlags, Refusal> {
-    let flags = OFlags::from_bits_retain(flags);
-    // O_TMPFILE contains O_DIRECTORY.
-    let temporary = flags.contains(OFlags::TMPFILE);
-    let no_access_mode = flags & OFlags::ACCMODE == OFlags::ACCMODE;
-    if flags.contains(OFlags::PATH) || temporary || no_access_mode {
-        return Err(Refusal::Unsupported);
+    fn end(&self, handle: &Handle, closed: bool) {
+        self.forget(handle);
+        self.in_use.remove(handle);
+        if closed {
+            self.orphans.settle(handle);
+        }
     }
-    Ok(flags & PASSED)
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_that_would_not_be_an_open_are_refused() {
-        let refused = Err(Refusal::Unsupported);
-        assert_eq!(host_flags(OFlags::PATH.bits()), refused);
-        assert_eq!(host_flags((OFlags::TMPFILE | OFlags::RDWR).bits()), refused);
-        let append = OFlags::APPEND | OFlags::WRONLY | OFlags::TRUNC;
-        assert_eq!(
-            host_flags(append.bits()),
-            Ok(OFlags::WRONLY | OFlags::TRUNC)
-        );
+    fn forget(&self, handle: &Handle) {
+        let mut files = self.lock();
+        if let Some(of_object) = files.get_mut(handle) {
+            of_object.retain(|open| open.strong_count() > 0);
+            if of_object.is_empty() {
+                files.remove(handle);
+            }
+        }
     }
 }

@@ -8,14 +8,11 @@
 //! The link is made before the name goes. A crash in between leaves a file that has both; such
 //! links are removed when the export is opened.
 
-use crate::attrs;
-use crate::export::Store;
 use crate::handle::{HostId, Sealer};
-use crate::identity::Identity;
-use crate::opens::Opens;
+use crate::in_use::InUse;
 use crate::resolve::{Naming, open_entry};
-use crate::sys;
-use leasefs_protocol::{Attr, FileKind, Handle, Name, Refusal};
+use crate::{stat, sys};
+use leasefs_protocol::{Attr, Handle, Name};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::Errno;
@@ -25,12 +22,9 @@ use std::io;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The folder in the export's root.
-const FOLDER: &str = ".leasefs-orphans";
+pub(crate) const FOLDER: &str = ".leasefs-orphans";
 /// Objects share gates, so that there is a fixed number of them.
 const GATES: u64 = 64;
-const S_ISVTX: u16 = 0o1000;
-/// `W_OK | X_OK`
-const MAY_REMOVE: u32 = 3;
 
 /// The folder and what is in it.
 pub(crate) struct Orphans {
@@ -41,7 +35,7 @@ pub(crate) struct Orphans {
     gates: Vec<RwLock<()>>,
     /// Keyed at random: no client can aim at another's gate.
     hasher: RandomState,
-    opens: Arc<Opens>,
+    in_use: Arc<InUse>,
 }
 
 /// A link in the folder.
@@ -77,13 +71,13 @@ impl std::fmt::Debug for Orphans {
 
 impl Orphans {
     /// None, and no folder.
-    pub fn new(opens: Arc<Opens>) -> Self {
+    pub fn new(in_use: Arc<InUse>) -> Self {
         Self {
             folder: OnceLock::new(),
             held: RwLock::default(),
             gates: (0..GATES).map(|_| RwLock::default()).collect(),
             hasher: RandomState::new(),
-            opens,
+            in_use,
         }
     }
 
@@ -112,6 +106,47 @@ impl Orphans {
         // Nobody else knows it yet.
         let _ = self.folder.set(folder);
         Ok(())
+    }
+
+    /// Whether the folder is there.
+    pub fn have_folder(&self) -> bool {
+        self.folder.get().is_some()
+    }
+
+    /// Makes the folder, or finds the one that another has made meanwhile.
+    ///
+    /// # Errors
+    /// The host's, or that there is something of that name that isn't ours.
+    pub fn make_folder(&self, root: BorrowedFd<'_>) -> io::Result<()> {
+        let folder = match rustix::fs::mkdirat(root, FOLDER, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => open_folder(root)?,
+            Err(error) => return Err(error.into()),
+        };
+        // Whoever came first has set the same.
+        let _ = self.folder.set(folder);
+        Ok(())
+    }
+
+    /// Removes what nobody has open of an earlier life of the server too.
+    pub fn settle_all(&self) {
+        let held: Vec<Handle> = {
+            let mut held = self.held_mut();
+            held.values_mut().for_each(|held| held.inherited = false);
+            held.keys().copied().collect()
+        };
+        for handle in held {
+            self.settle(&handle);
+        }
+    }
+
+    /// Until it is dropped nobody opens the object.
+    pub fn shelter(&self, handle: Handle) -> Option<Shelter<'_>> {
+        let gate = self.gate(&handle)?.write();
+        Some(Shelter {
+            orphans: self,
+            handle,
+            _gate: gate.unwrap_or_else(PoisonError::into_inner),
+        })
     }
 
     fn held_mut(&self) -> RwLockWriteGuard<'_, HashMap<Handle, Held>> {
@@ -164,7 +199,7 @@ impl Orphans {
             rustix::fs::statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| stat.st_nlink == 1)
         };
-        if self.opens.is_open(handle) && is_last() {
+        if self.in_use.is_open(handle) && is_last() {
             return;
         }
         match rustix::fs::unlinkat(folder, &name, AtFlags::empty()) {
@@ -174,139 +209,23 @@ impl Orphans {
             }
         }
     }
+}
 
-    /// Links a file that is about to lose its last name. The caller has its gate.
-    fn take_in(&self, handle: &Handle, id: HostId, file: BorrowedFd<'_>) -> io::Result<()> {
-        let folder = self.folder.get().ok_or(Errno::NOENT)?;
+impl Shelter<'_> {
+    /// Links the file, which is about to lose its last name.
+    pub fn take_in(&self, id: HostId, file: BorrowedFd<'_>) -> io::Result<()> {
+        let folder = self.orphans.folder.get().ok_or(Errno::NOENT)?;
         let path = sys::proc_path(file);
         let linked = rustix::fs::linkat(CWD, path, folder, link_name(&id), AtFlags::SYMLINK_FOLLOW);
         match linked {
             Ok(()) | Err(Errno::EXIST) => {
                 let inherited = false;
-                self.held_mut().insert(*handle, Held { id, inherited });
+                let held = Held { id, inherited };
+                self.orphans.held_mut().insert(self.handle, held);
             }
             Err(error) => return Err(error.into()),
         }
         Ok(())
-    }
-}
-
-impl Store {
-    /// The export's root, if removing the last name of this object changes it: the hidden folder
-    /// doesn't exist yet and would be needed.
-    pub fn needs_shelter(&self, object: &Handle) -> Option<Handle> {
-        if !self.keeps_orphans() || self.orphans.folder.get().is_some() {
-            return None;
-        }
-        let last = |attr: Attr| attr.kind == FileKind::File && attr.nlink == 1;
-        let needs = self.opens.is_open(object) && self.getattr(object).is_ok_and(last);
-        needs.then_some(self.root_handle())
-    }
-
-    /// Makes the hidden folder. Without it files that lose their last name stay open only as long
-    /// as the server lives.
-    pub fn make_shelter(&self) {
-        if !self.keeps_orphans() || self.orphans.folder.get().is_some() {
-            return;
-        }
-        let root = self.root_fd();
-        let made = match rustix::fs::mkdirat(root, FOLDER, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => open_folder(root),
-            Err(error) => Err(error.into()),
-        };
-        match made {
-            // Whoever came first has set the same.
-            Ok(folder) => drop(self.orphans.folder.set(folder)),
-            Err(error) => {
-                tracing::warn!(%error, "{FOLDER} can't be made in the export: open files that are removed are lost if the server restarts")
-            }
-        }
-    }
-
-    /// Removes orphans that nobody has open. To be called once those who may reclaim opens of an
-    /// earlier life of the server have done so: until then none of that life is removed.
-    pub fn remove_unclaimed(&self) {
-        let held: Vec<Handle> = {
-            let mut held = self.orphans.held_mut();
-            held.values_mut().for_each(|held| held.inherited = false);
-            held.keys().copied().collect()
-        };
-        for handle in held {
-            self.orphans.settle(&handle);
-        }
-    }
-
-    /// Whether the name is the hidden folder's.
-    pub(crate) fn is_hidden(&self, dir: &Handle, name: &Name) -> bool {
-        name.as_bytes() == FOLDER.as_bytes() && *dir == self.root_handle()
-    }
-
-    /// Refuses to find the hidden folder.
-    pub(crate) fn visible(&self, dir: &Handle, name: &Name) -> Result<(), Refusal> {
-        match self.is_hidden(dir, name) {
-            true => Err(Refusal::from_io(&Errno::NOENT.into())),
-            false => Ok(()),
-        }
-    }
-
-    /// Refuses to make something of the hidden folder's name.
-    pub(crate) fn free_to_use(&self, dir: &Handle, name: &Name) -> Result<(), Refusal> {
-        match self.is_hidden(dir, name) {
-            true => Err(Refusal::NotPermitted),
-            false => Ok(()),
-        }
-    }
-
-    /// The attributes of what is behind `fd`, as if there were no hidden folder.
-    pub(crate) fn attr_of(&self, fd: BorrowedFd<'_>, handle: &Handle) -> Result<Attr, Refusal> {
-        let mut attr = attrs::of(fd).map_err(|e| self.refuse(e))?;
-        let folder = self.orphans.folder.get();
-        // Some file systems don't count directories: the root's count is always 1 there.
-        let counted = || *handle == self.root_handle() && attr.nlink > 2;
-        if folder.is_some() && (self.orphans.holds(handle) || counted()) {
-            attr.nlink = attr.nlink.saturating_sub(1);
-        }
-        Ok(attr)
-    }
-
-    /// To be held while what `name` denotes may lose this name: if that is an open file's last
-    /// one, it is linked into the hidden folder first. Not if `succeeds` says that the removal will
-    /// be refused, so that the file's times stay.
-    pub(crate) fn shelter(
-        &self,
-        dir: BorrowedFd<'_>,
-        name: &Name,
-        succeeds: impl FnOnce(&Attr) -> bool,
-    ) -> Option<Shelter<'_>> {
-        self.orphans.folder.get()?;
-        let file = open_entry(dir, name).ok()?;
-        let attr = attrs::of(file.as_fd()).ok()?;
-        if attr.kind != FileKind::File || attr.nlink != 1 {
-            return None;
-        }
-        let (handle, id) = self.identify(file.as_fd()).ok()?;
-        let gate = self.orphans.gate(&handle)?.write();
-        let shelter = Shelter {
-            orphans: &self.orphans,
-            handle,
-            _gate: gate.unwrap_or_else(PoisonError::into_inner),
-        };
-        if self.opens.is_open(&handle)
-            && succeeds(&attr)
-            && let Err(error) = self.orphans.take_in(&handle, id, file.as_fd())
-        {
-            tracing::warn!(%error, ?name, "an open file that is removed can't be kept for a restart of the server");
-        }
-        Some(shelter)
-    }
-
-    /// Whether the caller may remove a file's name from a directory, as far as modes tell.
-    pub(crate) fn may_remove(&self, who: &Identity, dir: BorrowedFd<'_>, file: &Attr) -> bool {
-        let (Ok(of_dir), Ok(_assumed)) = (attrs::of(dir), self.assume(who)) else {
-            return false;
-        };
-        let own = [0, file.uid, of_dir.uid].contains(&who.uid());
-        (of_dir.mode & S_ISVTX == 0 || own) && sys::access(dir, MAY_REMOVE).is_ok()
     }
 }
 
@@ -335,14 +254,14 @@ fn link_of(folder: &OwnedFd, naming: Naming, name: &[u8]) -> Option<(HostId, Att
     let id = parse_link_name(name)?;
     let file = open_entry(folder.as_fd(), &Name::new(name).ok()?).ok()?;
     let is_its = naming.identify(file.as_fd()).is_ok_and(|found| found == id);
-    let attr = attrs::of(file.as_fd()).ok()?;
+    let attr = stat::of(file.as_fd()).ok()?;
     is_its.then_some((id, attr))
 }
 
 fn open_folder(root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::openat(root, FOLDER, flags, Mode::empty())?;
-    let attr = attrs::of(folder.as_fd())?;
+    let attr = stat::of(folder.as_fd())?;
     let own = rustix::process::geteuid().as_raw();
     if attr.uid != own || attr.mode & 0o077 != 0 {
         return Err(io::Error::other(format!(

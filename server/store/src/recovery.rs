@@ -3,7 +3,8 @@
 
 use crate::export::Store;
 use crate::identity::Identity;
-use crate::opens::{ACCESS, OpenFile, host_flags};
+use crate::opening::host_flags;
+use crate::opens::{ACCESS, OpenFile};
 use crate::sys;
 use leasefs_protocol::request::Durability;
 use leasefs_protocol::{Handle, Refusal};
@@ -41,7 +42,7 @@ impl Store {
         let fd = rustix::fs::openat(CWD, &path, access | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| self.refuse(e))?;
         self.dont_touch_atime(fd.as_fd());
-        Ok(self.admit(object, fd, kind, access, identity))
+        Ok(self.opens.open(object, fd, kind, access, identity))
     }
 
     /// Cuts a file back to a size it had.

@@ -5,13 +5,14 @@
 //! `may_linkat`; fs/attr.c: `setattr_prepare`; fs/xattr.c: `xattr_permission`), so a refused change has
 //! the errno it would have had. What they let pass the kernel still decides when it is done.
 
-use crate::attrs::{self, to_host};
-use crate::export::{Store, Target};
+use crate::attrs::to_host;
+use crate::export::{Node, Store, Target};
 use crate::identity::Identity;
-use crate::names::{Node, Spot};
-use crate::opens::{OpenFile, host_flags};
-use crate::sys;
+use crate::names::Spot;
+use crate::opening::host_flags;
+use crate::opens::OpenFile;
 use crate::xattrs::{Space, changeable};
+use crate::{stat, sys};
 use leasefs_protocol::{Attr, FileKind, Handle, Name, Refusal, SetAttr, SetTime};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
@@ -100,7 +101,7 @@ impl Store {
         if self.rights.overrides(who) {
             return self.gives(who, &spot);
         }
-        let attr = attrs::of(source.as_fd()).map_err(|e| self.refuse(e))?;
+        let attr = stat::of(source.as_fd()).map_err(|e| self.refuse(e))?;
         let owns = attr.uid == who.uid;
         if !owns && sys::hardlinks_are_protected() && !is_safe_to_link(&source, &attr) {
             return Err(no(Errno::PERM));
@@ -203,7 +204,7 @@ impl Store {
             return Ok(());
         }
         let target = self.target(object)?;
-        let attr = attrs::of(target.as_fd()).map_err(|e| self.refuse(e))?;
+        let attr = stat::of(target.as_fd()).map_err(|e| self.refuse(e))?;
         let owns = attr.uid == who.uid;
         let _assumed = self.assume(who)?;
         let writes = || sys::access(target.as_fd(), W).map_err(|e| self.refuse(e));
@@ -235,7 +236,7 @@ impl Store {
             return Ok(());
         }
         let target = self.target(object)?;
-        let attr = attrs::of(target.as_fd()).map_err(|e| self.refuse(e))?;
+        let attr = stat::of(target.as_fd()).map_err(|e| self.refuse(e))?;
         let owns = attr.uid == who.uid;
         let sticky = attr.kind == FileKind::Directory && attr.mode & S_ISVTX != 0;
         match (space, attr.kind) {
@@ -290,7 +291,7 @@ impl Store {
     fn takes(&self, who: &Identity, spot: &Spot<'_>, node: &Node) -> Result<Found, Refusal> {
         let lists = self.changes_names(who, spot.dir)?;
         if node.attr.uid != who.uid && !self.rights.overrides(who) {
-            let dir = attrs::of(spot.dir.as_fd()).map_err(|e| self.refuse(e))?;
+            let dir = stat::of(spot.dir.as_fd()).map_err(|e| self.refuse(e))?;
             if dir.mode & S_ISVTX != 0 && dir.uid != who.uid {
                 return Err(no(Errno::PERM));
             }

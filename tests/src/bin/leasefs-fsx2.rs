@@ -1,7 +1,7 @@
 //! Random operations on a file, checked through read-only descriptors too.
 
 use clap::Parser;
-use leasefs_tests::clock::monotonic_ns;
+use leasefs_host::clock::monotonic_time;
 use leasefs_tests::fsx2::{Config, Progress, run};
 use leasefs_tests::rng::fresh_seed;
 use std::path::PathBuf;
@@ -64,13 +64,13 @@ fn catch_bus_errors() {
 /// Ends the process when one operation takes longer than `limit`.
 fn watch(limit: Duration) {
     thread::spawn(move || {
-        let mut seen = (u64::MAX, monotonic_ns());
+        let mut seen = (u64::MAX, monotonic_time().as_nanos());
         loop {
             thread::sleep(Duration::from_millis(200));
             let operation = PROGRESS.operation.load(Ordering::Relaxed);
             if operation != seen.0 {
-                seen = (operation, monotonic_ns());
-            } else if Duration::from_nanos(monotonic_ns() - seen.1) > limit {
+                seen = (operation, monotonic_time().as_nanos());
+            } else if Duration::from_nanos(monotonic_time().as_nanos() - seen.1) > limit {
                 let seed = SEED.load(Ordering::Relaxed);
                 eprintln!(
                     "FAILED: operation {operation} of seed {seed} took longer than {limit:?}"

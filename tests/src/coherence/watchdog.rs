@@ -1,6 +1,6 @@
 //! What each worker is doing right now, and for how long.
 
-use crate::clock::monotonic_ns;
+use leasefs_host::clock::monotonic_time;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -43,8 +43,9 @@ impl Slot {
     /// The operation under way, if it has been for longer than `limit`.
     pub(super) fn overdue(&self, limit: Duration) -> Option<Current> {
         let current = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let age =
-            |current: &Current| Duration::from_nanos(monotonic_ns().saturating_sub(current.since));
+        let age = |current: &Current| {
+            Duration::from_nanos(monotonic_time().as_nanos().saturating_sub(current.since))
+        };
         current.filter(|current| age(current) > limit)
     }
 }

@@ -1,9 +1,9 @@
 //! One worker thread: carries out operations and keeps their history.
 
 use super::watchdog::{Current, Slot};
-use crate::clock::monotonic_ns;
 use crate::lin::{Entry, Who};
 use crate::rng::Rng;
+use leasefs_host::clock::monotonic_time;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl<Op: Clone> Worker<Op> {
         how: &'static str,
         call: impl FnOnce() -> io::Result<T>,
     ) -> (u64, u64, io::Result<T>) {
-        let since = monotonic_ns();
+        let since = monotonic_time().as_nanos();
         let current = Current {
             worker: self.id,
             mount: at.mount,
@@ -136,9 +136,9 @@ impl<Op: Clone> Worker<Op> {
             since,
         };
         self.slot.set(Some(current));
-        let start = monotonic_ns();
+        let start = monotonic_time().as_nanos();
         let result = call();
-        let end = monotonic_ns();
+        let end = monotonic_time().as_nanos();
         self.slot.set(None);
         let took = Duration::from_nanos(end - start);
         if took > self.record.slowest.0 {

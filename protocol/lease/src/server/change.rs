@@ -1,11 +1,13 @@
 //! Changes: admitted, queued anew, finished, withdrawn.
 
+use super::Core;
 use super::api::{Action, OpId, OpState, ReadKind, Wanted};
 use super::cover::{Cover, Want};
+use super::ids::ObjId;
+use super::ids::Sid;
 use super::op::{Arrival, Kind, Need, Op, Order};
-use super::session::Sid;
-use super::table::{Holder, ObjId};
-use super::{Core, Timer};
+use super::table::Holder;
+use super::timer::Timer;
 use crate::time::BootTime;
 use leasefs_protocol::{Grant, Handle, Mode, Parts, RecallId, SessionId, Stamp};
 use std::collections::BTreeMap;

@@ -1,12 +1,8 @@
 //! Grace: the time after a restart in which leases of the earlier life may still be alive.
 
-use super::api::{Action, Grace, LoggedWrites, ReclaimRefusal, Reclaimed};
-use super::cover::Cover;
-use super::op::Cause;
-use super::session::Sid;
-use super::{Core, Timer};
+use super::api::{Grace, LoggedWrites};
 use crate::time::{BootTime, lengthened};
-use leasefs_protocol::{Handle, Mode, Parts, SessionId};
+use leasefs_protocol::{Handle, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,7 +14,7 @@ pub(super) struct GraceState {
     /// Whose Write leases may hide newer data of an object.
     writers: BTreeMap<Handle, BTreeSet<SessionId>>,
     /// The host crashed: newer data of anything may be hidden.
-    host_crashed: bool,
+    pub(super) host_crashed: bool,
 }
 
 impl GraceState {
@@ -58,186 +54,22 @@ impl GraceState {
         self.host_crashed || logged.is_some_and(|w| w.iter().any(other))
     }
 
-    fn is_logged(&self, session: SessionId, object: &Handle) -> bool {
+    pub(super) fn is_logged(&self, session: SessionId, object: &Handle) -> bool {
         let logged = self.writers.get(object);
         self.host_crashed || logged.is_some_and(|w| w.contains(&session))
     }
 
-    fn forget_writer(&mut self, session: SessionId, object: &Handle) {
+    pub(super) fn forget_writer(&mut self, session: SessionId, object: &Handle) {
         if let Some(writers) = self.writers.get_mut(object) {
             writers.remove(&session);
         }
     }
 
-    fn forget(&mut self, session: SessionId) {
+    pub(super) fn forget(&mut self, session: SessionId) {
         self.missing.remove(&session);
         self.writers.retain(|_, writers| {
             writers.remove(&session);
             !writers.is_empty()
         });
-    }
-}
-
-impl Core {
-    /// When grace ends at the latest; `None` if there is none (any more).
-    pub fn grace_until(&self) -> Option<BootTime> {
-        self.grace.as_ref().map(|g| g.ends)
-    }
-
-    /// Takes over a lease granted in the server's earlier life. May cause actions, as
-    /// [`Core::handle`] does.
-    ///
-    /// # Errors
-    /// If it may not stand; the client must drop what it cached under it.
-    pub fn reclaim(
-        &mut self,
-        now: BootTime,
-        session: SessionId,
-        lease: Reclaimed,
-    ) -> Result<(), ReclaimRefusal> {
-        self.run_timers(now);
-        let result = self.reclaim_one(now, session, lease);
-        self.settle(now);
-        result
-    }
-
-    fn reclaim_one(
-        &mut self,
-        now: BootTime,
-        session: SessionId,
-        lease: Reclaimed,
-    ) -> Result<(), ReclaimRefusal> {
-        let Reclaimed {
-            object: handle,
-            parts,
-            mode,
-        } = lease;
-        let sid = self.may_reclaim(session, &lease)?;
-        if parts.is_empty() {
-            return Ok(());
-        }
-        let object = self.table.find_or_insert(&handle);
-        if let Some(grace) = &mut self.grace
-            && mode == Mode::Write
-        {
-            grace.forget_writer(session, &handle);
-        }
-        if let Some(grant) = self.grant(sid, object, &Cover::parts(parts), parts, mode) {
-            self.recall_for_waiting(now, sid, object, grant, Cause::Holder);
-        }
-        // Reads that waited for the logged lease now wait for its recall.
-        self.dirty.insert(object);
-        self.shed(now, sid);
-        Ok(())
-    }
-
-    fn may_reclaim(&self, session: SessionId, lease: &Reclaimed) -> Result<Sid, ReclaimRefusal> {
-        let sid = self.sessions.alive(session);
-        let reclaims = |sid: &Sid| self.sessions.get(*sid).is_some_and(|s| s.reclaiming);
-        let (Some(grace), Some(sid)) = (&self.grace, sid.filter(reclaims)) else {
-            return Err(ReclaimRefusal::NotReclaiming);
-        };
-        if self.shutdown {
-            return Err(ReclaimRefusal::NotReclaiming);
-        }
-        match lease.mode {
-            // What is asked back as a whole is given back with the approval.
-            _ if self.owes_everything(sid) => return Err(ReclaimRefusal::Denied),
-            // A Write lease is on record, and bytes may wait behind it.
-            Mode::Read if self.is_denied(sid) => return Err(ReclaimRefusal::Denied),
-            Mode::Read if self.is_full(sid, self.table.find(&lease.object)) => {
-                return Err(ReclaimRefusal::Denied);
-            }
-            Mode::Read if grace.host_crashed => return Err(ReclaimRefusal::HostCrashed),
-            Mode::Write if !grace.is_logged(session, &lease.object) => {
-                return Err(ReclaimRefusal::NotLogged);
-            }
-            Mode::Read | Mode::Write => {}
-        }
-        if self.conflicts_with_other(sid, lease) {
-            return Err(ReclaimRefusal::Conflict);
-        }
-        Ok(sid)
-    }
-
-    fn conflicts_with_other(&self, sid: Sid, lease: &Reclaimed) -> bool {
-        let object = self
-            .table
-            .find(&lease.object)
-            .and_then(|o| self.table.get(o));
-        let mut others = object
-            .into_iter()
-            .flat_map(|o| &o.holders)
-            .filter(|h| h.session != sid);
-        others.any(|h| match lease.mode {
-            Mode::Read => h.write.intersects(lease.parts),
-            Mode::Write => h.parts.intersects(lease.parts),
-        })
-    }
-
-    pub(super) fn reclaim_done(&mut self, now: BootTime, id: SessionId) {
-        let Some(sid) = self.sessions.alive(id) else {
-            return;
-        };
-        let Some(session) = self.sessions.get_mut(sid).filter(|s| s.reclaiming) else {
-            return;
-        };
-        session.reclaiming = false;
-        self.renew_alive(now, sid);
-        self.forget_in_grace(id);
-    }
-
-    /// Nothing of the session's earlier leases is left to be reclaimed.
-    pub(super) fn forget_in_grace(&mut self, session: SessionId) {
-        let Some(grace) = &mut self.grace else {
-            return;
-        };
-        grace.forget(session);
-        if grace.missing.is_empty() {
-            self.end_grace();
-        } else {
-            self.touch_all_waiting();
-        }
-    }
-
-    pub(super) fn end_grace(&mut self) {
-        let Some(grace) = self.grace.take() else {
-            return;
-        };
-        self.timers.remove(&(grace.ends, Timer::Grace));
-        for session in self.sessions.values_mut() {
-            session.reclaiming = false;
-        }
-        self.actions.push_back(Action::GraceEnded);
-        self.touch_all_waiting();
-    }
-
-    fn touch_all_waiting(&mut self) {
-        let objects = self
-            .ops
-            .values()
-            .flat_map(|op| op.needs.iter().map(|n| n.object));
-        self.dirty.extend(objects);
-    }
-
-    /// Parts of `cover` that someone else may have changed without the store knowing.
-    pub(super) fn hidden_parts(
-        &self,
-        reader: Option<Sid>,
-        handle: &Handle,
-        cover: &Cover,
-    ) -> Parts {
-        let object = self.table.find(handle).and_then(|o| self.table.get(o));
-        let hidden = object.map_or(Parts::NONE, |o| o.written_by_others(reader));
-        let id = reader.and_then(|sid| self.sessions.get(sid)).map(|s| s.id);
-        let by_grace = self
-            .grace
-            .as_ref()
-            .is_some_and(|g| g.hides_data(id, handle));
-        let logged = match by_grace {
-            true => Parts::ATTRS | Parts::DATA,
-            false => Parts::NONE,
-        };
-        (hidden | logged) & cover.leased()
     }
 }

@@ -1,10 +1,13 @@
 //! What is true of the core between any two events. Tests and models check it after each step.
 
+use super::Core;
 use super::api::{OpId, ReadKind};
+use super::ids::ObjId;
+use super::ids::Sid;
 use super::op::{Kind, Need, Op};
-use super::session::{Session, Sid};
-use super::table::{ObjId, Object};
-use super::{Core, Timer};
+use super::session::Session;
+use super::table::Object;
+use super::timer::Timer;
 use crate::time::BootTime;
 use leasefs_protocol::{Parts, RecallId, Stamp};
 use std::collections::BTreeSet;
@@ -106,7 +109,7 @@ impl Core {
     fn check_running(&self, object: &Object, op: &Op, need: &Need) -> Checked {
         let own = self.sessions.find(op.session);
         for holder in &object.holders {
-            let taken = op.takes_from(need, holder, own == Some(holder.session));
+            let taken = holder.gives_up(op, need, own == Some(holder.session));
             let against = taken.map_or(Parts::NONE, |cover| cover.parts);
             require(against.is_empty(), || {
                 format!("a change of {op:?} runs against {holder:?}")

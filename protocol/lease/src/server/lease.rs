@@ -2,10 +2,11 @@
 
 use super::Core;
 use super::cover::Cover;
+use super::ids::ObjId;
+use super::ids::Sid;
 use super::op::{Cause, exclusive};
 use super::recall::Waiter;
-use super::session::Sid;
-use super::table::{Holder, ObjId};
+use super::table::Holder;
 use crate::time::BootTime;
 use leasefs_protocol::{Grant, Handle, Mode, Parts, SessionId, Stamp};
 
@@ -139,7 +140,7 @@ impl Core {
         let in_the_way = queue.iter().filter_map(|(_, id)| {
             let op = self.ops.get(id).filter(|op| !op.is_running())?;
             let own = Some(op.session) == holder_id;
-            Some((*id, op.takes_from(op.need(object)?, &holder, own)?))
+            Some((*id, holder.gives_up(op, op.need(object)?, own)?))
         });
         let in_the_way: Vec<_> = in_the_way.collect();
         for (op, taken) in in_the_way {

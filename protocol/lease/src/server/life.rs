@@ -1,9 +1,11 @@
 //! Beginning, renewal and end of sessions, and every deadline.
 
+use super::Core;
 use super::api::{Action, Event, OpId, Standing};
+use super::ids::Sid;
 use super::op::Cause;
-use super::session::{Session, Sid};
-use super::{Core, Timer};
+use super::session::Session;
+use super::timer::Timer;
 use crate::time::BootTime;
 use leasefs_protocol::{KeyHash, Parts, RecallId, SessionId};
 use std::collections::BTreeSet;

@@ -18,16 +18,20 @@ mod change;
 mod conduct;
 mod cover;
 mod grace;
+mod ids;
 mod invariants;
 mod lease;
 mod life;
 mod op;
+mod probation;
 mod read;
 mod recall;
+mod reclaim;
 mod session;
 mod slab;
 mod status;
 mod table;
+mod timer;
 mod turn;
 
 pub use api::{
@@ -37,11 +41,14 @@ pub use api::{
 
 use crate::time::BootTime;
 use conduct::Conduct;
+use grace::GraceState;
+use ids::ObjId;
 use leasefs_protocol::KeyHash;
 use op::{Arrival, Kind, Op};
-use session::{Sessions, Sid};
+use session::Sessions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use table::{ObjId, Table};
+use table::Table;
+use timer::Timer;
 
 /// The lease core. Feed it with [`Core::handle`], then drain [`Core::poll_action`], and send
 /// [`Event::Tick`] at [`Core::next_deadline`].
@@ -56,29 +63,17 @@ pub struct Core {
     /// Of clients that have held others up lately.
     conduct: BTreeMap<KeyHash, Conduct>,
     timers: BTreeSet<(BootTime, Timer)>,
-    grace: Option<grace::GraceState>,
+    grace: Option<GraceState>,
     shutdown: bool,
     /// Objects where some operation may have become ready.
     dirty: BTreeSet<ObjId>,
     actions: VecDeque<Action>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Timer {
-    /// Grace ends.
-    Grace,
-    /// A session's leases end.
-    Session(Sid),
-    /// A client gets leases again, or what it has cost others is forgotten.
-    Conduct(KeyHash),
-    /// A page fill has been patient.
-    Fill(OpId),
-}
-
 impl Core {
     /// A core that begins at `now`; in grace if `grace` names sessions.
     pub fn new(config: Config, now: BootTime, grace: Option<Grace>) -> Self {
-        let grace = grace.and_then(|known| grace::GraceState::begin(known, now));
+        let grace = grace.and_then(|known| GraceState::begin(known, now));
         let timers = grace.iter().map(|g| (g.ends, Timer::Grace)).collect();
         Self {
             config,

@@ -2,8 +2,8 @@
 
 use super::api::{OpId, OpState, ReadKind};
 use super::cover::{Cover, Want};
-use super::session::Sid;
-use super::table::{Holder, ObjId};
+use super::ids::ObjId;
+use super::ids::Sid;
 use crate::time::BootTime;
 use leasefs_protocol::{Handle, Mode, Parts, RecallId, SessionId};
 use std::collections::BTreeMap;
@@ -113,22 +113,6 @@ impl Op {
 
     pub(super) fn is_running(&self) -> bool {
         self.state == OpState::Running
-    }
-
-    /// What `holder` has to give up before the operation may go on.
-    pub(super) fn takes_from(&self, need: &Need, holder: &Holder, own: bool) -> Option<Cover> {
-        if own && need.own_allowed {
-            return None;
-        }
-        if let Kind::Parked(_) = self.kind {
-            return None;
-        }
-        let taken = if self.is_exclusive() {
-            need.cover.known_to(holder.parts)
-        } else {
-            Cover::parts(need.cover.leased() & holder.write)
-        };
-        (!taken.is_empty()).then_some(taken)
     }
 }
 

@@ -3,24 +3,12 @@
 use super::Core;
 use super::api::{Action, OpId, ReadItem, ReadKind};
 use super::cover::{self, Cover, Want};
+use super::ids::ObjId;
+use super::ids::Sid;
 use super::op::{Arrival, Cause, Kind, Op};
-use super::session::Sid;
-use super::table::ObjId;
-use super::turn::Outlook;
+use super::turn::{Outlook, Verdict};
 use crate::time::BootTime;
 use leasefs_protocol::{Grant, Handle, Mode, Parts, SessionId};
-
-/// What becomes of a read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Wait,
-    /// Answered without a lease.
-    Answer,
-    /// Answered with what can be granted.
-    Lease,
-    /// Answered with a lease on all it shows, recalled at once for whoever waits.
-    Fill(Cause),
-}
 
 impl Core {
     pub(super) fn admit_read(

@@ -3,9 +3,10 @@
 use super::Core;
 use super::api::{Action, OpId};
 use super::cover::Cover;
+use super::ids::ObjId;
+use super::ids::Sid;
 use super::op::{Cause, Need, Op};
-use super::session::{OpenRecall, Sid};
-use super::table::ObjId;
+use super::session::OpenRecall;
 use crate::time::BootTime;
 use leasefs_protocol::limits::FLUSH_PROGRESS;
 use leasefs_protocol::{Handle, Parts, Recall, RecallId, Scope, SessionId};
@@ -40,7 +41,7 @@ impl Core {
         for need in &op.needs {
             let holders = self.table.get(need.object).map_or(&[][..], |o| &o.holders);
             conflicts.extend(holders.iter().filter_map(|holder| {
-                let taken = op.takes_from(need, holder, own == Some(holder.session))?;
+                let taken = holder.gives_up(op, need, own == Some(holder.session))?;
                 Some((holder.session, need.object, taken))
             }));
         }

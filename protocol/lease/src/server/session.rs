@@ -2,18 +2,14 @@
 
 use super::api::{Config, OpId};
 use super::cover::Cover;
+use super::ids::{ObjId, Sid};
 use super::slab::Slab;
-use super::table::ObjId;
 use crate::time::{BootTime, lengthened};
 use leasefs_protocol::limits::RECALL_PATIENCE_MAX;
 use leasefs_protocol::{KeyHash, RecallId, SessionId, Stamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
-
-/// A session known to the core. Reused only after everything it held is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Sid(u32);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Session {

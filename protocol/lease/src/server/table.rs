@@ -3,16 +3,12 @@
 
 use super::api::OpId;
 use super::cover::Cover;
+use super::ids::{ObjId, Sid};
 use super::op::{Kind, Need, Op, Order};
-use super::session::Sid;
 use super::slab::Slab;
 use leasefs_protocol::{Handle, Parts, RecallId, Stamp};
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
-
-/// An object of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct ObjId(u32);
 
 /// What one session holds of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +20,25 @@ pub(super) struct Holder {
     pub(super) write: Parts,
     /// Of the newest grant.
     pub(super) stamp: Stamp,
+}
+
+impl Holder {
+    /// What it has to give up before `op`, which needs `need` of the object, may go on. `own`: it is
+    /// the requester's lease.
+    pub(super) fn gives_up(&self, op: &Op, need: &Need, own: bool) -> Option<Cover> {
+        if own && need.own_allowed {
+            return None;
+        }
+        if let Kind::Parked(_) = op.kind {
+            return None;
+        }
+        let taken = if op.is_exclusive() {
+            need.cover.known_to(self.parts)
+        } else {
+            Cover::parts(need.cover.leased() & self.write)
+        };
+        (!taken.is_empty()).then_some(taken)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -3,9 +3,8 @@
 use super::Core;
 use super::api::{Action, OpId, OpState, ReadKind};
 use super::cover::Want;
+use super::ids::ObjId;
 use super::op::{Cause, Kind, Need, Op};
-use super::read::Verdict;
-use super::table::ObjId;
 use crate::time::BootTime;
 use leasefs_protocol::{Parts, RawName};
 use std::collections::HashSet;
@@ -35,6 +34,18 @@ impl<'a> Claims<'a> {
                 .iter()
                 .any(|name| self.names.contains(name))
     }
+}
+
+/// What becomes of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Wait,
+    /// Answered without a lease.
+    Answer,
+    /// Answered with what can be granted.
+    Lease,
+    /// Answered with a lease on all it shows, recalled at once for whoever waits.
+    Fill(Cause),
 }
 
 /// What stands before a page fill at its object.

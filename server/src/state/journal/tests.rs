@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::intent::Place;
+use crate::records::Recorded;
 use crate::state::tests::Scratch;
-use leasefs_protocol::RawName;
+use leasefs_protocol::limits::MAX_ANSWERS;
+use leasefs_protocol::{RawName, Refusal, Response};
 
 const A: SessionId = SessionId([1; 16]);
 const HOST_A: BootId = BootId([8; 16]);
@@ -41,7 +43,7 @@ fn ends(journal: &mut Journal, seq: u64) {
 fn changes(path: &Path, host: BootId, believed: bool) -> Vec<(u64, Recorded)> {
     let (_, found) = Journal::open(path, host, believed).expect("open");
     let mut found = found.expect("believed");
-    let changes = found.remove(&A).unwrap_or_default().into_changes();
+    let changes = found.changes.remove(&A).unwrap_or_default().into_recorded();
     changes.into_iter().map(|(seq, c)| (seq.0, c)).collect()
 }
 
@@ -58,7 +60,7 @@ fn changes_above_the_low_water_mark_and_write_leases_are_found_again() {
     let scratch = Scratch::new();
     let path = scratch.path("journal");
     let (mut journal, found) = Journal::open(&path, HOST_A, true).expect("open");
-    assert_eq!(found, Some(Sessions::new()));
+    assert_eq!(found, Some(Journalled::default()));
     (1..=5).for_each(|seq| begins(&mut journal, seq));
     ends(&mut journal, 4);
     begins_above(&mut journal, 6, 4);
@@ -66,10 +68,10 @@ fn changes_above_the_low_water_mark_and_write_leases_are_found_again() {
     drop(journal);
     let (mut journal, found) = Journal::open(&path, HOST_A, false).expect("open");
     let found = found.expect("the same host");
-    assert_eq!(found[&A].writes, BTreeSet::from([handle(1)]));
+    assert_eq!(found.writes, BTreeSet::from([(A, handle(1))]));
     journal.leases_ended(A).expect("journal");
     let (_, found) = Journal::open(&path, HOST_A, false).expect("open");
-    assert!(found.expect("the same host")[&A].writes.is_empty());
+    assert!(found.expect("the same host").writes.is_empty());
     let expected = [(4, is_answered()), (5, is_begun()), (6, is_begun())];
     assert_eq!(changes(&path, HOST_A, false), expected);
 }
@@ -111,7 +113,7 @@ fn after_a_restart_of_the_host_nothing_is_believed() {
     let (_, found) = Journal::open(&path, HOST_B, false).expect("open");
     assert_eq!(found, None);
     let (_, found) = Journal::open(&path, HOST_B, false).expect("open");
-    assert_eq!(found, Some(Sessions::new()));
+    assert_eq!(found, Some(Journalled::default()));
 }
 
 #[test]
@@ -181,8 +183,8 @@ fn a_write_lease_that_has_ended_is_forgotten_unless_it_was_asked_for_again() {
     }
     let (_, found) = Journal::open(&path, HOST_A, true).expect("open");
     let found = found.expect("believed");
-    let writes: Vec<Handle> = found[&A].writes.iter().copied().collect();
-    assert_eq!(writes, [handle(2), handle(3)]);
+    let left = [2, 3].map(|object| (A, handle(object)));
+    assert_eq!(found.writes, BTreeSet::from(left));
 }
 
 #[test]
@@ -211,7 +213,8 @@ fn a_session_may_send_what_ran_before_a_crash_of_the_host_until_it_has_had_later
     begins(&mut journal, 5);
     drop(journal);
     let open = || Journal::open(&path, HOST_A, false).expect("open");
-    let is_crashed = |found: Option<Sessions>| found.expect("believed")[&A].crashed;
+    let is_crashed =
+        |found: Option<Journalled>| found.expect("believed").changes[&A].host_crashed();
     let (mut journal, found) = open();
     assert!(is_crashed(found));
     ends(&mut journal, 5);

@@ -3,9 +3,9 @@
 //! It is written before the list of clients is, in a file of its own. Where that list is put back
 //! from a copy, this record is the newer, and the stricter of the two counts.
 
-use super::clients::{Content, Enrolled, hex};
+use super::clients::{Content, Enrolled};
 use crate::state::error::StateError;
-use crate::state::log::Log;
+use crate::state::log::{Log, Outlives, State};
 use leasefs_protocol::KeyHash;
 use leasefs_protocol::limits::MAX_CLIENTS;
 use serde::{Deserialize, Serialize};
@@ -25,22 +25,13 @@ pub(super) struct Event {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub(super) enum What {
     /// A ticket was made.
     Issued,
     /// A ticket has enrolled a key.
-    Enrolled {
-        #[serde(with = "hex")]
-        key: KeyHash,
-        #[serde(with = "hex")]
-        ticket: KeyHash,
-    },
+    Enrolled { key: KeyHash, ticket: KeyHash },
     /// A key was revoked.
-    Revoked {
-        #[serde(with = "hex")]
-        key: KeyHash,
-    },
+    Revoked { key: KeyHash },
 }
 
 /// What is on record of a key.
@@ -59,36 +50,22 @@ impl OfKey {
     }
 }
 
-/// The record.
-#[derive(Debug)]
-pub(super) struct Spent {
-    log: Log,
+#[derive(Debug, Default)]
+pub(super) struct Known {
     last: u64,
     keys: HashMap<KeyHash, OfKey>,
     /// Who has used a ticket, and the number of that enrolment.
     used: HashMap<KeyHash, (KeyHash, u64)>,
 }
 
-impl Spent {
-    pub fn open(path: &Path) -> Result<Self, StateError> {
-        let (log, records) = Log::open(path).map_err(StateError::file(path))?;
-        let mut spent = Self {
-            log,
-            last: 0,
-            keys: HashMap::new(),
-            used: HashMap::new(),
-        };
-        for record in records {
-            let event = serde_json::from_slice(&record).map_err(|e| StateError::Damaged {
-                path: path.to_owned(),
-                why: e.to_string(),
-            })?;
-            spent.take(&event);
-        }
-        Ok(spent)
-    }
+/// The record.
+#[derive(Debug)]
+pub(super) struct Spent(pub(super) Log<Known>);
 
-    fn take(&mut self, event: &Event) {
+impl State for Known {
+    type Record = Event;
+
+    fn apply(&mut self, event: Event) {
         self.last = self.last.max(event.number);
         match event.what {
             What::Issued => {}
@@ -102,25 +79,9 @@ impl Spent {
         }
     }
 
-    /// Makes durable that something has happened; before that, what the list knows and the record
-    /// doesn't.
-    pub fn note(&mut self, event: &Event, list: &Content) -> io::Result<()> {
-        for client in &list.clients {
-            let earlier = self.unknown(client).into_iter();
-            for earlier in earlier.filter(|e| e.number < event.number) {
-                self.append(&earlier)?;
-            }
-        }
-        self.append(event)?;
-        match self.log.is_long() {
-            true => self.rewrite(),
-            false => self.log.sync(),
-        }
-    }
-
-    /// Writes the record anew with what counts still. Of used tickets the newest are kept, as many as
-    /// a list of clients has room for: the others have expired.
-    pub(super) fn rewrite(&mut self) -> io::Result<()> {
+    /// What counts still. Of used tickets the newest are kept, as many as a list of clients has room for:
+    /// the others have expired.
+    fn snapshot(&self) -> Vec<Event> {
         let used = self.used.iter().map(|(ticket, (key, number))| {
             let (ticket, key) = (*ticket, *key);
             let what = What::Enrolled { key, ticket };
@@ -135,23 +96,36 @@ impl Spent {
         });
         events.extend(revoked);
         events.push((self.last, What::Issued));
-        let events = events
-            .into_iter()
-            .map(|(number, what)| serde_json::to_vec(&Event { number, what }));
-        let events = events.collect::<Result<Vec<_>, _>>()?;
-        self.log.rewrite(events, true)
+        let event = |(number, what)| Event { number, what };
+        events.into_iter().map(event).collect()
+    }
+}
+
+impl Spent {
+    pub fn open(path: &Path) -> Result<Self, StateError> {
+        Log::open(path, Outlives::Host, Known::default()).map(Self)
     }
 
-    fn append(&mut self, event: &Event) -> io::Result<()> {
-        self.log.append(&serde_json::to_vec(event)?)?;
-        self.take(event);
-        Ok(())
+    fn known(&self) -> &Known {
+        self.0.state()
+    }
+
+    /// Makes durable that something has happened; before that, what the list knows and the record
+    /// doesn't.
+    pub fn note(&mut self, event: Event, list: &Content) -> io::Result<()> {
+        for client in &list.clients {
+            let earlier = self.unknown(client).into_iter();
+            for earlier in earlier.filter(|e| e.number < event.number) {
+                self.0.append(earlier)?;
+            }
+        }
+        self.0.append_durably(event)
     }
 
     /// What the list says of a client and the record doesn't.
     fn unknown(&self, client: &Enrolled) -> Vec<Event> {
         let (key, ticket) = (client.key, client.ticket);
-        let known = self.keys.get(&key).copied().unwrap_or_default();
+        let known = self.known().keys.get(&key).copied().unwrap_or_default();
         let mut events = Vec::new();
         if known
             .enrolled
@@ -169,12 +143,12 @@ impl Spent {
 
     /// Number of the last that is on record.
     pub fn last(&self) -> u64 {
-        self.last
+        self.known().last
     }
 
     /// Number of the key's last revocation, 0 if there was none.
     pub fn revocation(&self, key: KeyHash) -> u64 {
-        let of_key = self.keys.get(&key);
+        let of_key = self.known().keys.get(&key);
         of_key.and_then(|known| known.revoked).unwrap_or_default()
     }
 
@@ -182,21 +156,22 @@ impl Spent {
     /// whom it has enrolled last may show it again.
     pub fn is_used(&self, ticket: KeyHash, key: KeyHash) -> bool {
         let last = |known: &OfKey| known.enrolled.map(|(_, ticket)| ticket);
-        match self.used.get(&ticket) {
+        match self.known().used.get(&ticket) {
             None => false,
-            Some((by, _)) => *by != key || self.keys.get(by).and_then(last) != Some(ticket),
+            Some((by, _)) => *by != key || self.known().keys.get(by).and_then(last) != Some(ticket),
         }
     }
 
     /// Corrects a list that is older than the record; says what was wrong with it.
     pub fn correct(&self, list: &mut Content, now: u64) -> Option<String> {
-        if self.last <= list.last {
+        if self.known().last <= list.last {
             // A list of a version that had no record is numbered 1 at most.
-            return (self.last < list.last && list.last > 1).then(|| RECORD_IS_OLD.to_owned());
+            return (self.known().last < list.last && list.last > 1)
+                .then(|| RECORD_IS_OLD.to_owned());
         }
         let mut found = Findings::default();
         list.clients.retain_mut(|client| {
-            let Some(known) = self.keys.get(&client.key) else {
+            let Some(known) = self.known().keys.get(&client.key) else {
                 return true;
             };
             if known.newest() <= client.newest() {
@@ -217,16 +192,16 @@ impl Spent {
             }
         });
         let listed = |key: &KeyHash| list.clients.iter().any(|client| client.key == *key);
-        let missing = self.keys.iter().filter(|(key, _)| !listed(key));
+        let missing = self.known().keys.iter().filter(|(key, _)| !listed(key));
         for (key, known) in missing {
             let enrolled = known.revoked.is_none_or(|number| number < known.newest());
             if enrolled && !found.forgotten.contains(key) {
                 found.forgotten.push(*key);
             }
         }
-        let used = |ticket: &&super::clients::Unused| self.used.contains_key(&ticket.hash);
+        let used = |ticket: &&super::clients::Unused| self.known().used.contains_key(&ticket.hash);
         found.used = list.tickets.iter().filter(used).count();
-        list.last = self.last;
+        list.last = self.known().last;
         Some(found.told())
     }
 }

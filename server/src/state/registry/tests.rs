@@ -301,7 +301,7 @@ fn a_record_written_anew_says_the_same() {
         secret
     });
     registry.revoke(&A.to_string(), NOW).expect("revoked");
-    registry.spent.rewrite().expect("rewritten");
+    registry.spent.0.rewrite().expect("rewritten");
     std::fs::remove_file(scratch.path("clients.json")).expect("removed");
     let again = open(&scratch);
     assert_eq!(again.spent.last(), registry.spent.last());

@@ -93,31 +93,15 @@ pub fn peer_is(socket: impl AsFd, user: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::PathBuf;
 
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path =
-                std::env::temp_dir().join(format!("leasefs-private-{name}-{}", std::process::id()));
-            fs::create_dir(&path).expect("a folder");
-            Self(path)
-        }
-
-        fn folder(&self, name: &str, mode: u32) -> PathBuf {
-            let path = self.0.join(name);
-            fs::create_dir(&path).expect("a folder");
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
-            path
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn folder(scratch: &Scratch, name: &str, mode: u32) -> PathBuf {
+        let path = scratch.path(name);
+        fs::create_dir(&path).expect("a folder");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
+        path
     }
 
     fn refusal(path: &Path) -> String {
@@ -126,8 +110,8 @@ mod tests {
 
     #[test]
     fn ones_own_folder_is_taken_and_closed_to_others() {
-        let scratch = Scratch::new("own");
-        let path = scratch.folder("f", 0o755);
+        let scratch = Scratch::new();
+        let path = folder(&scratch, "f", 0o755);
         own_folder(&path).expect("mine");
         let mode = fs::metadata(&path).expect("there").mode();
         assert_eq!(mode & 0o7777, 0o700);
@@ -135,25 +119,25 @@ mod tests {
 
     #[test]
     fn a_folder_that_others_may_write_is_refused() {
-        let scratch = Scratch::new("writable");
+        let scratch = Scratch::new();
         for (name, mode) in [("w", 0o777), ("s", 0o1777), ("g", 0o770)] {
-            let refused = refusal(&scratch.folder(name, mode));
+            let refused = refusal(&folder(&scratch, name, mode));
             assert!(refused.contains("by other users"), "{refused}");
         }
     }
 
     #[test]
     fn a_link_to_ones_own_folder_is_refused() {
-        let scratch = Scratch::new("link");
-        let target = scratch.folder("target", 0o700);
-        symlink(target, scratch.0.join("link")).expect("a link");
-        assert!(refusal(&scratch.0.join("link")).contains("is a link"));
+        let scratch = Scratch::new();
+        let target = folder(&scratch, "target", 0o700);
+        symlink(target, scratch.path("link")).expect("a link");
+        assert!(refusal(&scratch.path("link")).contains("is a link"));
     }
 
     #[test]
     fn a_folder_below_one_in_which_everybody_may_rename_is_refused() {
-        let scratch = Scratch::new("below");
-        let open = scratch.folder("open", 0o777);
+        let scratch = Scratch::new();
+        let open = folder(&scratch, "open", 0o777);
         let inside = open.join("mine");
         fs::create_dir(&inside).expect("a folder");
         fs::set_permissions(&inside, fs::Permissions::from_mode(0o700)).expect("chmod");
@@ -164,8 +148,8 @@ mod tests {
 
     #[test]
     fn what_belongs_to_another_is_foreign_whatever_its_mode() {
-        let scratch = Scratch::new("foreign");
-        let path = scratch.folder("f", 0o700);
+        let scratch = Scratch::new();
+        let path = folder(&scratch, "f", 0o700);
         let found = rustix::fs::stat(&path).expect("there");
         assert_eq!(is_foreign(&found, found.st_uid), None);
         assert_eq!(

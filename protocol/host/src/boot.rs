@@ -1,26 +1,26 @@
 //! Which life of the host this is.
 
-use super::error::StateError;
 use leasefs_protocol::BootId;
-use std::path::Path;
+use std::io;
 
 /// Names, in debug builds, the boot id instead of the kernel: a test that takes from the storage
 /// what it hadn't made durable says so with another id than before.
 const TEST_BOOT_ID: &str = "LEASEFS_TEST_BOOT_ID";
+/// Where the kernel tells it.
+pub const PATH: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The host's boot id.
 ///
 /// # Errors
 /// If the kernel doesn't tell it.
-pub fn boot_id() -> Result<BootId, StateError> {
-    let path = Path::new("/proc/sys/kernel/random/boot_id");
+pub fn boot_id() -> io::Result<BootId> {
     let text = match of_test() {
         Some(text) => text,
-        None => std::fs::read_to_string(path).map_err(StateError::file(path))?,
+        None => std::fs::read_to_string(PATH)?,
     };
-    parse(&text).ok_or_else(|| StateError::Damaged {
-        path: path.to_owned(),
-        why: format!("expected a boot id, found {text:?}"),
+    parse(&text).ok_or_else(|| {
+        let why = format!("expected a boot id, found {text:?}");
+        io::Error::new(io::ErrorKind::InvalidData, why)
     })
 }
 

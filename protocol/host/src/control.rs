@@ -1,0 +1,274 @@
+//! Control sockets: commands of this user, or of root, ask a daemon. One line of JSON each way.
+
+use crate::private;
+use leasefs_protocol::limits::MAX_CALLERS;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, FileType, Mode, RenameFlags, chmod, fstat, renameat_with, statat, unlinkat,
+};
+use rustix::io::Errno;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Longest question.
+const LONGEST_QUESTION: u64 = 64 * 1024;
+/// Longest answer: the state of as many sessions as there may be.
+const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
+/// How long nobody is taken in after the kernel has failed to give a caller.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Where a socket is: in a folder that its daemon's user has alone.
+#[derive(Debug)]
+pub struct Address {
+    folder: OwnedFd,
+    name: String,
+}
+
+impl Address {
+    /// The socket `name` in a folder, which is open.
+    pub fn new(folder: OwnedFd, name: String) -> Self {
+        Self { folder, name }
+    }
+
+    /// A path that is short however long the folder's is: socket addresses have room for 108 bytes.
+    fn path(&self, name: &str) -> PathBuf {
+        format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd()).into()
+    }
+
+    /// Refuses a socket that another than the folder's owner, or root, listens on.
+    fn connect(&self) -> io::Result<UnixStream> {
+        let stream = UnixStream::connect(self.path(&self.name))?;
+        private::peer_is(&stream, fstat(&self.folder)?.st_uid)?;
+        Ok(stream)
+    }
+
+    /// Asks who listens. The answer may take as long as `patience`.
+    ///
+    /// # Errors
+    /// The kernel's; `NotFound` or `ConnectionRefused` if nobody listens.
+    pub fn ask(&self, question: &impl Serialize, patience: Duration) -> io::Result<Asked> {
+        let mut stream = self.connect()?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        stream.write_all(&line(question)?)?;
+        Ok(Asked(BufReader::new(stream)))
+    }
+
+    /// Its name in the folder.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether anything has its name.
+    pub fn exists(&self) -> bool {
+        statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Whether anybody who is to be believed listens.
+    pub fn is_listening(&self) -> bool {
+        self.connect().is_ok()
+    }
+
+    /// Removes the socket if its daemon is dead: it gets its name only when somebody listens, so one that
+    /// refuses is dead.
+    pub fn remove_if_dead(&self) {
+        let found = statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        let is_socket = found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_socket());
+        let answer = UnixStream::connect(self.path(&self.name));
+        if is_socket && answer.is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+            self.remove(&self.name);
+        }
+    }
+
+    fn remove(&self, name: &str) {
+        // What can't be removed is only in the way of nobody.
+        let _ = unlinkat(&self.folder, name, AtFlags::empty());
+    }
+
+    /// Listens, for this user and root. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another listens there, or the kernel's.
+    pub fn bind(self) -> io::Result<Listener> {
+        self.remove_if_dead();
+        let draft = format!("{}.{}.new", self.name, std::process::id());
+        self.remove(&draft);
+        let socket = UnixListener::bind(self.path(&draft))?;
+        let named = chmod(self.path(&draft), Mode::RUSR | Mode::WUSR).and_then(|()| {
+            let (dir, name) = (self.folder.as_fd(), self.name.as_str());
+            renameat_with(dir, draft.as_str(), dir, name, RenameFlags::NOREPLACE)
+        });
+        if let Err(error) = named {
+            self.remove(&draft);
+            return Err(match error {
+                Errno::EXIST => ErrorKind::AlreadyExists.into(),
+                other => other.into(),
+            });
+        }
+        Ok(Listener {
+            socket,
+            address: self,
+            callers: Arc::new(Semaphore::new(MAX_CALLERS)),
+        })
+    }
+}
+
+/// An answer that is coming, or has come.
+#[derive(Debug)]
+pub struct Asked(BufReader<UnixStream>);
+
+impl Asked {
+    /// The answer.
+    ///
+    /// # Errors
+    /// That there is none in time, or none that can be read.
+    pub fn answer<A: DeserializeOwned>(&mut self) -> io::Result<A> {
+        let mut line = Vec::new();
+        let mut reader = self.0.by_ref().take(LONGEST_ANSWER);
+        match reader.read_until(b'\n', &mut line)? {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            _ => Ok(serde_json::from_slice(&line)?),
+        }
+    }
+
+    /// Waits until the daemon has hung up.
+    pub fn wait_for_end(mut self) {
+        let mut rest = Vec::new();
+        // Its end closes or resets the connection; either will do.
+        let _ = self.0.by_ref().take(LONGEST_ANSWER).read_to_end(&mut rest);
+    }
+}
+
+/// A daemon's end of a socket. Whoever holds it keeps others from listening there.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    address: Address,
+    callers: Arc<Semaphore>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.address.remove(&self.address.name);
+    }
+}
+
+impl Listener {
+    /// The next caller, who is this user or root. Of as many as are answered at a time one must have gone before.
+    pub async fn next(&self) -> Caller {
+        loop {
+            let place = Arc::clone(&self.callers).acquire_owned().await;
+            match self.socket.accept().await {
+                Ok((stream, _)) if private::own_peer(&stream).is_err() => drop(stream),
+                Ok((stream, _)) => {
+                    return Caller {
+                        stream,
+                        _place: place.ok(),
+                    };
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the control socket fails");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Who asks. Sees the daemon hang up when dropped.
+#[derive(Debug)]
+pub struct Caller {
+    stream: tokio::net::UnixStream,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Caller {
+    /// What is asked, in JSON.
+    ///
+    /// # Errors
+    /// If the caller has gone.
+    pub async fn question(&mut self) -> io::Result<Vec<u8>> {
+        let mut line = Vec::new();
+        let mut reader = tokio::io::BufReader::new((&mut self.stream).take(LONGEST_QUESTION));
+        reader.read_until(b'\n', &mut line).await?;
+        Ok(line)
+    }
+
+    /// Answers.
+    ///
+    /// # Errors
+    /// If the caller has gone.
+    pub async fn answer(&mut self, answer: &impl Serialize) -> io::Result<()> {
+        self.stream.write_all(&line(answer)?).await
+    }
+}
+
+fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+    use std::fs;
+    use std::path::Path;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn address(folder: &Path) -> Address {
+        let folder = private::own_folder(folder).expect("a folder of one's own");
+        Address::new(folder, "control.sock".to_owned())
+    }
+
+    fn folder(scratch: &Scratch, name: &str) -> PathBuf {
+        let folder = scratch.path(name);
+        fs::create_dir(&folder).expect("made");
+        folder
+    }
+
+    #[tokio::test]
+    async fn a_question_gets_its_answer_however_long_the_path_is() {
+        let scratch = Scratch::new();
+        let folder = folder(&scratch, &"long".repeat(50));
+        let listener = address(&folder).bind().expect("bound");
+        let asked = tokio::task::spawn_blocking(move || {
+            let mut asked = address(&folder).ask(&"how", PATIENCE).expect("asked");
+            let answer: String = asked.answer().expect("answered");
+            asked.wait_for_end();
+            answer
+        });
+        let mut caller = listener.next().await;
+        assert_eq!(caller.question().await.expect("a line"), b"\"how\"\n");
+        caller.answer(&"so").await.expect("taken");
+        drop(caller);
+        assert_eq!(asked.await.expect("no panic"), "so");
+    }
+
+    #[tokio::test]
+    async fn one_daemon_listens_and_what_a_dead_one_left_is_in_nobodys_way() {
+        let scratch = Scratch::new();
+        let folder = folder(&scratch, "f");
+        let dead = std::os::unix::net::UnixListener::bind(folder.join("control.sock"));
+        drop(dead.expect("bound"));
+        assert!(!address(&folder).is_listening());
+        let listener = address(&folder).bind().expect("bound");
+        let second = address(&folder).bind().expect_err("taken");
+        assert_eq!(second.kind(), ErrorKind::AlreadyExists);
+        assert!(address(&folder).is_listening());
+        address(&folder).remove_if_dead();
+        assert!(address(&folder).is_listening());
+        drop(listener);
+        assert_eq!(fs::read_dir(&folder).expect("read").count(), 0);
+    }
+}

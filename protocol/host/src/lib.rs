@@ -1,0 +1,15 @@
+//! What both daemons need of the host they run on: its clocks, files that survive it, its mount
+//! table, where users keep state, and sockets on which commands ask a daemon.
+//!
+//! Nothing here knows what a lease or a message means.
+
+pub mod boot;
+pub mod clock;
+pub mod control;
+pub mod files;
+pub mod mounts;
+pub mod paths;
+pub mod private;
+pub mod random;
+#[cfg(test)]
+mod scratch;

@@ -1,0 +1,45 @@
+//! Where a user's state and sockets are.
+
+use rustix::process::geteuid;
+use std::path::PathBuf;
+
+/// There is no default place.
+#[derive(Debug, thiserror::Error)]
+#[error("no state directory: neither XDG_STATE_HOME nor HOME is set; name one with --state")]
+pub struct NoPlace;
+
+/// This user's state directory: /var/lib/leasefs as root, else in `$XDG_STATE_HOME`.
+///
+/// # Errors
+/// That the environment names no place.
+pub fn state() -> Result<PathBuf, NoPlace> {
+    if geteuid().is_root() {
+        return Ok("/var/lib/leasefs".into());
+    }
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .map(|base| base.join("leasefs"))
+        .ok_or(NoPlace)
+}
+
+/// The folder of this user's sockets: `$LEASEFS_RUNTIME_DIR`, else /run/leasefs as root, else a
+/// folder in `$XDG_RUNTIME_DIR` or the temporary directory.
+pub fn runtime() -> PathBuf {
+    let user = geteuid();
+    if let Some(folder) = absolute("LEASEFS_RUNTIME_DIR") {
+        return folder;
+    }
+    if user.is_root() {
+        return "/run/leasefs".into();
+    }
+    match absolute("XDG_RUNTIME_DIR") {
+        Some(runtime) => runtime.join("leasefs"),
+        None => std::env::temp_dir().join(format!("leasefs-{}", user.as_raw())),
+    }
+}
+
+/// A path of the environment; one that depends on where the process stands is none.
+fn absolute(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(name).map(PathBuf::from);
+    path.filter(|path| path.is_absolute())
+}

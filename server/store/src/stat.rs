@@ -1,0 +1,51 @@
+//! Attributes as the host tells them.
+
+use leasefs_protocol::{Attr, FileKind, Timestamp};
+use rustix::fd::BorrowedFd;
+use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
+use std::io;
+
+/// The attributes of what is behind `fd`.
+pub(crate) fn of(fd: BorrowedFd<'_>) -> io::Result<Attr> {
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+    Ok(Attr {
+        ino: stat.stx_ino,
+        kind: kind(&stat),
+        mode: stat.stx_mode & 0o7777,
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: (stat.stx_rdev_major, stat.stx_rdev_minor),
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        blksize: stat.stx_blksize,
+        atime: time(stat.stx_atime),
+        mtime: time(stat.stx_mtime),
+        ctime: time(stat.stx_ctime),
+    })
+}
+
+fn kind(stat: &Statx) -> FileKind {
+    file_kind(FileType::from_raw_mode(stat.stx_mode.into())).unwrap_or(FileKind::File)
+}
+
+/// `None` where the host didn't say.
+pub(crate) fn file_kind(kind: FileType) -> Option<FileKind> {
+    Some(match kind {
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::Unknown => return None,
+    })
+}
+
+fn time(time: StatxTimestamp) -> Timestamp {
+    Timestamp {
+        seconds: time.tv_sec,
+        nanos: time.tv_nsec,
+    }
+}
