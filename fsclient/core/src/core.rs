@@ -4,13 +4,11 @@ use crate::api::{Action, CallId, Effect, Event, Noticed, Now, Undelivered};
 use crate::cache::{Cache, CacheStatus};
 use crate::call::{Answer, Asker, Call};
 use crate::life::{Happened, Life};
-use crate::nodes::Nodes;
 use crate::ops::{self, Ask, Manner, Ops, Owner};
 use crate::outside::Outside;
 use crate::recall::{self, Engine, Fault};
 use crate::run::{Cx, Map, Task, Tasks};
 use crate::session::{Abandon, Rpc, SessionStatus, Timeout};
-use crate::uncommitted::Uncommitted;
 use crate::writeback::Writeback;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::IdentityPolicy;
@@ -92,19 +90,12 @@ impl<W> ClientCore<W> {
     pub fn new(config: Config, now: Now) -> Self {
         let cx = Cx::default();
         cx.passed(now);
-        let cache = Cache::new(cx.clone(), config.budget);
+        let cache = Cache::new(cx.clone(), config.root, config.budget);
         cache.set_names_in_kernel(config.can_forget_names);
-        let nodes = Arc::new(Nodes::new(config.root));
-        let outside = Outside::new(cx.clone(), Arc::clone(&nodes));
+        let outside = Outside::new(cx.clone(), Arc::clone(&cache));
         let rpc = Rpc::new(cx.clone(), Arc::clone(&cache), config.timeout);
-        let uncommitted = Arc::new(Uncommitted::default());
-        let writeback = Writeback::new(
-            cx.clone(),
-            Arc::clone(&cache),
-            rpc.clone(),
-            outside.clone(),
-            Arc::clone(&uncommitted),
-        );
+        let writeback =
+            Writeback::new(cx.clone(), Arc::clone(&cache), rpc.clone(), outside.clone());
         let surroundings = recall::Surroundings {
             cx: cx.clone(),
             cache: Arc::clone(&cache),
@@ -118,8 +109,6 @@ impl<W> ClientCore<W> {
             rpc: rpc.clone(),
             engine: engine.clone(),
             outside: outside.clone(),
-            nodes,
-            uncommitted,
             writeback: writeback.clone(),
         };
         let manner = Manner {

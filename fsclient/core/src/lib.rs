@@ -4,21 +4,21 @@
 //! the kernel, messages of the server, the passing of time come in; answers, requests, invalidations go
 //! out. It reads no clock and waits for nobody, so a daemon and a simulator drive it alike.
 //!
-//! Imports run one way: [`call`] ← [`api`] ← run ← nodes, cache ← outside, session ← uncommitted ← writeback ←
+//! Imports run one way: [`call`] ← [`api`] ← run ← opens ← inode ← cache ← outside, session ← writeback ←
 //! recall ← ops, life ← core.
 
 pub mod api;
 mod cache;
 pub mod call;
 mod core;
+mod inode;
 mod life;
-mod nodes;
+mod opens;
 mod ops;
 mod outside;
 mod recall;
 mod run;
 mod session;
-mod uncommitted;
 mod writeback;
 
 pub use api::{

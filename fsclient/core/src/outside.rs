@@ -1,8 +1,8 @@
 //! What is asked of the kernel and of the disk, and awaited.
 
 use crate::api::{Effect, EffectId, Notice, Noticed, Undelivered};
+use crate::cache::Cache;
 use crate::call::NodeId;
-use crate::nodes::Nodes;
 use crate::run::{Cx, Map, Part};
 use futures_channel::oneshot;
 use leasefs_protocol::Handle;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 
 struct Inner {
     cx: Cx,
-    nodes: Arc<Nodes>,
+    cache: Arc<Cache>,
     awaited: Part<Map<EffectId, oneshot::Sender<Noticed>>>,
 }
 
@@ -22,11 +22,11 @@ struct Inner {
 pub(crate) struct Outside(Arc<Inner>);
 
 impl Outside {
-    /// A kernel that knows these nodes.
-    pub fn new(cx: Cx, nodes: Arc<Nodes>) -> Self {
+    /// A kernel that knows inodes of this cache.
+    pub fn new(cx: Cx, cache: Arc<Cache>) -> Self {
         Self(Arc::new(Inner {
             cx,
-            nodes,
+            cache,
             awaited: Part::default(),
         }))
     }
@@ -40,7 +40,8 @@ impl Outside {
 
     /// As [`Outside::tell`], of an object, if the kernel knows it.
     pub fn tell_of(&self, object: &Handle, notice: impl FnOnce(NodeId) -> Notice) -> Pending {
-        match self.0.nodes.id_of(object) {
+        let node = self.0.cache.inodes().node_of(object);
+        match node {
             Some(id) => self.tell(notice(id)),
             None => Pending(None),
         }

@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use threads::Threads;
 use ticker::Ticker;
@@ -164,8 +164,11 @@ impl<W: Waiter> Driver<W> {
     }
 
     fn lock(&self) -> MutexGuard<'_, ClientCore<W>> {
-        // Whoever panics while holding it doesn't get away: see `guarded`.
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.core.lock() {
+            Ok(core) => core,
+            // Whoever has panicked while holding it should be gone, and this process with him.
+            Err(poisoned) => self.give_up(&mut poisoned.into_inner()),
+        }
     }
 
     fn with<T>(&self, ask: impl FnOnce(&mut ClientCore<W>) -> T) -> T {

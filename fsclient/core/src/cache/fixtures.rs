@@ -1,14 +1,17 @@
 //! A file of which a Write lease is held, for tests.
 
-use super::dirty::{Ended, Flushed, Store, Stored, Writer};
-use super::entry::Dropped;
+use super::rounds::Flushed;
 use super::state::State;
+use super::storing::{Conditions, Store, Stored};
+use crate::inode::{Dropped, Writer};
+use crate::opens::Opens;
+use crate::opens::fixtures::opened;
 use bytes::Bytes;
 use leasefs_lease::client::Run;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::request::WriteAt;
 use leasefs_protocol::{
-    Attr, Caller, FileKind, Grant, Handle, Mode, OpenId, Parts, Reply, RequestId, Response, Stamp,
+    Attr, Caller, FileKind, Grant, Handle, Mode, Parts, Reply, RequestId, Response, Stamp,
     Timestamp,
 };
 use std::sync::Arc;
@@ -52,36 +55,41 @@ pub(crate) fn attr(size: u64) -> Attr {
 
 /// A session with a Write lease on a file of this size.
 pub(crate) fn holding(size: u64) -> State {
-    let mut state = State::new();
+    let mut state = State::new(Handle::new(&[0]).expect("one byte"));
     state.renewed(now(), Duration::from_secs(10), 0);
     let (asked, grants) = (state.leases.ask(), [grant(Mode::Write, 1)]);
     state.granted(asked, &grants);
     assert!(state.put_attr(asked, &grants, &object(), &attr(size)));
-    state.dirty.told_room(now(), Some(1 << 20));
+    state.inodes.told_room(now(), Some(1 << 20));
     state
 }
 
 pub(crate) fn write(state: &mut State, offset: u64, data: &'static [u8]) {
-    write_by(1, state, offset, data);
+    write_by(writer(1), state, offset, data);
 }
 
-pub(crate) fn write_by(open: u64, state: &mut State, offset: u64, data: &'static [u8]) {
+pub(crate) fn write_by(writer: Writer, state: &mut State, offset: u64, data: &'static [u8]) {
     let store = Store {
         object: object(),
         at: WriteAt::Offset(offset),
         data: Bytes::from_static(data),
         kill_priv: false,
         date: None,
-        writer: writer(open),
+        writer,
     };
     let mut dropped = Dropped::default();
-    let stored = state.store(now(), &store, (1 << 20, true), &mut dropped);
+    let on = Conditions {
+        budget: 1 << 20,
+        clear: true,
+    };
+    let stored = state.store(now(), &store, on, &mut dropped);
     assert!(matches!(stored, Stored::Done { .. }));
 }
 
+/// A descriptor whose open nobody knows of.
 pub(crate) fn writer(open: u64) -> Writer {
     Writer {
-        open: OpenId(open),
+        open: opened(&Opens::default(), open),
         caller: Caller::default(),
         written: Arc::default(),
     }
@@ -96,7 +104,7 @@ pub(crate) fn flush(state: &mut State, stamp: u64) {
 }
 
 /// The server has taken a run of a round.
-pub(crate) fn answer(state: &mut State, run: Run, stamp: u64) -> Ended {
+pub(crate) fn answer(state: &mut State, run: Run, stamp: u64) {
     let asked = state.leases.ask();
     let written = Response::Written {
         len: run.data.len() as u64,
@@ -112,5 +120,5 @@ pub(crate) fn answer(state: &mut State, run: Run, stamp: u64) -> Ended {
         result: Ok(written),
     });
     let flushed = Flushed::Answered(run, reply, Some(attr(8)));
-    state.flushed(now(), asked, &object(), flushed)
+    state.flushed(now(), asked, &object(), flushed);
 }

@@ -1,12 +1,14 @@
 //! Caching what a reply says.
 
-use super::entry::Known;
 use super::state::State;
 use super::{Asked, Cache};
-use crate::call::Listing;
+use crate::call::{Listing, Node};
+use crate::inode::Dentry;
+use crate::opens::ServerOpen;
 use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
-use leasefs_protocol::{Attr, Caller, Grant, Handle, OpenId, Parts, Stamp};
+use leasefs_protocol::{Attr, Caller, Grant, Handle, Parts, Stamp};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A reply whose grants have been taken in. Each method caches one thing the reply says, if its
@@ -56,71 +58,71 @@ impl<'a> Learned<'a> {
         }
         let now = self.cache.look(&mut self.state);
         let State {
-            session,
-            tables,
-            pages,
-            ..
+            session, inodes, ..
         } = &mut *self.state;
-        let live = session.witness(now).filter(|_| !pages.is_unclean(object));
-        live.and_then(|live| tables.attr_for_kernel(&live, object))
+        let live = session.witness(now).filter(|_| !inodes.is_unclean(object));
+        live.and_then(|live| inodes.attr_for_kernel(&live, object))
             .map_or(Duration::ZERO, |(_, timeout)| timeout)
     }
 
     /// What a name denotes.
-    pub fn name(&mut self, dir: &Handle, name: &[u8], known: Known) {
+    pub fn name(&mut self, dir: &Handle, name: &[u8], dentry: Dentry) {
         self.state
-            .put_name(self.asked, self.grants, (dir, name), known);
+            .put_name(self.asked, self.grants, (dir, name), dentry);
     }
 
     /// What a name denotes; returns the timeout the entry may have in the reply to a LOOKUP, and
     /// only there.
-    pub fn name_for_kernel(&mut self, dir: &Handle, name: &[u8], known: Known) -> Duration {
+    pub fn name_for_kernel(&mut self, dir: &Handle, name: &[u8], dentry: Dentry) -> Duration {
         let cached = self
             .state
-            .put_name(self.asked, self.grants, (dir, name), known);
+            .put_name(self.asked, self.grants, (dir, name), dentry);
         if !cached || !self.cache.names_in_kernel() {
             return Duration::ZERO;
         }
         let now = self.cache.look(&mut self.state);
         let State {
-            session, tables, ..
+            session, inodes, ..
         } = &mut *self.state;
         session
             .witness(now)
-            .and_then(|live| tables.name_for_kernel(&live, dir, name))
+            .and_then(|live| inodes.name_for_kernel(&live, dir, name))
             .map_or(Duration::ZERO, |(_, timeout)| timeout)
+    }
+
+    /// Counts a reference that the kernel is about to be given to an object that exists, see
+    /// [`crate::inode::Inodes::refer`].
+    pub fn refer(&mut self, object: Handle, attr: &Attr) -> Node {
+        self.state.inodes.refer(object, attr)
     }
 
     /// A symlink's target.
     pub fn target(&mut self, object: &Handle, target: Bytes) {
         if self.covered(object, Parts::ATTRS) {
-            self.state.tables.put_target(*object, target);
+            self.state.inodes.put_target(*object, target);
         }
     }
 
     /// An xattr's value, or that there is no such xattr.
     pub fn xattr(&mut self, object: &Handle, name: &[u8], value: Option<Bytes>) {
         if self.covered(object, Parts::ATTRS) {
-            self.state.tables.put_xattr(*object, name, value);
+            self.state.inodes.put_xattr(*object, name, value);
         }
     }
 
     /// The names of all xattrs.
     pub fn xattr_names(&mut self, object: &Handle, names: Bytes) {
         if self.covered(object, Parts::ATTRS) {
-            self.state.tables.put_xattr_names(*object, names);
+            self.state.inodes.put_xattr_names(*object, names);
         }
     }
 
-    /// A read-only open that the server has just made, with its first user. It is shared if the
-    /// verdict may be cached. False: it isn't shared, the server must be told when it is closed.
-    /// (In both cases closing goes through [`Cache::close`].)
-    pub fn opened(&mut self, object: &Handle, caller: &Caller, open: OpenId) -> bool {
-        let covered = self.covered(object, Parts::ATTRS);
-        if covered {
-            self.state.tables.put_open(*object, caller.clone(), open);
+    /// A read-only open that the server has just made. It is shared if the verdict may be cached.
+    pub fn opened(&mut self, object: &Handle, caller: &Caller, open: &Arc<ServerOpen>) {
+        if self.covered(object, Parts::ATTRS) {
+            let (caller, open) = (caller.clone(), Arc::clone(open));
+            self.state.inodes.put_open(*object, caller, open);
         }
-        covered
     }
 
     /// A directory that has just been made here is empty, if that is covered.
@@ -164,7 +166,7 @@ impl ListingLease {
             // No name has changed since the first page, or the listing's lease would be gone.
             let names = listing.iter().map(|entry| &*entry.name);
             state.put_all_names(asked, (&dir, stamp), names);
-            state.tables.put_listing(dir, listing);
+            state.inodes.put_listing(dir, listing);
         }
     }
 }

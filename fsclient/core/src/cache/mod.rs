@@ -11,40 +11,35 @@
 //! A recall marks its object, drops what is cached of it and closes its page gate in one step, so no reply
 //! can slip in between.
 
-mod content;
-mod dirty;
-mod entry;
+mod change;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod learned;
-mod opens;
-mod pages;
 mod reading;
 mod rounds;
 mod state;
 mod status;
 mod storing;
-mod tables;
 mod tier;
 
-pub use dirty::{Store, Stored, Undone, Writer, Written};
-pub use entry::{Dropped, Known};
 pub use learned::{Learned, ListingLease};
 pub use leasefs_lease::client::Asked;
 pub use reading::{Fetched, Here, Range};
 pub use status::CacheStatus;
 pub use tier::Tier;
 
-pub(crate) use dirty::{DirtyFile, Ended, Flushed, Round};
-pub(crate) use pages::{Outcome, Pages, Then};
+pub(crate) use change::{ChangeScope, ChangedPages, PageChange};
+pub(crate) use rounds::{Flushed, Round};
 pub(crate) use state::{State, Work};
+pub(crate) use storing::{Conditions, DirtyFile, Store, Stored};
 
 use crate::call::Listing;
+use crate::inode::Inodes;
 use crate::run::{Bell, Cx, Part};
 use atomic_refcell::AtomicRefMut;
 use leasefs_lease::client::Tenure;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Grant, Handle, OpenId};
+use leasefs_protocol::{Grant, Handle};
 use status::Counters;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,11 +67,11 @@ impl std::fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// An empty cache of a session that has no leases yet.
-    pub fn new(cx: Cx, budget: usize) -> Arc<Self> {
+    /// An empty cache of a mount of this directory, in a session that has no leases yet.
+    pub fn new(cx: Cx, root: Handle, budget: usize) -> Arc<Self> {
         Arc::new(Self {
             cx,
-            state: Part::new(State::new()),
+            state: Part::new(State::new(root)),
             counters: Counters::default(),
             budget,
             names_in_kernel: AtomicBool::new(false),
@@ -114,24 +109,6 @@ impl Cache {
         self.check_budget(&state);
     }
 
-    /// A local user of a shared open has closed it. True if the open is of no use any more and the
-    /// server must be told to close it.
-    #[must_use]
-    pub fn close(&self, object: &Handle, open: OpenId) -> bool {
-        self.state().tables.close(object, open)
-    }
-
-    /// Forgets the opens that nobody uses. The server must be told to close them.
-    #[must_use]
-    pub fn give_up_unused_opens(&self) -> Vec<OpenId> {
-        self.state().tables.give_up_unused_opens()
-    }
-
-    /// Leaves closing a server's open to the flusher of the file; false if it isn't needed there.
-    pub fn close_when_clean(&self, object: &Handle, open: OpenId) -> bool {
-        self.state().close_when_clean(object, open)
-    }
-
     /// Since when the file is held exclusively, if it is.
     pub fn tenure(&self, object: &Handle) -> Option<Tenure> {
         self.state().leases.tenure(object)
@@ -139,7 +116,7 @@ impl Cache {
 
     /// Whether the file has bytes that the server may not have.
     pub fn is_dirty(&self, object: &Handle) -> bool {
-        self.state().dirty.contains(object)
+        self.state().inodes.is_dirty(object)
     }
 
     /// For `fsclient status`.
@@ -151,7 +128,7 @@ impl Cache {
             parts: status::by_part(state.leases.reclaim_list().map(|lease| lease.parts)),
             recalls: state.leases.open_recalls().count(),
             remaining: state.session.remaining(now),
-            bytes: state.tables.bytes() + state.content.bytes(),
+            bytes: state.inodes.cached_bytes() + state.inodes.clean_bytes(),
             answers: self.counters.all(),
         }
     }
@@ -178,6 +155,11 @@ impl Cache {
         self.state.borrow_mut()
     }
 
+    /// All inodes. Not to be kept.
+    pub(crate) fn inodes(&self) -> AtomicRefMut<'_, Inodes> {
+        AtomicRefMut::map(self.state(), |state| &mut state.inodes)
+    }
+
     pub(crate) fn now(&self) -> BootTime {
         self.cx.boot()
     }
@@ -202,12 +184,12 @@ impl Cache {
     }
 
     pub(crate) fn is_over_budget(&self, state: &State) -> bool {
-        state.tables.bytes() > self.budget
+        state.inodes.cached_bytes() > self.budget
     }
 
     /// Eviction goes on until there is some room.
     pub(crate) fn has_room(&self, state: &State) -> bool {
-        state.tables.bytes() <= self.budget / 16 * 15
+        state.inodes.cached_bytes() <= self.budget / 16 * 15
     }
 
     fn check_budget(&self, state: &State) {

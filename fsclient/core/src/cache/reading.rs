@@ -1,8 +1,8 @@
 //! Reads that the daemon answers: what the server has, below what is buffered of the file.
 
-use super::content::Fetch;
 use super::state::State;
 use super::{Asked, Cache};
+use crate::inode::Fetch;
 use bytes::Bytes;
 use leasefs_lease::client::Known;
 use leasefs_lease::time::BootTime;
@@ -72,24 +72,25 @@ impl State {
     /// Whether what is here of a file's bytes may be used: a live lease covers them.
     fn may_read(&self, now: BootTime, object: &Handle) -> bool {
         let live = self.session.witness(now).is_some();
-        live && match self.dirty.contains(object) {
+        live && match self.inodes.is_dirty(object) {
             true => self.leases.may_buffer(object),
             false => self.leases.held(object).contains(Parts::DATA),
         }
     }
 
     fn read_here(&mut self, now: BootTime, object: &Handle, range: Range) -> Here {
-        let (dirty, may) = (self.dirty.contains(object), self.may_read(now, object));
+        let (dirty, may) = (self.inodes.is_dirty(object), self.may_read(now, object));
         if dirty && !may {
             return Here::Unsettled;
         }
         if may && let Some(data) = self.read_held(now, object, range) {
-            self.content.used(object, range.offset + range.len as u64);
+            self.inodes
+                .read_up_to(object, range.offset + range.len as u64);
             return Here::All(data);
         }
         Here::Fetch(Asking {
             asked: self.leases.ask(),
-            fetch: self.content.fetch(*object, range.offset, range.len),
+            fetch: self.inodes.fetch(*object, range.offset, range.len),
             clean: !dirty,
         })
     }
@@ -97,8 +98,11 @@ impl State {
     fn read_held(&self, now: BootTime, object: &Handle, range: Range) -> Option<Bytes> {
         let Range { offset, len } = range;
         let live = self.session.witness(now)?;
-        let attr = self.tables.peek_attr(&live, object);
-        let size = self.dirty.size(object).or(attr.map(|attr| attr.size));
+        let attr = self.inodes.peek_attr(&live, object);
+        let size = self
+            .inodes
+            .dirty_size(object)
+            .or(attr.map(|attr| attr.size));
         let want = size.map_or(len, |size| within(size, range));
         let (mut data, mut known) = (vec![0; want], Known::default());
         self.overlay(object, offset, &mut data, &mut known);
@@ -107,10 +111,10 @@ impl State {
 
     /// What is here of the bytes from `offset` on, the newest last.
     fn overlay(&self, object: &Handle, offset: u64, data: &mut [u8], known: &mut Known) {
-        if let Some(content) = self.content.of(object) {
+        if let Some(content) = self.inodes.clean(object) {
             content.overlay(offset, data, known);
         }
-        self.dirty.overlay(object, offset, data, known);
+        self.inodes.overlay_dirty(object, offset, data, known);
     }
 
     fn fetched(
@@ -122,25 +126,26 @@ impl State {
         Fetched { grants, data }: Fetched<'_>,
     ) -> Option<Bytes> {
         let fetch = asking.fetch;
-        let plain = asking.clean && !self.dirty.contains(object);
+        let plain = asking.clean && !self.inodes.is_dirty(object);
         self.granted(asking.asked, grants);
         let covered = self.covered(asking.asked, grants, object, Parts::DATA)
             && self.may_read(now, object)
-            && self.content.fetched(object, fetch, &data);
+            && self.inodes.fetched(object, fetch, &data);
         if !covered {
             // All that had been written when it was asked for was at the server.
             return plain.then(|| part(&data, fetch.offset, range));
         }
         let told = fetch.offset + data.len() as u64;
-        let here = self.content.of(object).map_or(0, |content| content.end());
-        let end = self.dirty.size(object).unwrap_or(told.max(here));
+        let here = self.inodes.clean(object).map_or(0, |content| content.end());
+        let end = self.inodes.dirty_size(object).unwrap_or(told.max(here));
         let mut answer = vec![0; within(end, range)];
         let old = part(&data, fetch.offset, range);
         let len = old.len().min(answer.len());
         answer[..len].copy_from_slice(&old[..len]);
         self.overlay(object, range.offset, &mut answer, &mut Known::default());
-        self.content.used(object, range.offset + range.len as u64);
-        self.content.keep_budget(object);
+        self.inodes
+            .read_up_to(object, range.offset + range.len as u64);
+        self.inodes.keep_clean_budget(object);
         Some(answer.into())
     }
 }

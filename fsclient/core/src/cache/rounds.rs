@@ -1,129 +1,175 @@
 //! Rounds that bring what is buffered to the server.
 
 use super::Asked;
-use super::dirty::{Ended, Flushed, Round, attrs};
 use super::state::State;
+use super::storing::attrs;
+use crate::inode::{Dirty, Hearers, Writer};
 use crate::run::Bell;
 use futures_channel::oneshot;
+use leasefs_lease::client::Run;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Grant, Handle, Parts, Stamp};
+use leasefs_protocol::{Attr, Grant, Handle, Parts, Refusal, Reply, Stamp, Timestamp, Version};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Requests that bring bytes to the server.
+#[derive(Debug)]
+pub struct Round {
+    /// What to write where.
+    pub runs: Vec<Run>,
+    /// Through which open.
+    pub writer: Writer,
+    /// Who may have written it.
+    pub hearers: Arc<Hearers>,
+    /// Clear setuid and setgid bits.
+    pub kill_priv: bool,
+    /// What the file was before.
+    pub base: Version,
+    /// Some of it may have been written already.
+    pub repeated: bool,
+    /// When the last of it was written, by the server's clock.
+    pub date: Option<Timestamp>,
+}
+
+/// What became of a request of a round.
+#[derive(Debug)]
+pub enum Flushed {
+    /// Carried out; the file's attributes after it.
+    Answered(Run, Box<Reply>, Option<Attr>),
+    /// To be sent again.
+    Again(Run),
+    /// Never to be carried out.
+    Failed(Run, Refusal),
+}
+
+impl Flushed {
+    /// Whether it was carried out.
+    pub fn is_answered(&self) -> bool {
+        matches!(self, Self::Answered(..))
+    }
+}
 
 impl State {
     /// Waits for all bytes of the file that are here now; `None` if there are none.
     pub fn wait_flushed(&mut self, object: &Handle) -> Option<oneshot::Receiver<()>> {
-        let file = self.dirty.files.get_mut(object)?;
-        let (tell, told) = oneshot::channel();
-        match file.buffer.is_flushing() && file.buffer.has_unsent() {
-            true => file.next_round.push(tell),
-            false => file.this_round.push(tell),
-        }
-        file.hurry.ring_one();
-        Some(told)
+        self.inodes.with_dirty(object, |file| {
+            let (tell, told) = oneshot::channel();
+            match file.buffer.is_flushing() && file.buffer.has_unsent() {
+                true => file.next_round.push(tell),
+                false => file.this_round.push(tell),
+            }
+            file.hurry.ring_one();
+            told
+        })
     }
 
     /// What wakes the flusher of a dirty file early.
     pub fn hurry(&self, object: &Handle) -> Option<Arc<Bell>> {
-        Some(self.dirty.files.get(object)?.hurry.clone())
+        Some(self.inodes.dirty(object)?.hurry.clone())
     }
 
     /// Begins a round. `None` if nothing waits to be sent.
     pub fn begin_round(&mut self, object: &Handle, most: usize) -> Option<Round> {
-        let file = self.dirty.files.get_mut(object)?;
-        let writer = file.writers.last()?.clone();
-        let writers = file.writers.as_slice().into();
-        let (base, kill_priv) = (file.buffer.base(), file.buffer.kill_priv());
-        let runs = file.buffer.begin_round(most);
-        if runs.is_empty() {
-            return None;
-        }
-        file.ending.append(&mut file.closing);
-        Some(Round {
-            runs,
-            writer,
-            writers,
-            kill_priv,
-            base,
-            repeated: file.repeated,
-            date: file.date,
-        })
+        let round = |file: &mut Dirty| {
+            let writer = file.writer.clone();
+            let hearers = Arc::new(file.hearers.clone());
+            let (base, kill_priv) = (file.buffer.base(), file.buffer.kill_priv());
+            let runs = file.buffer.begin_round(most);
+            if runs.is_empty() {
+                return None;
+            }
+            Some(Round {
+                runs,
+                writer,
+                hearers,
+                kill_priv,
+                base,
+                repeated: file.repeated,
+                date: file.date,
+            })
+        };
+        self.inodes.with_dirty(object, round)?
     }
 
-    /// A request of a round has ended. A file that is clean then is forgotten.
+    /// A request of a round has ended. A file that is clean then is forgotten. Returns who goes on.
     pub fn flushed(
         &mut self,
         now: BootTime,
         asked: Asked,
         object: &Handle,
         flushed: Flushed,
-    ) -> Ended {
+    ) -> Vec<oneshot::Sender<()>> {
         let (mut grants, mut after) = (Vec::<Grant>::new(), None);
         match flushed {
             Flushed::Answered(run, reply, attr) => {
                 if self.leases.held(object).contains(Parts::DATA) {
-                    self.content.flushed(object, run.offset, run.data);
+                    self.inodes.flushed_clean(object, run.offset, run.data);
                 }
                 let version = attr.map(|attr| attr.version());
-                self.dirty.count(object, |f| f.buffer.answered(version));
-                self.dirty.told_room(now, reply.room);
+                self.inodes
+                    .with_dirty(object, |f| f.buffer.answered(version));
+                self.inodes.told_room(now, reply.room);
                 (grants, after) = (reply.grants, attr);
                 self.granted(asked, &grants);
                 self.leases.changed(object, Parts::ATTRS, reply.stamp);
             }
-            Flushed::Again(run) => self.dirty.count(object, |file| {
-                file.buffer.again(&run);
-                file.again = true;
-            }),
+            Flushed::Again(run) => {
+                self.inodes.with_dirty(object, |file| {
+                    file.buffer.again(&run);
+                    file.again = true;
+                });
+            }
             Flushed::Failed(_, refusal) => {
                 // Some of it may have been taken.
-                self.content.drop_file(object);
-                self.dirty.count(object, |file| {
+                self.inodes.drop_clean(object);
+                self.inodes.with_dirty(object, |file| {
                     file.buffer.given_up();
-                    file.writers.iter().for_each(|w| w.written.failed(refusal));
+                    file.hearers.failed(refusal);
                 });
             }
         }
-        let ended = self.end_of_round(object);
-        if !self.dirty.contains(object)
+        let wake = self.end_of_round(object);
+        if !self.inodes.is_dirty(object)
             && let Some(attr) = after
         {
             self.put_attr(asked, &grants, object, &attr);
         }
-        ended
+        wake
     }
 
     /// A round of so many bytes took so long.
     pub fn measured(&mut self, bytes: usize, took: Duration) {
         let term = self.session.term();
-        self.dirty.measured(bytes, took, term);
+        self.inodes.measured(bytes, took, term);
     }
 
-    fn end_of_round(&mut self, object: &Handle) -> Ended {
-        let Some(file) = self.dirty.files.get_mut(object) else {
-            return Ended::default();
-        };
-        if file.buffer.is_flushing() {
-            return Ended::default();
+    fn end_of_round(&mut self, object: &Handle) -> Vec<oneshot::Sender<()>> {
+        let wake = self.inodes.with_dirty(object, end_of_round);
+        let clean = |file: &Dirty| file.buffer.is_clean();
+        if self.inodes.dirty(object).is_some_and(clean) {
+            self.inodes.becomes_clean(object);
+            let changes = attrs(*object);
+            self.leases.end_change(&changes, Some(Stamp::default()));
         }
-        file.repeated = std::mem::take(&mut file.again);
-        if file.repeated {
-            file.this_round.append(&mut file.next_round);
-            return Ended::default();
-        }
-        let mut ended = Ended {
-            wake: std::mem::take(&mut file.this_round),
-            closes: std::mem::take(&mut file.ending),
-        };
-        file.writers.retain(|w| !ended.closes.contains(&w.open));
-        file.this_round = std::mem::take(&mut file.next_round);
-        if file.buffer.is_clean() {
-            ended.wake.append(&mut file.this_round);
-            ended.closes.append(&mut file.closing);
-            self.dirty.files.remove(object);
-            self.leases
-                .end_change(&attrs(*object), Some(Stamp::default()));
-        }
-        ended
+        wake.unwrap_or_default()
     }
+}
+
+/// Who goes on, if the round under way has ended.
+fn end_of_round(file: &mut Dirty) -> Vec<oneshot::Sender<()>> {
+    if file.buffer.is_flushing() {
+        return Vec::new();
+    }
+    file.repeated = std::mem::take(&mut file.again);
+    if file.repeated {
+        file.this_round.append(&mut file.next_round);
+        return Vec::new();
+    }
+    file.hearers.forget_closed();
+    let mut wake = std::mem::take(&mut file.this_round);
+    file.this_round = std::mem::take(&mut file.next_round);
+    if file.buffer.is_clean() {
+        wake.append(&mut file.this_round);
+    }
+    wake
 }

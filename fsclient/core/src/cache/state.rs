@@ -1,17 +1,11 @@
 //! Everything that must change together: leases, what is cached under them, and what of it
 //! the kernel may hold.
 
-use super::content::Content;
-use super::dirty::Dirty;
-use super::entry::{Dropped, Known};
-use super::pages::{Outcome, Pages, Then};
-use super::tables::Tables;
+use crate::inode::{Approvable, Dentry, Dropped, Inodes, Outcome, PagesOf, Then};
 use crate::run::Set;
-use leasefs_lease::client::{Asked, ChangeOf, DropKind, Leases, Renewal, SessionClock, Span};
+use leasefs_lease::client::{Asked, DropKind, Leases, Renewal, SessionClock};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{
-    Approval, Attr, BootId, Grant, Handle, Parts, Recall, Release, Scope, Stamp,
-};
+use leasefs_protocol::{Attr, BootId, Grant, Handle, Parts, Recall, Release, Scope, Stamp};
 use std::time::Duration;
 
 /// What has been dropped here and must be dropped from the kernel, or told to the server.
@@ -28,10 +22,7 @@ pub(crate) struct Work {
 pub(crate) struct State {
     pub session: SessionClock,
     pub leases: Leases,
-    pub tables: Tables,
-    pub pages: Pages,
-    pub dirty: Dirty,
-    pub(super) content: Content,
+    pub inodes: Inodes,
     /// The server process that stamps and recall numbers are of.
     pub process: Option<BootId>,
     /// The life of the server's host in which what is cached was told.
@@ -45,14 +36,11 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub fn new() -> Self {
+    pub fn new(root: Handle) -> Self {
         Self {
             session: SessionClock::new(),
             leases: Leases::new(),
-            tables: Tables::new(),
-            pages: Pages::default(),
-            dirty: Dirty::default(),
-            content: Content::default(),
+            inodes: Inodes::new(root),
             process: None,
             host: None,
             swept: None,
@@ -80,15 +68,15 @@ impl State {
         if self.host.replace(host).is_none_or(|known| known == host) {
             return;
         }
-        let dirty = &self.dirty;
-        self.leases.lose_all_but(|object| dirty.contains(object));
+        let inodes = &self.inodes;
+        self.leases.lose_all_but(|object| inodes.is_dirty(object));
         self.sweep();
     }
 
     /// Drops what can be dropped here and leaves the kernel's part in `swept`.
     fn drop_everything(&mut self) {
-        if self.leases.is_empty() && self.swept.is_none() && self.pages.filled().is_empty() {
-            self.content.drop_all();
+        if self.leases.is_empty() && self.swept.is_none() && self.inodes.filled().is_empty() {
+            self.inodes.drop_all_clean();
             // Nothing was cached; replies under way still belong to the time before.
             self.leases.expire();
             return;
@@ -98,12 +86,12 @@ impl State {
     }
 
     fn sweep(&mut self) {
-        self.content.drop_all();
+        self.inodes.drop_all_clean();
         let mut work = self.swept.take().unwrap_or_default();
-        self.tables.drop_all(&mut work.dropped);
-        self.pages.void_recalls(&mut work.outcome);
-        let filled = self.pages.filled();
-        self.pages
+        self.inodes.drop_cached(&mut work.dropped);
+        self.inodes.void_recalls(&mut work.outcome);
+        let filled = self.inodes.filled();
+        self.inodes
             .drop_pages(&filled, DropKind::Sweep, Then::Nothing, &mut work.outcome);
         self.swept = Some(work);
     }
@@ -112,7 +100,7 @@ impl State {
     pub fn restarted(&mut self, process: BootId, out: &mut Outcome) {
         if self.process.replace(process) != Some(process) {
             self.leases.restarted();
-            self.pages.void_recalls(out);
+            self.inodes.void_recalls(out);
         }
     }
 
@@ -125,8 +113,8 @@ impl State {
         let mut dropped = Dropped::default();
         match &recall.scope {
             Scope::Everything => {
-                self.content.drop_all();
-                self.tables.drop_all(&mut dropped);
+                self.inodes.drop_all_clean();
+                self.inodes.drop_cached(&mut dropped);
             }
             Scope::Object {
                 object,
@@ -134,11 +122,11 @@ impl State {
                 names,
             } => {
                 if parts.contains(Parts::DATA) {
-                    self.content.drop_file(object);
+                    self.inodes.drop_clean(object);
                 }
                 let singly = names.iter().map(|name| name.0.as_slice());
-                self.tables.drop_parts(object, *parts, singly, &mut dropped);
-                if !names.is_empty() && self.tables.knows_no_name(object) {
+                self.inodes.drop_parts(object, *parts, singly, &mut dropped);
+                if !names.is_empty() && self.inodes.knows_no_name(object) {
                     self.nameless.insert(*object);
                 }
             }
@@ -150,9 +138,9 @@ impl State {
     pub fn recalled_dirty(&self, recall: &Recall) -> Vec<Handle> {
         let content = Parts::ATTRS | Parts::DATA;
         match &recall.scope {
-            Scope::Everything => self.dirty.objects(),
+            Scope::Everything => self.inodes.dirty_files(),
             Scope::Object { object, parts, .. }
-                if parts.intersects(content) && self.dirty.contains(object) =>
+                if parts.intersects(content) && self.inodes.is_dirty(object) =>
             {
                 vec![*object]
             }
@@ -160,50 +148,29 @@ impl State {
         }
     }
 
-    /// Files whose pages a recall covers.
-    pub fn recalled_files(&self, recall: &Recall) -> Vec<(Handle, Span)> {
+    /// Pages that a recall covers.
+    pub fn recalled_pages(&self, recall: &Recall) -> Vec<PagesOf> {
         match &recall.scope {
-            Scope::Everything => self.pages.filled(),
+            Scope::Everything => self.inodes.filled(),
             Scope::Object { object, parts, .. } if parts.contains(Parts::DATA) => {
-                vec![(*object, Span::ALL)]
+                vec![PagesOf::all(*object)]
             }
             Scope::Object { .. } => Vec::new(),
         }
     }
 
-    /// An own change begins: what it changes, its pages apart, is neither cached nor cacheable.
-    pub fn begin_change(&mut self, changes: &[ChangeOf]) -> Dropped {
-        let mut dropped = Dropped::default();
-        self.leases.begin_change(changes);
-        for change in changes {
-            let names = change.names.iter().map(|name| name.0.as_slice());
-            self.tables
-                .drop_parts(&change.object, change.parts, names, &mut dropped);
-        }
-        dropped
-    }
-
-    /// An own change of a file's bytes begins: none of them is cached before it ends.
-    pub fn begin_content(&mut self, file: Handle) {
-        self.content.begin_change(file);
-    }
-
-    /// It has ended.
-    pub fn end_content(&mut self, file: &Handle) {
-        self.content.end_change(file);
-    }
-
     /// The kernel has forgotten the inode: nobody has it open.
     pub fn forgotten(&mut self, object: &Handle) {
-        self.tables.forgotten(object);
-        self.content.drop_file(object);
+        self.inodes.kernel_forgot(object);
+        self.inodes.nobody_commits(object);
+        self.inodes.drop_clean(object);
     }
 
     /// A lease could not be reclaimed.
     pub fn lost(&mut self, object: &Handle, dropped: &mut Dropped) {
         self.leases.lost(object);
-        self.content.drop_file(object);
-        self.tables.drop_parts(object, Parts::ALL, [], dropped);
+        self.inodes.drop_clean(object);
+        self.inodes.drop_parts(object, Parts::ALL, [], dropped);
     }
 
     /// Caches attributes if the reply allows it.
@@ -216,7 +183,7 @@ impl State {
     ) -> bool {
         let cacheable = self.covered(asked, grants, object, Parts::ATTRS);
         if cacheable {
-            self.tables.put_attr(*object, *attr);
+            self.inodes.put_attr(*object, *attr);
         }
         cacheable
     }
@@ -227,13 +194,13 @@ impl State {
         asked: Asked,
         grants: &[Grant],
         (dir, name): (&Handle, &[u8]),
-        known: Known,
+        dentry: Dentry,
     ) -> bool {
         let leases = &self.leases;
         let cacheable = grants_of(grants, dir, Parts::NAMES)
             .any(|grant| leases.name_cacheable(asked, dir, name, grant.stamp));
         if cacheable {
-            self.tables.put_name(*dir, name, known);
+            self.inodes.put_name(*dir, name, dentry);
         }
         cacheable
     }
@@ -252,7 +219,7 @@ impl State {
         }
         let unsettled = self.leases.unsettled_names(dir, stamp);
         let names = names.map(Into::into).chain(unsettled);
-        self.tables.put_others(*dir, names);
+        self.inodes.put_others(*dir, names);
     }
 
     /// Whether what a reply with these grants says of a part may be cached now.
@@ -271,8 +238,8 @@ impl State {
     }
 
     /// Recalls approved: what comes behind them is cacheable again.
-    pub fn approved(&mut self, approvals: &[Approval]) {
-        let recalls = approvals.iter().map(|approval| approval.recall);
+    pub fn approved(&mut self, approvable: &[Approvable]) {
+        let recalls = approvable.iter().map(|approvable| approvable.recall);
         recalls.for_each(|id| self.leases.approved(id));
     }
 
@@ -280,17 +247,17 @@ impl State {
     pub fn release_idle(&mut self) -> Vec<Release> {
         let idle = std::mem::take(&mut self.idle);
         // The lease of a dirty file keeps others from what they would not see.
-        let dirty = |object: &Handle| self.dirty.contains(object);
+        let dirty = |object: &Handle| self.inodes.is_dirty(object);
         let (dirty, idle): (Vec<Handle>, Vec<Handle>) = idle.into_iter().partition(dirty);
         self.idle = dirty;
-        let unused = idle
-            .into_iter()
-            .filter(|object| !self.pages.may_hold(object) && !self.content.holds(object));
+        let unused = idle.into_iter().filter(|object| {
+            !self.inodes.may_hold_pages(object) && !self.inodes.has_clean_bytes(object)
+        });
         let unused: Vec<Handle> = unused.collect();
         let data = |object: Handle| self.leases.release(&object, Parts::DATA);
         let mut releases: Vec<Release> = unused.into_iter().filter_map(data).collect();
         for dir in std::mem::take(&mut self.nameless) {
-            if self.tables.knows_no_name(&dir) {
+            if self.inodes.knows_no_name(&dir) {
                 releases.extend(self.leases.release_names(&dir));
             }
         }

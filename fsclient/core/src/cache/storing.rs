@@ -1,31 +1,90 @@
 //! Writes that are kept here, and what becomes of them at the end.
 
-use super::dirty::{DirtyFile, File, MAX_END, Store, Stored, Undone, attrs};
-use super::entry::Dropped;
 use super::state::State;
-use leasefs_lease::client::Run;
+use crate::call::NodeId;
+use crate::inode::{Dropped, MAX_END, Undone, Writer};
+use bytes::Bytes;
+use leasefs_lease::client::{ChangeOf, Run};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::request::WriteAt;
-use leasefs_protocol::{Handle, OpenId, Parts, Refusal, Version};
+use leasefs_protocol::{Handle, Parts, Refusal, Timestamp, Version};
 use std::path::PathBuf;
 
+/// A write that its caller need not wait for.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// The file.
+    pub object: Handle,
+    /// Where it goes.
+    pub at: WriteAt,
+    /// The bytes.
+    pub data: Bytes,
+    /// Clear setuid and setgid bits.
+    pub kill_priv: bool,
+    /// When, by the server's clock.
+    pub date: Option<Timestamp>,
+    /// On whose behalf.
+    pub writer: Writer,
+}
+
+/// What becomes of a [`Store`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// It is kept here.
+    Done {
+        /// The file was clean before.
+        first: bool,
+    },
+    /// Pages of the file in the kernel have to be dropped before.
+    Pages,
+    /// There is no room until something has been flushed.
+    Full,
+    /// It must go to the server.
+    Through,
+}
+
+/// A dirty file.
+#[derive(Debug)]
+pub struct DirtyFile {
+    /// Below the mount's root, as far as it is known.
+    pub path: Option<PathBuf>,
+    /// As the writer knows it.
+    pub size: u64,
+}
+
+/// What a buffered write changes besides the bytes.
+pub(super) fn attrs(object: Handle) -> [ChangeOf; 1] {
+    [ChangeOf {
+        object,
+        parts: Parts::ATTRS,
+        names: Vec::new(),
+    }]
+}
+
+/// What a write that is to be kept here finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conditions {
+    /// How many bytes all files together may have here.
+    pub budget: usize,
+    /// No page of its range is in the kernel, nor can one come in.
+    pub clear: bool,
+}
+
 impl State {
-    /// Keeps a write here if a live Write lease allows it. `clear`: no page of its range is in the
-    /// kernel, nor can one come in. What the kernel has to drop goes into `dropped`.
+    /// Keeps a write here if a live Write lease allows it. What the kernel has to drop goes into `dropped`.
     pub fn store(
         &mut self,
         now: BootTime,
         store: &Store,
-        (budget, clear): (usize, bool),
+        on: Conditions,
         dropped: &mut Dropped,
     ) -> Stored {
         let object = store.object;
         let Some(live) = self.session.witness(now) else {
             return Stored::Through;
         };
-        let attr = self.tables.peek_attr(&live, &object);
-        let known = self.dirty.files.get(&object);
-        let size = known.map(|file| file.buffer.size());
+        let attr = self.inodes.peek_attr(&live, &object);
+        let size = self.inodes.dirty_size(&object);
         let Some(size) = size.or(attr.map(|attr| attr.size)) else {
             return Stored::Through;
         };
@@ -34,23 +93,24 @@ impl State {
             WriteAt::Append => size,
         };
         let end = offset.saturating_add(store.data.len() as u64);
-        let changing = self.dirty.changing.contains_key(&object);
+        let changing = self.inodes.is_changing(&object);
         if changing || !self.leases.may_buffer(&object) || end > MAX_END {
             return Stored::Through;
         }
         let len = store.data.len();
-        if !self.dirty.has_room(now, len) {
+        if !self.inodes.has_room(now, len) {
             return Stored::Through;
         }
-        if self.dirty.bytes + len > budget || self.dirty.is_at_bound(&object, len) {
+        let full = self.inodes.dirty_bytes() + len > on.budget;
+        if full || self.inodes.is_at_bound(&object, len) {
             return Stored::Full;
         }
-        if !clear && self.pages.may_hold(&object) {
+        if !on.clear && self.inodes.may_hold_pages(&object) {
             return Stored::Pages;
         }
         let base = attr.map(|attr| attr.version()).unwrap_or_default();
-        let first = self.becomes_dirty(object, base, dropped);
-        self.dirty.count(&object, |file| {
+        let first = self.becomes_dirty(object, base, &store.writer, dropped);
+        self.inodes.with_dirty(&object, |file| {
             file.buffer.put(offset, store.data.clone(), store.kill_priv);
             file.date = store.date;
             file.written_by(&store.writer);
@@ -59,13 +119,19 @@ impl State {
     }
 
     /// False if the file is dirty already.
-    fn becomes_dirty(&mut self, object: Handle, base: Version, dropped: &mut Dropped) -> bool {
-        if self.dirty.contains(&object) {
+    fn becomes_dirty(
+        &mut self,
+        object: Handle,
+        base: Version,
+        writer: &Writer,
+        dropped: &mut Dropped,
+    ) -> bool {
+        if self.inodes.is_dirty(&object) {
             return false;
         }
         self.leases.begin_change(&attrs(object));
-        self.tables.drop_parts(&object, Parts::ATTRS, [], dropped);
-        self.dirty.files.insert(object, File::new(base));
+        self.inodes.drop_parts(&object, Parts::ATTRS, [], dropped);
+        self.inodes.becomes_dirty(object, base, writer.clone());
         true
     }
 
@@ -73,47 +139,32 @@ impl State {
     /// before. What the kernel has to drop of it is left to whoever sweeps.
     pub fn restore(&mut self, undone: Undone) -> bool {
         let mut work = self.swept.take().unwrap_or_default();
-        let first = self.becomes_dirty(undone.object, undone.base, &mut work.dropped);
+        let (object, writer) = (undone.object, &undone.writer);
+        let first = self.becomes_dirty(object, undone.base, writer, &mut work.dropped);
         self.swept = Some(work);
-        self.dirty.count(&undone.object, |file| {
+        self.inodes.with_dirty(&undone.object, |file| {
             file.buffer.restore(undone.runs);
-            // The last stays last: the opens of others may have been closed.
-            for writer in undone.writers {
-                file.writers.retain(|known| known.open != writer.open);
-                file.writers.push(writer);
-            }
-            file.closing.extend(undone.closing);
+            file.hearers.add_all(&undone.hearers);
+            file.written_by(&undone.writer);
             file.repeated = true;
             file.path = file.path.take().or(undone.path);
         });
         first
     }
 
-    /// Closes a server's open once what was written through it is there; false if it need not wait.
-    pub fn close_when_clean(&mut self, object: &Handle, open: OpenId) -> bool {
-        let Some(file) = self.dirty.files.get_mut(object) else {
-            return false;
-        };
-        let writes = file.writers.iter().any(|w| w.open == open);
-        if writes {
-            file.closing.push(open);
-        }
-        writes
-    }
-
     /// Takes out everything that no round has taken: it will not be flushed.
     pub fn abandon(&mut self, object: &Handle, refusal: Refusal) -> Vec<Run> {
         let mut runs = Vec::new();
-        self.dirty.count(object, |file| {
+        self.inodes.with_dirty(object, |file| {
             runs = file.buffer.take_unsent();
-            file.writers.iter().for_each(|w| w.written.failed(refusal));
+            file.hearers.failed(refusal);
         });
         runs
     }
 
     /// What a dirty file is, for people.
     pub fn dirty_file(&self, object: &Handle) -> Option<DirtyFile> {
-        let file = self.dirty.files.get(object)?;
+        let file = self.inodes.dirty(object)?;
         Some(DirtyFile {
             path: file.path.clone(),
             size: file.buffer.size(),
@@ -122,20 +173,19 @@ impl State {
 
     /// Where a dirty file is, as far as it is known.
     pub fn dirty_path(&self, object: &Handle) -> Option<PathBuf> {
-        self.dirty.files.get(object)?.path.clone()
+        self.inodes.dirty(object)?.path.clone()
     }
 
     /// All bytes of a file that the server may not have. Copies them.
     pub fn buffered(&self, object: &Handle) -> Vec<Run> {
-        let file = self.dirty.files.get(object);
+        let file = self.inodes.dirty(object);
         file.map_or(Vec::new(), |file| file.buffer.everything())
     }
 
-    /// Where a file is that has just become dirty.
-    pub fn dirty_at(&mut self, object: &Handle, path: Option<PathBuf>) {
-        if let Some(file) = self.dirty.files.get_mut(object) {
-            file.path = path;
-        }
+    /// A file has just become dirty that the kernel knows by this node.
+    pub fn is_dirty_at(&mut self, object: &Handle, node: NodeId) {
+        let path = self.inodes.path(node);
+        self.inodes.with_dirty(object, |file| file.path = path);
     }
 }
 

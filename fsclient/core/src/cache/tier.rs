@@ -1,15 +1,17 @@
 //! Reading what is cached.
 
 use super::Cache;
-use super::entry::Known;
 use super::state::State;
 use super::status::Kind;
-use crate::call::Listing;
+use crate::call::{Listing, Node, NodeId};
+use crate::inode::{Dentry, Inodes};
+use crate::opens::ServerOpen;
 use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
 use leasefs_lease::client::Live;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Attr, Caller, Handle, OpenId};
+use leasefs_protocol::{Attr, Caller, Handle};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The cached data, at a moment at which the leases are valid.
@@ -37,87 +39,96 @@ impl<'a> Tier<'a> {
 
     /// Attributes, for the daemon's own use.
     pub fn attr(&mut self, object: &Handle) -> Option<Attr> {
-        self.read(Kind::Attr, |tables, live| tables.attr(live, object))
+        self.read(Kind::Attr, |inodes, live| inodes.attr(live, object))
     }
 
     /// Attributes for the reply to a GETATTR, with their timeout. Only there: the timeout must not
     /// go into any other reply.
     pub fn attr_for_kernel(&mut self, object: &Handle) -> Option<(Attr, Duration)> {
-        if self.state.pages.is_unclean(object) {
+        if self.state.inodes.is_unclean(object) {
             return None;
         }
-        self.read(Kind::Attr, |tables, live| {
-            tables.attr_for_kernel(live, object)
+        self.read(Kind::Attr, |inodes, live| {
+            inodes.attr_for_kernel(live, object)
         })
     }
 
     /// What a name denotes.
-    pub fn name(&mut self, dir: &Handle, name: &[u8]) -> Option<Known> {
-        self.read(Kind::Name, |tables, live| tables.name(live, dir, name))
+    pub fn name(&mut self, dir: &Handle, name: &[u8]) -> Option<Dentry> {
+        self.read(Kind::Name, |inodes, live| inodes.name(live, dir, name))
     }
 
     /// What a name denotes, for the reply to a LOOKUP, with the timeout of the entry. Only there.
     /// Absent names have none.
-    pub fn name_for_kernel(&mut self, dir: &Handle, name: &[u8]) -> Option<(Known, Duration)> {
+    pub fn name_for_kernel(&mut self, dir: &Handle, name: &[u8]) -> Option<(Dentry, Duration)> {
         if !self.cache.names_in_kernel() {
             return Some((self.name(dir, name)?, Duration::ZERO));
         }
-        self.read(Kind::Name, |tables, live| {
-            tables.name_for_kernel(live, dir, name)
+        self.read(Kind::Name, |inodes, live| {
+            inodes.name_for_kernel(live, dir, name)
         })
     }
 
     /// The object a name denotes, for the daemon's own use: no answer is given with it.
     pub fn denoted(&mut self, dir: &Handle, name: &[u8]) -> Option<Handle> {
         let State {
-            session, tables, ..
+            session, inodes, ..
         } = &mut *self.state;
-        match tables.name(&session.witness(self.now)?, dir, name)? {
-            Known::Object(object) => Some(object),
-            Known::Absent => None,
+        match inodes.name(&session.witness(self.now)?, dir, name)? {
+            Dentry::Object(object) => Some(object),
+            Dentry::Absent => None,
         }
+    }
+
+    /// The node id by which the kernel knows an object.
+    pub fn node_of(&self, object: &Handle) -> Option<NodeId> {
+        self.state.inodes.node_of(object)
+    }
+
+    /// Counts a reference, see [`Inodes::refer`].
+    pub fn refer(&mut self, object: Handle, attr: &Attr) -> Node {
+        self.state.inodes.refer(object, attr)
     }
 
     /// A whole directory.
     pub fn listing(&mut self, dir: &Handle) -> Option<Listing> {
-        self.read(Kind::Listing, |tables, live| tables.listing(live, dir))
+        self.read(Kind::Listing, |inodes, live| inodes.listing(live, dir))
     }
 
     /// A symlink's target.
     pub fn target(&mut self, object: &Handle) -> Option<Bytes> {
-        self.read(Kind::Target, |tables, live| tables.target(live, object))
+        self.read(Kind::Target, |inodes, live| inodes.target(live, object))
     }
 
     /// An xattr's value; `Some(None)` if there is no such xattr.
     pub fn xattr(&mut self, object: &Handle, name: &[u8]) -> Option<Option<Bytes>> {
-        self.read(Kind::Xattr, |tables, live| tables.xattr(live, object, name))
+        self.read(Kind::Xattr, |inodes, live| inodes.xattr(live, object, name))
     }
 
     /// The names of all xattrs, each with a NUL behind it.
     pub fn xattr_names(&mut self, object: &Handle) -> Option<Bytes> {
-        self.read(Kind::Xattr, |tables, live| tables.xattr_names(live, object))
+        self.read(Kind::Xattr, |inodes, live| inodes.xattr_names(live, object))
     }
 
-    /// A read-only open of the server's that this identity may use; it has a further user now, who
-    /// ends with [`Cache::close`]. `None` while the file is unclean.
-    pub fn reuse_open(&mut self, object: &Handle, caller: &Caller) -> Option<OpenId> {
-        if self.state.pages.is_unclean(object) {
+    /// A read-only open of the server's that this identity may use. `None` while the file is unclean.
+    pub fn reuse_open(&mut self, object: &Handle, caller: &Caller) -> Option<Arc<ServerOpen>> {
+        if self.state.inodes.is_unclean(object) {
             return None;
         }
-        self.read(Kind::Open, |tables, live| {
-            tables.reuse_open(live, object, caller)
+        self.read(Kind::Open, |inodes, live| {
+            inodes.reuse_open(live, object, caller)
         })
     }
 
     fn read<T>(
         &mut self,
         kind: Kind,
-        read: impl FnOnce(&mut super::tables::Tables, &Live<'_>) -> Option<T>,
+        read: impl FnOnce(&mut Inodes, &Live<'_>) -> Option<T>,
     ) -> Option<T> {
         let State {
-            session, tables, ..
+            session, inodes, ..
         } = &mut *self.state;
-        let found = read(tables, &session.witness(self.now)?);
+        let found = read(inodes, &session.witness(self.now)?);
         if found.is_some() {
             self.cache.counters.count(kind);
         }

@@ -81,12 +81,12 @@ impl Ops {
 impl Ops {
     /// Attributes of a node, if they are cached and need nothing else.
     pub fn getattr_cached(&self, node: NodeId) -> Option<ShownFor> {
-        let object = self.nodes.get(node)?.handle;
+        let object = self.inodes().node(node)?.handle;
         let (attr, valid) = self.cache().live()?.attr_for_kernel(&object)?;
         if self.must_grow(node, &object, &attr) {
             return None;
         }
-        self.nodes.told_size(node, attr.size);
+        self.inodes().told_size(node, attr.size);
         Some(ShownFor {
             shown: self.shown(node, attr),
             valid,
@@ -111,7 +111,7 @@ impl Ops {
         if self.must_grow(node, &object, &attr) {
             self.grow(node, attr.size).await;
         }
-        self.nodes.told_size(node, attr.size);
+        self.inodes().told_size(node, attr.size);
         Ok(ShownFor {
             shown: self.shown(node, attr),
             valid,
@@ -146,15 +146,16 @@ impl Ops {
     /// (a recall) or a local write was answered. Whoever asked because of a read goes on
     /// with the size known before, and would miss what another mount had appended by then.
     fn must_grow(&self, node: NodeId, object: &Handle, attr: &Attr) -> bool {
+        let inodes = self.inodes();
         attr.kind == FileKind::File
-            && self.nodes.may_be_short(node, attr.size)
-            && self.opens.is_open(object)
+            && inodes.may_be_short(node, attr.size)
+            && inodes.is_open(object)
     }
 
     async fn grow(&self, node: NodeId, size: u64) {
         let grown = self.outside.tell(Notice::Grow { node, size }).await;
         if grown == Noticed::Done {
-            self.nodes.grown(node, size);
+            self.inodes().grown(node, size);
         }
     }
 
@@ -179,10 +180,10 @@ impl Ops {
         let open = fh
             .and_then(|fh| self.opens.file(fh))
             .filter(|open| open.access.writes())
-            .map(|open| open.server);
+            .map(|open| open.server.id());
         let scope = match set.size {
             Some(_) => {
-                let stores = self.opens.may_store(&object);
+                let stores = self.inodes().may_store(&object);
                 ChangeScope::default().pages(object, PageChange::Truncate { stores })
             }
             None => ChangeScope::default().object(object, Parts::ATTRS),
@@ -190,7 +191,7 @@ impl Ops {
         let request = Request::SetAttr { object, open, set };
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let attr = attr_of(&told.response)?;
-        self.nodes.told_size(node, attr.size);
+        self.inodes().told_size(node, attr.size);
         Ok(ShownFor {
             shown: self.shown(node, attr),
             valid: Duration::ZERO,
@@ -199,7 +200,7 @@ impl Ops {
 
     /// A symlink's target, if it is cached.
     pub fn readlink_cached(&self, node: NodeId) -> Option<Bytes> {
-        let object = self.nodes.get(node)?.handle;
+        let object = self.inodes().node(node)?.handle;
         self.cache().live()?.target(&object)
     }
 

@@ -5,11 +5,13 @@ use super::opens::{OpenFile, durability};
 use super::{Ask, Ops, Told};
 use crate::cache::{Store, Stored};
 use crate::call::{Fh, Writing};
-use crate::uncommitted::{Committed, Wrote};
+use crate::inode::{Committed, Hearers, Wrote};
 use crate::writeback::BUDGET;
 use leasefs_lease::client::{Run, Tenure};
 use leasefs_protocol::request::{Durability, WriteKind};
 use leasefs_protocol::{Attr, Handle, Mode, Parts, Refusal, Request, Response};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 impl Ops {
     /// Whether the caller of a write need not wait until the server has it.
@@ -48,13 +50,12 @@ impl Ops {
 
     /// What follows from a write that was kept; `None` if it wasn't.
     fn kept(&self, open: &OpenFile, store: &Store, stored: Stored) -> Option<u32> {
-        self.writeback
-            .stored(open.object, stored, || self.nodes.path(open.node));
+        self.writeback.stored(open.object, open.node, stored);
         let Stored::Done { first } = stored else {
             return None;
         };
         if first {
-            self.uncommitted.buffered(open.object);
+            self.inodes().will_be_unstable(&open.object);
         }
         Some(store.data.len() as u32)
     }
@@ -108,8 +109,8 @@ impl Ops {
                     },
                     version: touched.attr.version(),
                     writer: open.writer(),
-                    writers: [open.writer()].into(),
-                    path: self.nodes.path(open.node),
+                    hearers: Arc::new(Hearers::of(&open.writer())),
+                    path: self.path(open),
                     tenure: self.tenure_of(open, before, told),
                     durable: writing.durability() != Durability::None,
                 };
@@ -123,6 +124,11 @@ impl Ops {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Where a file was found last, for people.
+    fn path(&self, open: &OpenFile) -> Option<PathBuf> {
+        self.inodes().path(open.node)
     }
 
     /// Under which lease the bytes of an answered write may be written again: that which came with the
@@ -148,7 +154,7 @@ impl Ops {
             data: writing.data.clone(),
         };
         let size = attr.map_or(0, |attr| attr.size).max(run.end());
-        let path = self.nodes.path(open.node);
+        let path = self.path(open);
         self.writeback.keep_page(open.object, path, size, run).await;
     }
 
@@ -187,8 +193,8 @@ impl Ops {
     pub async fn fsync(&self, ask: &Ask, fh: Fh, data_only: bool) -> Result<(), Refusal> {
         let (file, dir) = (self.opens.file(fh), self.opens.dir(fh));
         let (object, open, told) = match (&file, &dir) {
-            (Some(open), _) => (open.object, open.server, &open.told),
-            (None, Some(open)) => (open.object, open.server, &open.told),
+            (Some(open), _) => (open.object, open.server.id(), &open.told),
+            (None, Some(open)) => (open.object, open.server.id(), &open.told),
             (None, None) => return Err(Refusal::BadOpen),
         };
         let durability = match data_only {
@@ -202,12 +208,11 @@ impl Ops {
                 file.written.check()?;
             }
             let request = Request::Commit { open, durability };
-            let covered = self.uncommitted.commits(life, data_only);
+            let covered = self.inodes().commit_covers(life, data_only);
             let answer = self.call(ask, request).await?;
             done(&answer.response)?;
             let host = answer.host;
-            let (closes, verdict) = self.uncommitted.committed(&object, covered, host, told);
-            self.rpc.close_all(closes);
+            let verdict = self.inodes().committed(&object, covered, host, told);
             match verdict {
                 Committed::Durable => return Ok(()),
                 Committed::Again => self.writeback.host_is(host),

@@ -85,7 +85,8 @@ impl Ops {
             .iter()
             .filter(|touched| touched.attr.nlink == 0)
         {
-            if !self.opens.unlinked(&touched.object) {
+            let open = self.inodes().unlinked(&touched.object);
+            if !open {
                 self.writeback.out_of_reach(&touched.object);
             }
         }
@@ -94,11 +95,10 @@ impl Ops {
 
     /// Objects were changed that the next commit of them must cover; of `content` the bytes.
     pub(super) fn changed(&self, objects: &[Handle], content: Option<Handle>, host: BootId) {
-        let known = |object: &&Handle| self.nodes.id_of(object).is_some();
+        let known = |object: &&Handle| self.inodes().node_of(object).is_some();
         for object in objects.iter().filter(known) {
             let content = content == Some(*object);
-            let noted = self.uncommitted.changed(*object, host, content);
-            self.rpc.close_all(noted.closes);
+            self.inodes().unstable_change(*object, host, content);
         }
     }
 

@@ -114,7 +114,7 @@ impl Ops {
                 done(&response)?;
                 if data.len() < len as usize {
                     let end = at.offset.saturating_add(data.len() as u64);
-                    self.nodes.told_size(open.node, end);
+                    self.inodes().told_size(open.node, end);
                 }
                 *self.filled.borrow_mut() += 1;
                 return Ok(data);
@@ -122,7 +122,7 @@ impl Ops {
             ask.unless_left(read.again()).await?;
             // The server gives nothing exclusive to who has no open for writing any more. One that
             // comes now finds the READ in line.
-            if fill == Fill::PagesForStore && !self.opens.may_store(&open.object) {
+            if fill == Fill::PagesForStore && !self.inodes().may_store(&open.object) {
                 read.stores_no_more();
                 fill = Fill::Pages;
             }
@@ -140,14 +140,14 @@ impl Ops {
         len: u32,
     ) -> Result<(PageRead, Fill), Refusal> {
         loop {
-            let stores = self.opens.may_store(&open.object);
+            let stores = self.inodes().may_store(&open.object);
             let (mode, fill) = match stores {
                 true => (Mode::Write, Fill::PagesForStore),
                 false => (Mode::Read, Fill::Pages),
             };
             let read = self.engine.page_read(open.object, offset, len, mode);
             let read = ask.unless_left(read).await?;
-            if self.opens.may_store(&open.object) == stores {
+            if self.inodes().may_store(&open.object) == stores {
                 return Ok((read, fill));
             }
         }
@@ -162,7 +162,7 @@ impl Ops {
         fill: Fill,
     ) -> Result<Answered, Refusal> {
         let request = Request::Read {
-            open: open.server,
+            open: open.server.id(),
             offset,
             len: len.min(MAX_PAYLOAD as u32),
             fill,
@@ -183,7 +183,7 @@ impl Ops {
         // A mapped page too comes behind what a crash of the server's host makes to be written again.
         self.settle(ask, &open.object).await?;
         let request = Request::Write {
-            open: open.server,
+            open: open.server.id(),
             at: writing.at(),
             kill_priv: writing.kill_priv,
             durability: writing.durability(),
@@ -217,7 +217,7 @@ impl Ops {
         let open = self.file(fh)?;
         self.settle(ask, &open.object).await?;
         let request = Request::Fallocate {
-            open: open.server,
+            open: open.server.id(),
             mode,
             offset,
             len,
@@ -244,7 +244,7 @@ impl Ops {
         let open = self.file(fh)?;
         self.settle(ask, &open.object).await?;
         let request = Request::Seek {
-            open: open.server,
+            open: open.server.id(),
             offset,
             whence,
         };
@@ -266,9 +266,9 @@ impl Ops {
         // FUSE counts the answer in 32 bits; the caller goes on from there.
         let len = len.min(u64::from(u32::MAX >> 1));
         let request = Request::CopyRange {
-            from: source.server,
+            from: source.server.id(),
             from_offset: from.offset,
-            to: target.server,
+            to: target.server.id(),
             to_offset: to.offset,
             len,
         };

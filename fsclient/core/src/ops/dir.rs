@@ -7,9 +7,11 @@ use super::expect::unexpected;
 use super::opens::OpenDir;
 use super::stream::Stream;
 use super::{Ask, Ops, Told};
-use crate::cache::Known;
 use crate::call::{Asker, Fh, Listing, ListingFrom, NodeId};
-use leasefs_protocol::{Caller, DirEntry, Handle, OpenId, Refusal, Request, Response};
+use crate::inode::Dentry;
+use crate::opens::ServerOpen;
+use leasefs_protocol::{Caller, DirEntry, Handle, Refusal, Request, Response};
+use std::sync::Arc;
 
 /// The attributes of the entries on so many pages come with them unasked: most of those who list a
 /// directory look at its entries next, one round trip each otherwise.
@@ -21,7 +23,7 @@ const LOOK_AHEAD: u32 = 3;
 impl Ops {
     /// Opens a directory that this identity has open already, or had until lately.
     pub fn opendir_cached(&self, asker: Asker, node: NodeId) -> Option<Fh> {
-        let object = self.nodes.get(node)?.handle;
+        let object = self.inodes().node(node)?.handle;
         let caller = self.caller_of(asker);
         let server = self.cache().live()?.reuse_open(&object, &caller)?;
         Some(self.add_dir(node, object, server, caller))
@@ -39,13 +41,14 @@ impl Ops {
         Ok(self.add_dir(node, object, server, caller))
     }
 
-    fn add_dir(&self, node: NodeId, object: Handle, server: OpenId, caller: Caller) -> Fh {
+    fn add_dir(&self, node: NodeId, object: Handle, server: Arc<ServerOpen>, caller: Caller) -> Fh {
+        let told = self.inodes().losses_told(&object);
         self.opens.add_dir(OpenDir {
             node,
             object,
             server,
             caller,
-            told: self.uncommitted.told(&object),
+            told,
             stream: futures_util::lock::Mutex::default(),
         })
     }
@@ -54,7 +57,7 @@ impl Ops {
     pub fn readdir_cached(&self, fh: Fh, offset: u64) -> Option<ListingFrom> {
         let open = self.opens.dir(fh)?;
         let mut stream = open.stream.try_lock()?;
-        if self.nodes.is_searched(open.node) {
+        if self.inodes().is_searched(open.node) {
             // Its entries' names may be cached, but not what they denote.
             return None;
         }
@@ -76,7 +79,7 @@ impl Ops {
         if offset == 0 {
             *stream = Stream::default();
         }
-        if stream.complete && stream.reaches(offset) && self.nodes.take_searched(open.node) {
+        if stream.complete && stream.reaches(offset) && self.inodes().take_searched(open.node) {
             self.look_ahead(ask, &open, stream.cookie_at(offset)).await;
         }
         while !stream.complete && !stream.reaches(offset) {
@@ -90,7 +93,7 @@ impl Ops {
     async fn look_ahead(&self, ask: &Ask, open: &OpenDir, mut cookie: u64) {
         for _ in 0..LOOK_AHEAD {
             let request = Request::ReadDir {
-                open: open.server,
+                open: open.server.id(),
                 cookie,
                 nodes: true,
             };
@@ -114,7 +117,7 @@ impl Ops {
         for entry in entries {
             if let Some((handle, attr)) = &entry.node {
                 learned.attr(handle, attr);
-                learned.name(dir, &entry.name.0, Known::Object(*handle));
+                learned.name(dir, &entry.name.0, Dentry::Object(*handle));
             }
         }
     }
@@ -126,9 +129,9 @@ impl Ops {
         stream: &mut Stream,
     ) -> Result<(), Refusal> {
         let first = stream.pages == 0;
-        stream.nodes |= self.nodes.take_searched(open.node);
+        stream.nodes |= self.inodes().take_searched(open.node);
         let request = Request::ReadDir {
-            open: open.server,
+            open: open.server.id(),
             cookie: stream.cookie,
             nodes: stream.nodes || stream.pages < PAGES_WITH_NODES,
         };
@@ -159,7 +162,7 @@ impl Ops {
     /// Ends an open of a directory. The server is told in the background.
     pub fn releasedir(&self, fh: Fh) {
         if let Some(open) = self.opens.remove_dir(fh) {
-            self.close(&open.object, open.server);
+            self.inodes().open_is_left(&open.object, &open.server);
         }
     }
 }

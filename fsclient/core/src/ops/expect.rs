@@ -1,6 +1,9 @@
 //! What a response must be to answer its request; a server that answers otherwise has failed.
 
-use leasefs_protocol::{Attr, Handle, OpenId, Refusal, Response};
+use super::Told;
+use crate::opens::ServerOpen;
+use leasefs_protocol::{Attr, Handle, Refusal, Response};
+use std::sync::Arc;
 
 pub(super) fn unexpected(what: &'static str, found: &Response) -> Refusal {
     tracing::error!(expected = what, ?found, "the server broke the protocol");
@@ -28,19 +31,37 @@ pub(super) fn object_of(response: &Response) -> Result<(Handle, Attr), Refusal> 
     }
 }
 
-pub(super) fn opened(response: &Response) -> Result<(OpenId, Attr), Refusal> {
-    match response {
-        Response::Opened { open, attr, .. } => Ok((*open, *attr)),
-        other => Err(unexpected("an open", other)),
+/// An open that was asked for.
+pub(super) struct ServerOpened {
+    pub open: Arc<ServerOpen>,
+    pub attr: Attr,
+}
+
+pub(super) fn opened(told: &Told) -> Result<ServerOpened, Refusal> {
+    match (&told.response, &told.open) {
+        (Response::Opened { attr, .. }, Some(open)) => Ok(ServerOpened {
+            open: Arc::clone(open),
+            attr: *attr,
+        }),
+        (other, _) => Err(unexpected("an open", other)),
     }
 }
 
-pub(super) fn created(response: &Response) -> Result<(Handle, Attr, OpenId), Refusal> {
-    match response {
-        Response::Created {
-            handle, attr, open, ..
-        } => Ok((*handle, *attr, *open)),
-        other => Err(unexpected("a created object", other)),
+/// An object that was made, and its open.
+pub(super) struct ServerCreated {
+    pub object: Handle,
+    pub attr: Attr,
+    pub open: Arc<ServerOpen>,
+}
+
+pub(super) fn created(told: &Told) -> Result<ServerCreated, Refusal> {
+    match (&told.response, &told.open) {
+        (Response::Created { handle, attr, .. }, Some(open)) => Ok(ServerCreated {
+            object: *handle,
+            attr: *attr,
+            open: Arc::clone(open),
+        }),
+        (other, _) => Err(unexpected("a created object", other)),
     }
 }
 

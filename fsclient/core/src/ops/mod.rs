@@ -22,19 +22,20 @@ pub use attr::Owner;
 
 use crate::cache::{Asked, Cache, Learned};
 use crate::call::{Asker, Node, NodeId};
-use crate::nodes::Nodes;
+use crate::inode::Inodes;
+use crate::opens::ServerOpen;
 use crate::outside::Outside;
 use crate::recall::Engine;
 use crate::run::{Cx, Part, first};
 use crate::session::{Abandon, Answered, CallOptions, Rpc};
-use crate::uncommitted::Uncommitted;
 use crate::writeback::Writeback;
+use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::MAX_LISTED;
 use leasefs_protocol::{BootId, Caller, FsStat, Grant, Refusal, Request, Response, Touched};
 use listing_room::ListingRoom;
-use opens::Opens;
+use opens::OpenTable;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -86,6 +87,7 @@ struct Told {
     grants: Vec<Grant>,
     touched: Vec<Touched>,
     host: BootId,
+    open: Option<Arc<ServerOpen>>,
 }
 
 impl Told {
@@ -94,6 +96,7 @@ impl Told {
             reply,
             payload,
             host,
+            open,
         } = answer;
         Ok(Self {
             response: reply.result?,
@@ -102,6 +105,7 @@ impl Told {
             grants: reply.grants,
             touched: reply.touched,
             host,
+            open: open.map(Arc::new),
         })
     }
 
@@ -117,8 +121,6 @@ pub(crate) struct Surroundings {
     pub rpc: Rpc,
     pub engine: Engine,
     pub outside: Outside,
-    pub nodes: Arc<Nodes>,
-    pub uncommitted: Arc<Uncommitted>,
     pub writeback: Writeback,
 }
 
@@ -141,9 +143,7 @@ pub(crate) struct Ops {
     rpc: Rpc,
     engine: Engine,
     outside: Outside,
-    nodes: Arc<Nodes>,
-    opens: Opens,
-    uncommitted: Arc<Uncommitted>,
+    opens: OpenTable,
     writeback: Writeback,
     manner: Manner,
     /// Present where all callers are one user.
@@ -162,9 +162,7 @@ impl Ops {
             rpc: on.rpc,
             engine: on.engine,
             outside: on.outside,
-            nodes: on.nodes,
-            opens: Opens::default(),
-            uncommitted: on.uncommitted,
+            opens: OpenTable::default(),
             writeback: on.writeback,
             manner,
             owner: squash.then_some(manner.owner),
@@ -175,8 +173,8 @@ impl Ops {
 
     /// The kernel gives back references to a node.
     pub fn forget(&self, node: NodeId, count: u64) {
-        if let Some(node) = self.nodes.forget(node, count) {
-            self.uncommitted.forget(&node.handle);
+        let forgotten = self.inodes().forget(node, count);
+        if let Some(node) = forgotten {
             self.engine.forgotten(&node.handle);
         }
     }
@@ -217,7 +215,7 @@ impl Ops {
     }
 
     fn node(&self, id: NodeId) -> Result<Node, Refusal> {
-        self.nodes.get(id).ok_or(Refusal::Stale)
+        self.inodes().node(id).ok_or(Refusal::Stale)
     }
 
     fn caller(&self, ask: &Ask) -> Caller {
@@ -226,6 +224,11 @@ impl Ops {
 
     fn caller_of(&self, asker: Asker) -> Caller {
         asker.caller(self.manner.identity, self.manner.groups)
+    }
+
+    /// All inodes. Not to be kept.
+    fn inodes(&self) -> AtomicRefMut<'_, Inodes> {
+        self.cache().inodes()
     }
 
     fn cache(&self) -> &Cache {

@@ -2,8 +2,8 @@
 
 use super::expect::{done, object_of, unexpected};
 use super::{Ask, Ops, Told};
-use crate::cache::Known;
 use crate::call::{Entry, NewMode, Node, NodeId};
+use crate::inode::Dentry;
 use crate::recall::ChangeScope;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
@@ -18,31 +18,31 @@ const SEARCHED_BY_ALL: u16 = 0o111;
 impl Ops {
     /// What a name denotes, if that is cached; `Some(None)` if nothing.
     pub fn lookup_cached(&self, parent: NodeId, name: &[u8]) -> Option<Option<Entry>> {
-        let dir = self.nodes.get(parent)?.handle;
+        let dir = self.inodes().node(parent)?.handle;
         // Of a name that can't be the server says why.
         Name::new(name).ok()?;
         let tells = self.tells_names(parent);
-        let (entry, known) = {
+        let (node, attr, valid, known) = {
             let mut tier = self.cache().live()?;
             let found = match tells {
                 true => tier.name_for_kernel(&dir, name)?,
                 false => (tier.name(&dir, name)?, Duration::ZERO),
             };
             let (handle, valid) = match found {
-                (Known::Object(handle), valid) => (handle, valid),
+                (Dentry::Object(handle), valid) => (handle, valid),
                 // Where the kernel doesn't know who may search a directory the server says it.
-                (Known::Absent, _) if self.manner.identity == IdentityPolicy::Squash => {
+                (Dentry::Absent, _) if self.manner.identity == IdentityPolicy::Squash => {
                     let searched = tier.attr(&dir)?.mode & SEARCHED_BY_ALL == SEARCHED_BY_ALL;
                     return searched.then_some(None);
                 }
-                (Known::Absent, _) => return Some(None),
+                (Dentry::Absent, _) => return Some(None),
             };
             let attr = tier.attr(&handle)?;
-            let known = self.nodes.id_of(&handle).is_some();
+            let known = tier.node_of(&handle).is_some();
             // While it is sure to exist: the host may give its inode number to another one.
-            let node = self.nodes.refer(handle, &attr);
-            (self.entry((parent, name), node, attr, valid), known)
+            (tier.refer(handle, &attr), attr, valid, known)
         };
+        let entry = self.entry((parent, name), node, attr, valid);
         Some(Some(self.found(entry, known)))
     }
 
@@ -69,16 +69,16 @@ impl Ops {
                 Response::Object { handle, attr } => (handle, attr),
                 Response::NoEntry => {
                     let mut learned = told.learn(self.cache());
-                    learned.name(&dir, name, Known::Absent);
+                    learned.name(&dir, name, Dentry::Absent);
                     return Ok(None);
                 }
                 ref other => return Err(unexpected("an object or none", other)),
             };
             let attr = self.settled_attr(ask, &handle, attr).await?;
-            self.nodes.search(parent);
-            let known = self.nodes.id_of(&handle).is_some();
+            self.inodes().search(parent);
+            let known = self.inodes().node_of(&handle).is_some();
             let (node, valid) = self.learn_name(&told, (parent, dir, name), (handle, &attr));
-            let node = node.map_or_else(|| self.nodes.refer_over(handle, &attr, over), Ok);
+            let node = node.map_or_else(|| self.inodes().refer_over(handle, &attr, over), Ok);
             match node {
                 Ok(node) => {
                     let entry = self.entry((parent, name), node, attr, valid);
@@ -101,8 +101,8 @@ impl Ops {
         let tells = self.tells_names(parent);
         let mut learned = told.learn(self.cache());
         let exists = learned.attr(&handle, attr);
-        let node = exists.then(|| self.nodes.refer(handle, attr));
-        let known = Known::Object(handle);
+        let node = exists.then(|| learned.refer(handle, attr));
+        let known = Dentry::Object(handle);
         let valid = match tells {
             true => learned.name_for_kernel(&dir, name, known),
             false => {
@@ -128,12 +128,12 @@ impl Ops {
     /// To take one back it must be made to look up all names again; until a directory has been
     /// looked up, whoever works in it can't find out where (`getcwd` fails).
     fn tells_names(&self, dir: NodeId) -> bool {
-        self.engine.is_calm() && self.nodes.is_calm(dir, self.cx.monotonic())
+        self.engine.is_calm() && self.inodes().is_calm(dir, self.cx.monotonic())
     }
 
     /// A directory in which a name is about to be changed.
     pub(super) fn changing(&self, dir: NodeId) -> Result<Handle, Refusal> {
-        self.nodes.stir(dir, self.cx.monotonic());
+        self.inodes().stir(dir, self.cx.monotonic());
         Ok(self.node(dir)?.handle)
     }
 
@@ -147,11 +147,11 @@ impl Ops {
         let node = {
             let mut learned = told.learn(self.cache());
             learned.attr(&handle, &attr);
-            learned.name(&dir, name.as_bytes(), Known::Object(handle));
+            learned.name(&dir, name.as_bytes(), Dentry::Object(handle));
             if attr.kind == FileKind::Directory {
                 learned.empty_directory(&handle);
             }
-            self.nodes.refer(handle, &attr)
+            learned.refer(handle, &attr)
         };
         self.entry((parent, name.as_bytes()), node, attr, Duration::ZERO)
     }
@@ -164,7 +164,7 @@ impl Ops {
         attr: Attr,
         valid: Duration,
     ) -> Entry {
-        self.nodes.called(node.id, parent, name);
+        self.inodes().found(node.id, parent, name);
         Entry {
             node,
             shown: self.shown(node.id, attr),

@@ -1,12 +1,15 @@
 //! Opening, creating and closing files.
 
-use super::expect::{created, opened};
-use super::opens::{Access, OpenFile, Opens};
+use super::expect::{ServerCreated, ServerOpened, created, opened};
+use super::opens::OpenFile;
 use super::{Ask, Ops, Told};
+use crate::cache::Cache;
 use crate::call::{Asker, Caching, Entry, Fh, NewMode, NodeId, Opened};
+use crate::inode::Access;
+use crate::opens::ServerOpen;
 use crate::recall::ChangeScope;
 use bytes::Bytes;
-use leasefs_protocol::{Caller, Handle, Name, OpenId, Refusal, Request};
+use leasefs_protocol::{Caller, Handle, Name, Refusal, Request};
 use std::sync::Arc;
 
 impl Caching {
@@ -44,17 +47,17 @@ fn servers_flags(flags: u32) -> u32 {
 
 /// Counts an open, from before the server is asked for it; taken back unless it is kept.
 struct Begun<'a> {
-    opens: &'a Opens,
+    cache: &'a Cache,
     object: Handle,
     access: Access,
     kept: bool,
 }
 
 impl<'a> Begun<'a> {
-    fn new(opens: &'a Opens, access: Access, object: Handle) -> Self {
-        opens.begin(object, access);
+    fn new(cache: &'a Cache, access: Access, object: Handle) -> Self {
+        cache.inodes().open_begins(object, access);
         Self {
-            opens,
+            cache,
             object,
             access,
             kept: false,
@@ -69,7 +72,7 @@ impl<'a> Begun<'a> {
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            self.opens.end(&self.object, self.access);
+            self.cache.inodes().open_ends(&self.object, self.access);
         }
     }
 }
@@ -80,10 +83,10 @@ impl Ops {
         if Access::of(flags) != Access::Read {
             return None;
         }
-        let object = self.nodes.get(node)?.handle;
+        let object = self.inodes().node(node)?.handle;
         let caller = self.caller_of(asker);
         let server = self.cache().live()?.reuse_open(&object, &caller)?;
-        self.opens.begin(object, Access::Read);
+        self.inodes().open_begins(object, Access::Read);
         Some(self.add_file((node, object), server, Access::Read, caller))
     }
 
@@ -96,7 +99,7 @@ impl Ops {
         let access = Access::of(flags);
         let flags = flags & !(libc::O_TRUNC as u32);
         let caller = self.caller(ask);
-        let begun = Begun::new(&self.opens, access, object);
+        let begun = Begun::new(self.cache(), access, object);
         let server = match access {
             Access::Read => self.open_reading(ask, &caller, object, flags).await,
             Access::Write | Access::ReadWrite => {
@@ -104,7 +107,7 @@ impl Ops {
                 self.open_alone(ask, &caller, object, flags).await
             }
         }?;
-        self.prepare(ask, access, object, server).await?;
+        self.prepare(ask, access, object).await?;
         begun.keep();
         Ok(self.add_file((node, object), server, access, caller))
     }
@@ -116,7 +119,7 @@ impl Ops {
         caller: &Caller,
         object: Handle,
         flags: u32,
-    ) -> Result<OpenId, Refusal> {
+    ) -> Result<Arc<ServerOpen>, Refusal> {
         let readable = self
             .open_shared(ask, caller, object, servers_flags(flags))
             .await;
@@ -136,13 +139,13 @@ impl Ops {
         caller: &Caller,
         object: Handle,
         flags: u32,
-    ) -> Result<OpenId, Refusal> {
+    ) -> Result<Arc<ServerOpen>, Refusal> {
         let told = self.open_in_place(ask, caller, object, flags).await?;
-        let (server, attr) = opened(&told.response)?;
+        let ServerOpened { open, attr } = opened(&told)?;
         let mut learned = told.learn(self.cache());
         learned.attr(&object, &attr);
-        learned.opened(&object, caller, server);
-        Ok(server)
+        learned.opened(&object, caller, &open);
+        Ok(open)
     }
 
     async fn open_alone(
@@ -151,9 +154,9 @@ impl Ops {
         caller: &Caller,
         object: Handle,
         flags: u32,
-    ) -> Result<OpenId, Refusal> {
+    ) -> Result<Arc<ServerOpen>, Refusal> {
         let told = self.open_in_place(ask, caller, object, flags).await?;
-        Ok(opened(&told.response)?.0)
+        Ok(opened(&told)?.open)
     }
 
     async fn open_in_place(
@@ -174,35 +177,25 @@ impl Ops {
     }
 
     /// Before an open is answered: no page is left in the kernel that it must not find there.
-    async fn prepare(
-        &self,
-        ask: &Ask,
-        access: Access,
-        object: Handle,
-        server: OpenId,
-    ) -> Result<(), Refusal> {
-        let prepared = ask
-            .unless_left(async {
-                self.engine.clean(&object).await?;
-                match access {
-                    Access::ReadWrite => self.engine.drop_pages(&object).await,
-                    Access::Read | Access::Write => Ok(()),
-                }
-            })
-            .await;
-        if prepared.is_err() {
-            self.close(&object, server);
-        }
-        prepared
+    async fn prepare(&self, ask: &Ask, access: Access, object: Handle) -> Result<(), Refusal> {
+        ask.unless_left(async {
+            self.engine.clean(&object).await?;
+            match access {
+                Access::ReadWrite => self.engine.drop_pages(&object).await,
+                Access::Read | Access::Write => Ok(()),
+            }
+        })
+        .await
     }
 
     fn add_file(
         &self,
         (node, object): (NodeId, Handle),
-        server: OpenId,
+        server: Arc<ServerOpen>,
         access: Access,
         caller: Caller,
     ) -> Opened {
+        let told = self.inodes().losses_told(&object);
         let fh = self.opens.add_file(OpenFile {
             node,
             object,
@@ -210,7 +203,7 @@ impl Ops {
             access,
             caller,
             written: Arc::default(),
-            told: self.uncommitted.told(&object),
+            told,
         });
         Opened {
             fh,
@@ -251,13 +244,13 @@ impl Ops {
                 result => break result?,
             }
         };
-        let (handle, attr, server) = created(&told.response)?;
+        let ServerCreated { object, attr, open } = created(&told)?;
         let access = Access::of(flags);
-        let begun = Begun::new(&self.opens, access, handle);
-        self.prepare(ask, access, handle, server).await?;
+        let begun = Begun::new(self.cache(), access, object);
+        self.prepare(ask, access, object).await?;
         begun.keep();
-        let entry = self.made(&told, (parent, dir, &name), (handle, attr));
-        let opened = self.add_file((entry.node.id, handle), server, access, caller);
+        let entry = self.made(&told, (parent, dir, &name), (object, attr));
+        let opened = self.add_file((entry.node.id, object), open, access, caller);
         Ok((entry, opened))
     }
 
@@ -266,16 +259,11 @@ impl Ops {
         let Some(open) = self.opens.remove_file(fh) else {
             return;
         };
-        if self.opens.end(&open.object, open.access) {
+        let out_of_reach = self.inodes().open_ends(&open.object, open.access);
+        if out_of_reach {
             self.writeback.out_of_reach(&open.object);
         }
-        self.close(&open.object, open.server);
-    }
-
-    pub(super) fn close(&self, object: &Handle, server: OpenId) {
-        if self.cache().close(object, server) {
-            self.writeback.close(object, server);
-        }
+        self.inodes().open_is_left(&open.object, &open.server);
     }
 }
 

@@ -39,7 +39,7 @@ impl Places<'_> {
         let rpc = &self.ops.rpc;
         while let Some(kept) = self.kept.next() {
             match kept {
-                Kept::Unused => rpc.close_all(self.ops.cache().give_up_unused_opens()),
+                Kept::Unused => self.ops.inodes().give_up_unused_opens(),
                 Kept::Uncommitted => self.commit().await,
             }
             if rpc.further_closes(self.told, self.ask.options()).await {

@@ -40,7 +40,7 @@ impl Ops {
         name: &[u8],
         room: Room,
     ) -> Option<Result<Fitted, Refusal>> {
-        let object = self.nodes.get(node)?.handle;
+        let object = self.inodes().node(node)?.handle;
         let value = self.cache().live()?.xattr(&object, name)?;
         Some(value.ok_or(NO_DATA).and_then(|value| room.fit(value)))
     }
@@ -74,7 +74,7 @@ impl Ops {
 
     /// Names of all xattrs, each with its NUL, if they are cached.
     pub fn listxattr_cached(&self, node: NodeId, room: Room) -> Option<Result<Fitted, Refusal>> {
-        let object = self.nodes.get(node)?.handle;
+        let object = self.inodes().node(node)?.handle;
         let names = self.cache().live()?.xattr_names(&object)?;
         Some(room.fit(names))
     }

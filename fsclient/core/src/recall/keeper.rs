@@ -2,7 +2,7 @@
 
 use super::Inner;
 use crate::api::{Notice, Noticed};
-use crate::cache::{Dropped, Outcome};
+use crate::inode::{Dropped, Outcome};
 use leasefs_lease::client::ChangeOf;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Parts, Stamp};
@@ -55,8 +55,8 @@ impl Inner {
                 tracing::warn!("no contact with the server: everything cached is dropped");
                 state.expire(now);
             }
-            let under_way = state.pages.unblock(now - STUCK, &mut outcome);
-            let since = state.pages.longest_since();
+            let under_way = state.inodes.unblock(now - STUCK, &mut outcome);
+            let since = state.inodes.longest_drop();
             let live = state.session.witness(now).is_some();
             let wedged = live && self.is_wedged(since, now);
             (state.swept.take(), under_way, wedged)
@@ -111,7 +111,7 @@ impl Inner {
             if victims.is_empty() {
                 return;
             }
-            self.close_all(&mut dropped);
+            dropped.opens.clear();
             let gone = self.drop_at_once(&dropped).await == Noticed::Done;
             self.give_back(&victims, gone);
         }
@@ -124,7 +124,7 @@ impl Inner {
         let mut state = self.cache.state();
         let state = &mut *state;
         while victims.len() < EVICTED && !self.cache.has_room(state) {
-            let Some(object) = state.tables.evict(&mut dropped) else {
+            let Some(object) = state.inodes.evict(&mut dropped) else {
                 break;
             };
             victims.push(ChangeOf {
@@ -144,7 +144,7 @@ impl Inner {
             state.leases.end_change(victims, Some(Stamp::default()));
             for victim in victims.iter().filter(|_| gone) {
                 let object = &victim.object;
-                let parts = match state.pages.may_hold(object) {
+                let parts = match state.inodes.may_hold_pages(object) {
                     true => Parts::ALL - Parts::DATA,
                     false => Parts::ALL,
                 };

@@ -55,14 +55,15 @@ mod read;
 mod session;
 mod store;
 
+pub(crate) use crate::cache::{ChangeScope, PageChange};
 pub use faults::Fault;
-pub(crate) use own::{ChangeScope, PageChange};
 pub(crate) use read::PageRead;
 
 pub(crate) use leasefs_lease::client::{Span, Verdict};
 
 use crate::api::{Notice, Noticed};
-use crate::cache::{Cache, Dropped, Outcome, State};
+use crate::cache::{Cache, State};
+use crate::inode::{Dropped, Outcome};
 use crate::outside::{Outside, Pending};
 use crate::run::{Cx, Part};
 use crate::session::{Rpc, Timeout};
@@ -154,7 +155,7 @@ impl Engine {
     /// # Errors
     /// [`Refusal::TimedOut`].
     pub async fn clean(&self, object: &Handle) -> Result<(), Refusal> {
-        let told = self.0.cache.state().pages.wait_clean(object);
+        let told = self.0.cache.state().inodes.wait_clean(object);
         match told {
             Some(told) => self.0.wait(told).await,
             None => Ok(()),
@@ -179,7 +180,7 @@ impl Engine {
     pub fn forgotten(&self, object: &Handle) {
         self.0.with(|state, out| {
             state.forgotten(object);
-            state.pages.with(*object, out, PageGate::forgotten);
+            state.inodes.with_pages(*object, out, PageGate::forgotten);
             if state.leases.held(object).contains(Parts::DATA) {
                 state.idle.push(*object);
             }
@@ -192,7 +193,7 @@ impl Engine {
     /// # Errors
     /// [`Refusal::TimedOut`].
     pub async fn drop_pages(&self, object: &Handle) -> Result<(), Refusal> {
-        if !self.0.cache.state().pages.may_hold(object) {
+        if !self.0.cache.state().inodes.may_hold_pages(object) {
             return Ok(());
         }
         let scope = ChangeScope::default().pages(*object, PageChange::Drop(Span::ALL));
@@ -239,7 +240,7 @@ impl Inner {
     async fn pass(self: Arc<Self>, object: Handle) {
         loop {
             let now = self.cache.now();
-            let step = self.with(|state, out| state.pages.next_step(&object, now, out));
+            let step = self.with(|state, out| state.inodes.next_step(object, now, out));
             let Step::Drop(span) = step else { return };
             let drop = || {
                 self.outside.tell_of(&object, |node| Notice::DropPages {
@@ -252,7 +253,7 @@ impl Inner {
                 // Never reported as done: the recall isn't approved.
                 return;
             }
-            self.with(|state, out| state.pages.dropped(&object, out));
+            self.with(|state, out| state.inodes.pages_dropped(object, out));
         }
     }
 
@@ -300,7 +301,7 @@ impl Inner {
         let noticed = self.outside.tell(Notice::ForgetNames).await;
         if noticed == Noticed::Done {
             // Names that were told by then were asked for before.
-            self.cache.state().tables.next_epoch();
+            self.cache.state().inodes.next_epoch();
             *self.forgot.borrow_mut() = Some(self.cx.monotonic());
         }
         noticed
@@ -320,10 +321,6 @@ impl Inner {
             }
         }
         true
-    }
-
-    fn close_all(&self, dropped: &mut Dropped) {
-        self.rpc.close_all(std::mem::take(&mut dropped.closes));
     }
 
     async fn wait(&self, told: oneshot::Receiver<()>) -> Result<(), Refusal> {

@@ -2,125 +2,13 @@
 
 use super::{Engine, Inner};
 use crate::api::Noticed;
-use crate::cache::{Asked, Outcome, Pages, State, Then};
+use crate::cache::{Asked, ChangeScope, ChangedPages, PageChange};
+use crate::inode::{Inodes, Outcome, PagesOf, Then};
 use crate::session::{Changed, Settlement};
 use futures_channel::oneshot;
-use leasefs_lease::client::{ChangeOf, DropId, DropKind, Span, WriteId};
-use leasefs_protocol::{Handle, Parts, RawName, Refusal, Reply, Stamp};
+use leasefs_lease::client::{DropId, DropKind, Span, WriteId};
+use leasefs_protocol::{Handle, Refusal, Reply, Stamp};
 use std::sync::Arc;
-
-/// What a change does to the pages of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageChange {
-    /// Changes these bytes (an append: all of them).
-    Drop(Span),
-    /// Changes the size through SETATTR: until the answer the kernel holds back what it has to
-    /// write, so dropping a dirty page would wait for that answer. Then it drops pages itself.
-    Truncate {
-        /// Whether a shared mapping of this mount may store into the file (it has a read-write
-        /// open): then what is in the kernel is held exclusively, and may be dirty.
-        stores: bool,
-    },
-    /// Writes back mapped pages, which the kernel keeps locked until the answer.
-    WriteBack(Span),
-}
-
-/// What a change covers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChangeScope {
-    changes: Vec<ChangeOf>,
-    pages: Option<(Handle, PageChange)>,
-}
-
-impl ChangeScope {
-    /// Parts of an object, as a whole.
-    #[must_use]
-    pub fn object(mut self, object: Handle, parts: Parts) -> Self {
-        self.of(object).parts |= parts;
-        self
-    }
-
-    /// A name of a directory, and so its attributes and listing.
-    #[must_use]
-    pub fn name(mut self, dir: Handle, name: RawName) -> Self {
-        let change = self.of(dir);
-        change.parts |= Parts::ATTRS | Parts::LISTING;
-        change.names.push(name);
-        self
-    }
-
-    /// Bytes of a file (one file at most), and so its attributes.
-    #[must_use]
-    pub fn pages(mut self, file: Handle, pages: PageChange) -> Self {
-        self.pages = Some((file, pages));
-        self.object(file, Parts::ATTRS)
-    }
-
-    /// Bytes of a file alone: for what stays here for now.
-    pub fn only_pages(file: Handle, span: Span) -> Self {
-        Self {
-            changes: Vec::new(),
-            pages: Some((file, PageChange::Drop(span))),
-        }
-    }
-
-    /// The file whose bytes are changed.
-    pub fn content(&self) -> Option<Handle> {
-        self.pages.map(|(file, _)| file)
-    }
-
-    /// The files that it changes at the server, but for mapped pages: what is buffered of them must
-    /// be there before (a file that has changed doesn't take it when the lease has ended), and nothing
-    /// be buffered until the answer.
-    pub fn settles(&self) -> Vec<Handle> {
-        let mapped = |(_, pages): &(Handle, PageChange)| matches!(pages, PageChange::WriteBack(_));
-        let mapped = self.pages.filter(mapped).map(|(file, _)| file);
-        let whole = self.changes.iter().filter(|change| change.names.is_empty());
-        whole
-            .map(|c| c.object)
-            .filter(|object| Some(*object) != mapped)
-            .collect()
-    }
-
-    /// From now on none of the bytes is cached here, nor any of a file that changes at the server
-    /// buffered.
-    fn begin(&self, state: &mut State) {
-        if let Some(file) = self.content() {
-            state.begin_content(file);
-        }
-        for file in self.settles() {
-            state.dirty.change_begins(file);
-        }
-    }
-
-    /// Takes back [`ChangeScope::begin`].
-    fn end(&self, state: &mut State) {
-        if let Some(file) = self.content() {
-            state.end_content(&file);
-        }
-        for file in self.settles() {
-            state.dirty.change_ends(&file);
-        }
-    }
-
-    /// The objects covered.
-    pub fn objects(&self) -> Vec<Handle> {
-        self.changes.iter().map(|change| change.object).collect()
-    }
-
-    fn of(&mut self, object: Handle) -> &mut ChangeOf {
-        let known = self.changes.iter().position(|c| c.object == object);
-        let at = known.unwrap_or_else(|| {
-            self.changes.push(ChangeOf {
-                object,
-                parts: Parts::NONE,
-                names: Vec::new(),
-            });
-            self.changes.len() - 1
-        });
-        &mut self.changes[at]
-    }
-}
 
 /// What is open at the page gate for a change.
 #[derive(Clone, Copy, Debug)]
@@ -182,8 +70,7 @@ impl Inner {
         let _dropping = self.dropping().await;
         let (mut dropped, asked) = {
             let mut state = self.cache.state();
-            scope.begin(&mut state);
-            (state.begin_change(&scope.changes), state.leases.ask())
+            (state.begin_change(&scope), state.leases.ask())
         };
         let change = OwnChange {
             inner: Arc::clone(self),
@@ -192,7 +79,7 @@ impl Inner {
             gate: AtGate::Nothing,
             ended: false,
         };
-        self.close_all(&mut dropped);
+        dropped.opens.clear();
         // Unable: something is mounted inside our mount, and came after these names were told. The change
         // holds their directory's lock, so they can't be dropped singly either: they end with their
         // timeout.
@@ -254,21 +141,19 @@ impl OwnChange {
         let mut outcome = Outcome::default();
         {
             let mut state = self.inner.cache.state();
-            state.leases.end_change(&self.scope.changes, stamp);
+            state.end_change(&self.scope, stamp);
             state.granted(self.asked, &reply.grants);
             let now = self.inner.cache.now();
-            state.dirty.told_room(now, reply.room);
+            state.inodes.told_room(now, reply.room);
             for touched in &reply.touched {
                 state.put_attr(self.asked, &reply.grants, &touched.object, &touched.attr);
             }
-            self.scope.end(&mut state);
             self.ended = true;
-            self.gate.close(&mut state.pages, &mut outcome);
+            self.gate.close(&mut state.inodes, &mut outcome);
             if let (Err(_), AtGate::WriteBack(file, _)) = (&reply.result, self.gate) {
                 // The kernel keeps as clean what the server doesn't have.
-                let file = [(file, Span::ALL)];
-                let pages = &mut state.pages;
-                pages.drop_pages(&file, DropKind::Sweep, Then::Nothing, &mut outcome);
+                let (inodes, pages) = (&mut state.inodes, [PagesOf::all(file)]);
+                inodes.drop_pages(&pages, DropKind::Sweep, Then::Nothing, &mut outcome);
             }
         }
         self.inner.perform(outcome);
@@ -282,11 +167,9 @@ impl OwnChange {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let (gate, changes) = (self.gate, &self.scope.changes);
-        let unknown = stamp.is_none();
+        let (gate, unknown) = (self.gate, stamp.is_none());
         self.inner.with(|state, out| {
-            self.scope.end(state);
-            state.leases.end_change(changes, stamp);
+            state.end_change(&self.scope, stamp);
             let outdated = match gate {
                 // The pages still there may be older than the change.
                 AtGate::After(_) => unknown,
@@ -294,33 +177,31 @@ impl OwnChange {
                 AtGate::WriteBack(..) => true,
                 AtGate::Nothing | AtGate::Before(_) => false,
             };
-            if let (true, Some((file, _))) = (outdated, self.scope.pages) {
-                let file = [(file, Span::ALL)];
-                state
-                    .pages
-                    .drop_pages(&file, DropKind::Sweep, Then::Nothing, out);
+            if let (true, Some(file)) = (outdated, self.scope.content()) {
+                let (inodes, pages) = (&mut state.inodes, [PagesOf::all(file)]);
+                inodes.drop_pages(&pages, DropKind::Sweep, Then::Nothing, out);
             }
-            gate.close(&mut state.pages, out);
+            gate.close(&mut state.inodes, out);
         });
     }
 
     async fn open_gate(&mut self) -> Result<(), Refusal> {
-        let Some((file, pages)) = self.scope.pages else {
+        let Some(ChangedPages { file, change }) = self.scope.changed_pages() else {
             return Ok(());
         };
         let inner = Arc::clone(&self.inner);
         let (tell, told) = oneshot::channel();
         self.gate = inner.with(|state, out| {
             let exclusive = state.leases.is_exclusive(&file);
-            let unclean = state.pages.is_unclean(&file);
-            let open = &mut state.pages;
-            let before = |open: &mut Pages, span, out: &mut Outcome| {
-                let then = Then::Wake(tell);
-                AtGate::Before(open.drop_pages(&[(file, span)], DropKind::Change, then, out))
+            let unclean = state.inodes.is_unclean(&file);
+            let inodes = &mut state.inodes;
+            let before = |inodes: &mut Inodes, span, out: &mut Outcome| {
+                let (pages, then) = ([PagesOf { file, span }], Then::Wake(tell));
+                AtGate::Before(inodes.drop_pages(&pages, DropKind::Change, then, out))
             };
-            match pages {
+            match change {
                 PageChange::WriteBack(span) => {
-                    AtGate::WriteBack(file, open.write_arrives(file, span))
+                    AtGate::WriteBack(file, inodes.write_arrives(file, span, out))
                 }
                 // There may be dirty pages. They are held exclusively, until a recall is approved;
                 // or they are unclean, and nobody is told of the file before they are gone.
@@ -328,10 +209,10 @@ impl OwnChange {
                     AtGate::Nothing
                 }
                 PageChange::Drop(span) if exclusive => {
-                    AtGate::After(open.open_later(file, span, out))
+                    AtGate::After(inodes.open_later(file, span, out))
                 }
-                PageChange::Drop(span) => before(open, span, out),
-                PageChange::Truncate { .. } => before(open, Span::ALL, out),
+                PageChange::Drop(span) => before(inodes, span, out),
+                PageChange::Truncate { .. } => before(inodes, Span::ALL, out),
             }
         });
         match self.gate {
@@ -348,32 +229,32 @@ impl OwnChange {
         let after = matches!(self.gate, AtGate::After(_));
         let told = self.inner.with(|state, out| {
             if after {
-                state.pages.drop_now(id, out);
+                state.inodes.drop_now(id, out);
             }
-            state.pages.rearm(id)
+            state.inodes.rearm(id)
         });
         let Some(told) = told else { return };
         if self.inner.wait(told).await.is_ok() {
             return;
         }
         tracing::warn!("pages older than an own change could not be dropped in time");
-        if let Some((file, _)) = self.scope.pages {
-            let file = [(file, Span::ALL)];
+        if let Some(file) = self.scope.content() {
+            let pages = [PagesOf::all(file)];
             self.inner.with(|state, out| {
-                let pages = &mut state.pages;
-                pages.drop_pages(&file, DropKind::Sweep, Then::Nothing, out)
+                let inodes = &mut state.inodes;
+                inodes.drop_pages(&pages, DropKind::Sweep, Then::Nothing, out)
             });
         }
     }
 }
 
 impl AtGate {
-    fn close(self, pages: &mut Pages, out: &mut Outcome) {
+    fn close(self, inodes: &mut Inodes, out: &mut Outcome) {
         match self {
             Self::Nothing => {}
-            Self::Before(id) | Self::After(id) => pages.close(id, out),
+            Self::Before(id) | Self::After(id) => inodes.end_drop(id, out),
             Self::WriteBack(file, id) => {
-                pages.with(file, out, |gate| gate.write_ended(id));
+                inodes.with_pages(file, out, |gate| gate.write_ended(id));
             }
         }
     }

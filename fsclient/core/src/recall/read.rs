@@ -1,7 +1,8 @@
 //! READs that leave pages in the kernel.
 
 use super::{Engine, Inner, Span, Verdict};
-use crate::cache::{Asked, Outcome};
+use crate::cache::Asked;
+use crate::inode::{Arrived, Outcome};
 use futures_channel::oneshot;
 use leasefs_lease::client::{ReadId, ReadReply};
 use leasefs_protocol::{Handle, Mode, Parts, Refusal, Reply};
@@ -57,7 +58,7 @@ impl Engine {
         let mut outcome = Outcome::default();
         let (id, told, asked) = {
             let mut state = inner.cache.state();
-            let (id, told) = state.pages.read_arrives(object, span, &mut outcome);
+            let Arrived { id, told } = state.inodes.read_arrives(object, span, &mut outcome);
             (id, told, state.leases.ask())
         };
         inner.perform(outcome);
@@ -100,14 +101,14 @@ impl PageRead {
                 false => ReadReply::Bare,
             };
             if reply == ReadReply::Bare && mode == Mode::Write {
-                *parked = state.pages.read_parks(object, id, out);
+                *parked = state.inodes.read_parks(object, id, out);
                 if parked.is_some() {
                     return Verdict::AskAgain;
                 }
             }
             let verdict = state
-                .pages
-                .with(object, out, |gate| gate.read_answered(id, reply));
+                .inodes
+                .with_pages(object, out, |gate| gate.read_answered(id, reply));
             verdict.unwrap_or(Verdict::AskAgain)
         })
     }
@@ -139,8 +140,8 @@ impl PageRead {
         let (object, id) = (self.object, self.id);
         self.asked = self.inner.with(|state, out| {
             state
-                .pages
-                .with(object, out, |gate| gate.read_sent_again(id));
+                .inodes
+                .with_pages(object, out, |gate| gate.read_sent_again(id));
             state.leases.ask()
         });
     }
@@ -150,7 +151,7 @@ impl Drop for PageRead {
     fn drop(&mut self) {
         let (object, id) = (self.object, self.id);
         self.inner.with(|state, out| {
-            state.pages.with(object, out, |gate| gate.read_ended(id));
+            state.inodes.read_ended(object, id, out);
         });
     }
 }

@@ -3,11 +3,12 @@
 use super::faults::LATE;
 use super::{Engine, Fault, Inner};
 use crate::api::Noticed;
-use crate::cache::{Dropped, Then, Work};
+use crate::cache::Work;
+use crate::inode::{Approvable, Dropped, PagesOf, Then};
 use futures_channel::oneshot;
-use leasefs_lease::client::{DropKind, Span};
+use leasefs_lease::client::DropKind;
 use leasefs_protocol::control::{ReclaimLease, Standing, Welcome};
-use leasefs_protocol::{Approval, Handle, OpenId, Recall};
+use leasefs_protocol::{Handle, OpenId, Recall};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -17,9 +18,9 @@ impl Engine {
         let inner = Arc::clone(&self.0);
         self.0.cx.spawn(async move {
             if inner.fault == Some(Fault::ApproveEarly) {
-                inner.rpc.approve(vec![Approval {
+                inner.rpc.approve(vec![Approvable {
                     recall: recall.id,
-                    closes: Vec::new(),
+                    opens: Vec::new(),
                 }]);
                 inner.cx.sleep(LATE).await;
             }
@@ -51,9 +52,9 @@ impl Engine {
         let work = {
             let mut state = self.0.cache.state();
             let mut work = state.swept.take().unwrap_or_default();
-            let filled = state.pages.filled();
-            let (pages, then) = (&mut state.pages, Then::Wake(done));
-            pages.drop_pages(&filled, DropKind::Sweep, then, &mut work.outcome);
+            let filled = state.inodes.filled();
+            let (inodes, then) = (&mut state.inodes, Then::Wake(done));
+            inodes.drop_pages(&filled, DropKind::Sweep, then, &mut work.outcome);
             work
         };
         self.0.sweep_until(work, is_done)
@@ -83,15 +84,13 @@ impl Engine {
         let mut work = Work::default();
         {
             let mut state = self.0.cache.state();
-            state.tables.opens_lost(opens);
+            state.inodes.opens_lost(opens);
             for object in leases {
                 state.lost(object, &mut work.dropped);
             }
-            let files: Vec<(Handle, Span)> =
-                leases.iter().map(|object| (*object, Span::ALL)).collect();
-            let then = Then::Wake(done);
-            let pages = &mut state.pages;
-            pages.drop_pages(&files, DropKind::Sweep, then, &mut work.outcome);
+            let pages: Vec<PagesOf> = leases.iter().copied().map(PagesOf::all).collect();
+            let (inodes, then) = (&mut state.inodes, Then::Wake(done));
+            inodes.drop_pages(&pages, DropKind::Sweep, then, &mut work.outcome);
         }
         self.0.sweep_until(work, is_done)
     }
@@ -116,23 +115,22 @@ impl Inner {
         if noticed == Noticed::Unable && !self.drop_names(&dropped).await {
             return;
         }
-        let closes = std::mem::take(&mut dropped.closes);
-        self.drop_recalled_pages(&recall, closes);
+        let approvable = Approvable {
+            recall: recall.id,
+            opens: std::mem::take(&mut dropped.opens),
+        };
+        self.drop_recalled_pages(&recall, approvable);
     }
 
-    fn drop_recalled_pages(self: &Arc<Self>, recall: &Recall, closes: Vec<OpenId>) {
-        let approval = Approval {
-            recall: recall.id,
-            closes,
-        };
+    fn drop_recalled_pages(self: &Arc<Self>, recall: &Recall, approvable: Approvable) {
         self.with(|state, out| {
             // Void meanwhile: everything expired, or the server is another one.
             if !state.leases.open_recalls().any(|open| open == recall) {
                 return;
             }
-            let files = state.recalled_files(recall);
-            let then = Then::Approve(approval);
-            state.pages.drop_pages(&files, DropKind::Recall, then, out);
+            let pages = state.recalled_pages(recall);
+            let (inodes, then) = (&mut state.inodes, Then::Approve(approvable));
+            inodes.drop_pages(&pages, DropKind::Recall, then, out);
         });
     }
 
@@ -155,7 +153,7 @@ impl Inner {
             mut dropped,
             outcome,
         } = work;
-        self.close_all(&mut dropped);
+        dropped.opens.clear();
         let done = self.sweep_names_and_attrs(&dropped).await;
         if !done {
             tracing::error!("the kernel keeps what is no longer leased, until its timeouts end");

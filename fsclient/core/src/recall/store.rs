@@ -1,7 +1,8 @@
 //! Writes that stay here for a while, under a Write lease.
 
 use super::{ChangeScope, Engine, Inner, Span};
-use crate::cache::{Dropped, Store, Stored};
+use crate::cache::{Conditions, Store, Stored};
+use crate::inode::Dropped;
 use leasefs_protocol::Refusal;
 use leasefs_protocol::request::WriteAt;
 
@@ -9,7 +10,8 @@ impl Engine {
     /// As [`Engine::store`], if it need not wait: it answers [`Stored::Pages`] where pages have to be
     /// dropped.
     pub fn store_at_once(&self, store: &Store, budget: usize) -> Stored {
-        self.0.store(store, budget, false)
+        let clear = false;
+        self.0.store(store, Conditions { budget, clear })
     }
 
     /// Keeps a write here if the lease allows it. When it is done, no page and no attribute older
@@ -31,14 +33,15 @@ impl Engine {
         change.close_gate().await;
         let dropping = self.0.dropping().await;
         drop(dropping);
-        let stored = self.0.store(store, budget, true);
+        let clear = true;
+        let stored = self.0.store(store, Conditions { budget, clear });
         change.never_sent();
         Ok(stored)
     }
 }
 
 impl Inner {
-    fn store(&self, store: &Store, budget: usize, clear: bool) -> Stored {
+    fn store(&self, store: &Store, on: Conditions) -> Stored {
         if self.dropping.try_lock().is_none() {
             return Stored::Pages;
         }
@@ -46,12 +49,11 @@ impl Inner {
         let stored = {
             let mut state = self.cache.state();
             let now = self.cache.look(&mut state);
-            state.store(now, store, (budget, clear), &mut dropped)
+            state.store(now, store, on, &mut dropped)
         };
         for object in &dropped.attrs {
             drop(self.drop_attrs(object));
         }
-        self.close_all(&mut dropped);
         stored
     }
 }

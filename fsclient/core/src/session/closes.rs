@@ -3,26 +3,27 @@
 use super::request::{New, Outcome};
 use super::requests::Rpc;
 use super::types::CallOptions;
+use crate::inode::Approvable;
 use bytes::Bytes;
 use leasefs_protocol::control::ToServer;
 use leasefs_protocol::limits::MAX_BATCH;
-use leasefs_protocol::{Approval, Caller, OpenId, Release, Request};
+use leasefs_protocol::{Approval, Caller, Release, Request};
 
 impl Rpc {
     /// Of how many opens that were closed nobody has to tell the server any more.
     pub fn closes_told(&self) -> u64 {
-        self.0.opens.borrow().told()
+        self.0.opens.told()
     }
 
     /// Waits until the server knows of every open that is closed by now. False if it knew when it knew
     /// of `told` of them, or isn't told in time.
     pub async fn further_closes(&self, told: u64, options: CallOptions<'_>) -> bool {
         let wait = self.wait();
-        let closed = self.0.opens.borrow().closed();
+        let closed = self.0.opens.closed();
         let all_told = async {
             loop {
-                let next = self.0.closes_told.listen();
-                if self.0.opens.borrow().told() >= closed {
+                let next = self.0.opens.further_told();
+                if self.0.opens.told() >= closed {
                     return;
                 }
                 next.await;
@@ -31,41 +32,22 @@ impl Rpc {
         closed > told && self.patiently(wait, options, all_told).await.is_ok()
     }
 
-    /// Forgets an open; the server is told in the background, many at a time.
-    pub fn close(&self, open: OpenId) {
-        let known = self.0.opens.borrow_mut().close(open);
-        if known {
-            self.0.closes.ring_one();
-        }
-    }
-
-    /// As [`Rpc::close`], of several.
-    pub fn close_all(&self, opens: Vec<OpenId>) {
-        opens.into_iter().for_each(|open| self.close(open));
-    }
-
     /// Approves recalls. Without connection nothing is sent: the server repeats the recalls on the
     /// next. The opens given up are forgotten in any case.
-    pub fn approve(&self, mut approvals: Vec<Approval>) {
-        let mut closes = Vec::new();
-        for approval in &mut approvals {
-            self.0.recalls.borrow_mut().approved(approval.recall);
-            let beyond = approval.closes.len().min(MAX_BATCH);
-            // More than one message takes (only a recall of everything has so many).
-            for open in approval.closes.drain(beyond..) {
-                self.close(open);
-            }
-            closes.extend_from_slice(&approval.closes);
-        }
+    pub fn approve(&self, approvable: Vec<Approvable>) {
+        // The next keep-alive is sent behind the approvals.
+        let number = self.0.renewing.borrow().keep_alives + 1;
+        let approve = |Approvable { recall, opens }| {
+            self.0.recalls.borrow_mut().approved(recall);
+            // More than one message takes (only a recall of everything has so many) are closed like others.
+            let named = opens.into_iter().take(MAX_BATCH);
+            let closes = self.0.opens.close_by_approval(named, number);
+            Approval { recall, closes }
+        };
+        let approvals = approvable.into_iter().map(approve).collect();
         for message in within_bounds(approvals) {
             self.control(ToServer::Approve(message));
         }
-        // The next keep-alive is sent behind the approvals.
-        let number = self.0.renewing.borrow().keep_alives + 1;
-        self.0
-            .opens
-            .borrow_mut()
-            .closed_by_approval(&closes, number);
     }
 
     /// Gives leases back. Best effort: a lease given back in vain is recalled one day.
@@ -78,9 +60,8 @@ impl Rpc {
     /// Tells the server of closed opens, many at a time.
     pub(super) async fn run_closer(self) {
         loop {
-            let closes = self.0.closes.listen();
-            let opens = self.0.opens.borrow_mut().take_closing();
-            self.0.closes_told.ring_all();
+            let closes = self.0.opens.further_closes();
+            let opens = self.0.opens.take_closing();
             if opens.is_empty() {
                 closes.await;
                 continue;

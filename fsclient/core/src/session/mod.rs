@@ -8,7 +8,6 @@
 mod border;
 mod closes;
 mod contact;
-mod opens;
 mod reconnect;
 mod replies;
 mod request;

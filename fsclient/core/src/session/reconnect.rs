@@ -18,7 +18,7 @@ impl Rpc {
             self.control(ToServer::Cancel { seq });
         }
         self.send_all(resend.frames);
-        self.0.closes.ring_one();
+        self.0.opens.connected();
         self.0.room.ring_all();
         let mut contact = self.0.contact.borrow_mut();
         contact.connections += 1;
@@ -31,7 +31,7 @@ impl Rpc {
     /// The connection is gone.
     pub(crate) fn disconnected(&self, reason: &str) {
         self.0.table.borrow_mut().disconnected();
-        self.0.opens.borrow_mut().disconnected();
+        self.0.opens.disconnected();
         self.0.contact.borrow_mut().lost(reason.to_owned());
     }
 
@@ -52,7 +52,7 @@ impl Rpc {
 
     /// A keep-alive was answered, and with it the approvals that were sent before it.
     pub(crate) fn acknowledged(&self, keep_alive: u64) {
-        self.0.opens.borrow_mut().acknowledged(keep_alive);
+        self.0.opens.acknowledged(keep_alive);
     }
 
     /// The server has answered a cancel.
@@ -83,22 +83,22 @@ impl Rpc {
 
     /// The opens to be reclaimed from a restarted server. What is not, is closed thereby.
     pub(crate) fn reclaim_opens(&self) -> Vec<ReclaimOpen> {
-        self.0.opens.borrow_mut().reclaim()
+        self.0.opens.reclaim()
     }
 
     /// Whether the open is one of ours.
     pub(crate) fn is_open(&self, open: OpenId) -> bool {
-        self.0.opens.borrow().is_open(open)
+        self.0.opens.is_open(open)
     }
 
     /// The server has lost these opens.
     pub(crate) fn lost_opens(&self, opens: &[OpenId]) {
-        self.0.opens.borrow_mut().lost(opens);
+        self.0.opens.lost(opens);
     }
 
     /// The server has forgotten all opens. Returns them.
     pub(crate) fn forget_opens(&self) -> Vec<OpenId> {
-        self.0.opens.borrow_mut().forget()
+        self.0.opens.forget()
     }
 
     /// The life of the server's host on the last connection.

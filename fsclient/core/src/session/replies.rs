@@ -1,11 +1,11 @@
 //! What the server says, as the session takes it in.
 
 use super::border::{self, Broken};
-use super::request::Delivered;
 use super::requests::Rpc;
 use super::server_time;
 use super::table::Sent;
 use crate::api::ConnectionId;
+use crate::opens::ServerOpen;
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Welcome;
@@ -59,21 +59,19 @@ impl Rpc {
             // All opens are of the server's making: it has lost this one with the object.
             reply.result = Err(Refusal::Stale);
         }
-        self.note(&sent, &reply);
-        let Delivered { orphan, settled } = self.0.table.borrow_mut().deliver(reply, payload);
-        if let Some(open) = orphan {
-            self.close(open);
-        }
+        let open = self.note(&sent, &reply);
+        let settled = self.0.table.borrow_mut().deliver(reply, payload, open);
         if settled {
             self.0.room.ring_all();
         }
     }
 
-    fn note(&self, sent: &Sent, reply: &Reply) {
-        let mut opens = self.0.opens.borrow_mut();
-        match (&reply.result, &sent.frame.request) {
+    /// Returns what it has opened.
+    fn note(&self, sent: &Sent, reply: &Reply) -> Option<ServerOpen> {
+        let opens = &self.0.opens;
+        let opened = match (&reply.result, &sent.frame.request) {
             (Ok(Response::Opened { open, token, .. }), Request::Open { object, .. }) => {
-                opens.opened(*open, *object, token.clone());
+                Some(opens.opened(*open, *object, token.clone()))
             }
             (
                 Ok(Response::Created {
@@ -83,10 +81,9 @@ impl Rpc {
                     ..
                 }),
                 _,
-            ) => opens.opened(*open, *handle, token.clone()),
-            _ => {}
-        }
-        drop(opens);
+            ) => Some(opens.opened(*open, *handle, token.clone())),
+            _ => None,
+        };
         if reply.stamp != Stamp::default() && reply.result.is_ok() {
             self.0.renewing.borrow_mut().changed = true;
         }
@@ -97,13 +94,14 @@ impl Rpc {
             let now = self.0.cx.boot();
             self.0.server_time.borrow_mut().heard(now, date);
         }
+        opened
     }
 
     /// A reply that can't be the answer becomes EIO: nobody knows what has happened, and nothing of it
     /// is believed. What it may not grant is left out.
     fn check(&self, sent: &Sent, reply: &mut Reply, payload: usize) {
         let request = &sent.frame.request;
-        let opens = self.0.opens.borrow();
+        let opens = &self.0.opens;
         let is_open = |open| opens.is_open(open);
         match border::reply((request, sent.bytes), (reply, payload), is_open) {
             Ok(()) => border::grants(request, reply, |open| opens.object(open)),

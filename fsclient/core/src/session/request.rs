@@ -6,7 +6,7 @@ use crate::run::Place;
 use bytes::Bytes;
 use futures_channel::oneshot;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{BootId, Caller, Handle, OpenId, Refusal, Request, RequestFrame, Seq};
+use leasefs_protocol::{BootId, Caller, Handle, Refusal, Request, RequestFrame, Seq};
 use std::sync::Arc;
 
 /// What a waiting caller is told.
@@ -96,15 +96,6 @@ pub(super) struct Waiting {
 pub(super) struct Resend {
     pub(super) cancels: Vec<Seq>,
     pub(super) frames: Vec<ToSend>,
-}
-
-/// What became of a reply.
-#[derive(Debug, Default)]
-pub(super) struct Delivered {
-    /// An open that nobody waits for.
-    pub(super) orphan: Option<OpenId>,
-    /// A change has been answered.
-    pub(super) settled: bool,
 }
 
 /// The object a request names, for people.

@@ -3,13 +3,13 @@
 use super::Timeout;
 use super::border::Recalls;
 use super::contact::Contact;
-use super::opens::Opens;
 use super::request::{New, NewChange, NotTaken, Outcome, Taken, ToSend, Wait};
 use super::server_time::ServerTime;
 use super::table::Table;
 use super::types::{Abandon, Answered, CallOptions, Changed};
 use crate::api::{ConnectionId, Effect};
 use crate::cache::Cache;
+use crate::opens::Opens;
 use crate::run::{Bell, Cx, Part, Place, Places, first};
 use bytes::Bytes;
 use futures_channel::oneshot;
@@ -45,17 +45,13 @@ pub(super) struct Shared {
     pub cache: Arc<Cache>,
     timeout: Timeout,
     pub table: Part<Table>,
-    pub opens: Part<Opens>,
+    pub opens: Opens,
     pub contact: Part<Contact>,
     pub renewing: Part<Renewing>,
     pub server_time: Part<ServerTime>,
     pub recalls: Part<Recalls>,
     /// Something has been answered: there may be room for a change that waits for it.
     pub room: Bell,
-    /// Something is to be closed.
-    pub closes: Bell,
-    /// A Close request has ended.
-    pub closes_told: Bell,
     in_flight: Places,
 }
 
@@ -71,14 +67,12 @@ impl Rpc {
             cache,
             timeout,
             table: Part::default(),
-            opens: Part::default(),
+            opens: Opens::default(),
             contact: Part::default(),
             renewing: Part::default(),
             server_time: Part::default(),
             recalls: Part::default(),
             room: Bell::default(),
-            closes: Bell::default(),
-            closes_told: Bell::default(),
             in_flight: Places::new(MAX_REQUESTS_IN_FLIGHT - HOUSEKEEPING),
         }));
         cx.spawn(rpc.clone().run_closer());
@@ -150,6 +144,11 @@ impl Rpc {
             true => self.change_once(new(), options).await,
             false => changed,
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn opens(&self) -> Opens {
+        self.0.opens.clone()
     }
 
     async fn change_once(&self, mut new: New, options: CallOptions<'_>) -> Changed {

@@ -76,7 +76,7 @@ impl Rpc {
             term: renewing.term,
             requests: table.counts(),
             renewals: renewing.keep_alives,
-            opens: self.0.opens.borrow().len(),
+            opens: self.0.opens.len(),
             waiting: waiting.collect(),
         }
     }

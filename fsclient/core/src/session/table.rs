@@ -1,10 +1,9 @@
 //! What has been asked and not been answered: numbers, order, resending. No I/O.
 
-use super::request::{
-    Delivered, New, NotTaken, Outcome, Resend, Taken, ToSend, Wait, Waiting, object_of,
-};
+use super::request::{New, NotTaken, Outcome, Resend, Taken, ToSend, Wait, Waiting, object_of};
 use super::types::{Answered, Settlement, Unsettled};
 use crate::api::{ConnectionId, Now};
+use crate::opens::ServerOpen;
 use crate::run::{Map, Place};
 use bytes::Bytes;
 use futures_channel::oneshot;
@@ -12,7 +11,7 @@ use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::MAX_AFTER;
 use leasefs_protocol::request::WriteKind;
 use leasefs_protocol::{
-    BootId, Change, Handle, Refusal, Reply, Request, RequestFrame, RequestId, Response, Seq,
+    BootId, Change, Handle, Refusal, Reply, Request, RequestFrame, RequestId, Seq,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -258,24 +257,28 @@ impl Table {
         })
     }
 
-    /// Hands a reply to its caller.
-    pub(super) fn deliver(&mut self, reply: Reply, payload: Bytes) -> Delivered {
+    /// Hands a reply to its caller, with what it has opened. Returns whether a change has been answered.
+    pub(super) fn deliver(
+        &mut self,
+        reply: Reply,
+        payload: Bytes,
+        open: Option<ServerOpen>,
+    ) -> bool {
         let Some(entry) = self.remove(reply.id) else {
-            return Delivered::default();
+            return false;
         };
         let settled = entry.seq().is_some();
-        let open = match &reply.result {
-            Ok(Response::Opened { open, .. } | Response::Created { open, .. }) => Some(*open),
-            _ => None,
-        };
-        let host = self.host;
         let answer = Answered {
             reply,
             payload,
-            host,
+            host: self.host,
+            open,
         };
-        let taken = match (entry.waiter, entry.settled) {
-            (Some(waiter), _) => waiter.send(Outcome::Answered(answer)).is_ok(),
+        match (entry.waiter, entry.settled) {
+            (Some(waiter), _) => {
+                // Who waited may be gone.
+                let _ = waiter.send(Outcome::Answered(answer));
+            }
             (None, Some(hook)) => {
                 let settlement = match answer.reply.result {
                     Err(Refusal::Cancelled) => Settlement::NeverHappens,
@@ -283,14 +286,10 @@ impl Table {
                 };
                 // Nobody may be interested.
                 let _ = hook.send(settlement);
-                false
             }
-            (None, None) => false,
-        };
-        Delivered {
-            orphan: open.filter(|_| !taken),
-            settled,
+            (None, None) => {}
         }
+        settled
     }
 
     /// The request is over the protocol's bounds and was not sent.

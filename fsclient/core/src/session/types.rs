@@ -1,5 +1,6 @@
 //! What those who ask the server give and get.
 
+use crate::opens::ServerOpen;
 use crate::run::Bell;
 use bytes::Bytes;
 use futures_channel::oneshot;
@@ -19,6 +20,8 @@ pub struct Answered {
     pub payload: Bytes,
     /// The life of the server's host in which it was given.
     pub host: BootId,
+    /// What it has opened.
+    pub open: Option<ServerOpen>,
 }
 
 impl Answered {

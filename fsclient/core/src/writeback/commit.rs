@@ -4,11 +4,10 @@
 use super::undelivered;
 use super::{Inner, Writeback};
 use crate::api::WhyNot;
-use crate::cache::Undone;
+use crate::inode::{Committed, HostLife, Noted, Undone, Wrote};
 use crate::session::CallOptions;
-use crate::uncommitted::{Committed, Life, Noted, Wrote};
 use bytes::Bytes;
-use leasefs_protocol::{BootId, Caller, Handle, OpenId, Refusal, Request};
+use leasefs_protocol::{BootId, Caller, Handle, Refusal, Request};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +20,8 @@ pub(super) async fn keep_committing(inner: Arc<Inner>) {
         let many = inner.many.listen();
         // Either is reason to look.
         let _ = inner.cx.timeout(COMMIT_AGE, many).await;
-        if inner.uncommitted.keeps() {
-            let life = inner.uncommitted.life();
+        if inner.cache.inodes().has_to_commit() {
+            let life = inner.cache.inodes().host_life();
             if let Err(error) = inner.commit_all(life).await {
                 tracing::warn!(%error, "written bytes can't be committed yet");
             }
@@ -38,7 +37,7 @@ impl Writeback {
     /// can't be done again.
     pub async fn sync_all(&self) -> Result<(), Refusal> {
         loop {
-            let life = self.0.uncommitted.life();
+            let life = self.0.cache.inodes().host_life();
             self.flush_all().await;
             match self.0.commit_all(life).await? {
                 Committed::Durable => return Ok(()),
@@ -50,12 +49,13 @@ impl Writeback {
 
     /// Whether files are open at the server for the sake of what was written to them alone.
     pub fn keeps_opens(&self) -> bool {
-        self.0.uncommitted.keeps() || !self.0.cache.state().dirty.objects().is_empty()
+        let inodes = self.0.cache.inodes();
+        inodes.has_to_commit() || !inodes.dirty_files().is_empty()
     }
 
     /// To be asked before what is to be committed, or to be followed, is flushed.
-    pub fn life(&self) -> Life {
-        self.0.uncommitted.life()
+    pub fn life(&self) -> HostLife {
+        self.0.cache.inodes().host_life()
     }
 
     /// The server's host is in this life: what another has lost is to be written again.
@@ -65,7 +65,8 @@ impl Writeback {
 
     /// What was written and not committed counts as not written.
     pub fn take_back(&self) {
-        for undone in self.0.uncommitted.give_up() {
+        let given_up = self.0.cache.inodes().give_up_unstable();
+        for undone in given_up {
             self.0.restore(undone);
         }
     }
@@ -78,69 +79,48 @@ impl Writeback {
     /// The file has no name and isn't open here: it must not take up room for longer than the server
     /// needs it.
     pub fn out_of_reach(&self, object: &Handle) {
-        if let Some(hurry) = self.0.cache.state().hurry(object) {
+        let hurry = self.0.cache.state().hurry(object);
+        if let Some(hurry) = hurry {
             hurry.ring_one();
         }
-        let closes = self.0.uncommitted.out_of_reach(object);
-        self.0.rpc.close_all(closes);
+        self.0.cache.inodes().out_of_reach(object);
         if !self.0.cache.is_dirty(object) {
-            self.0.uncommitted.flushed(object);
-        }
-    }
-
-    /// Ends an open at the server, once nothing has to be written through it any more.
-    pub fn close(&self, object: &Handle, open: OpenId) {
-        if !self.0.cache.close_when_clean(object, open) {
-            self.0.close(object, open);
+            self.0.cache.inodes().nothing_to_flush(object);
         }
     }
 }
 
 impl Inner {
-    async fn commit_all(&self, life: Life) -> Result<Committed, Refusal> {
-        let covered = self.uncommitted.commits(life, false);
+    async fn commit_all(&self, life: HostLife) -> Result<Committed, Refusal> {
+        let covered = self.cache.inodes().commit_covers(life, false);
         let (caller, options) = (Caller::default(), CallOptions::default());
         let request = Request::CommitAll;
         let answer = self.rpc.call(caller, request, Bytes::new(), options);
         let answer = answer.await?;
         let host = answer.host;
         answer.into_response()?;
-        let (closes, verdict) = self.uncommitted.all_committed(covered, host);
-        self.rpc.close_all(closes);
-        Ok(verdict)
+        Ok(self.cache.inodes().all_committed(covered, host))
     }
 
     /// False if the host has crashed since it answered.
     pub(super) fn wrote(&self, wrote: Wrote, host: BootId) -> bool {
-        let Noted {
-            undone,
-            closes,
-            many,
-        } = self.uncommitted.wrote(wrote, host);
-        self.rpc.close_all(closes);
+        let Noted { undone, many } = self.cache.inodes().unstable_write(wrote, host);
         if many {
             self.many.ring_one();
         }
         !undone
     }
 
-    /// Ends an open of a clean file.
-    pub(super) fn close(&self, object: &Handle, open: OpenId) {
-        if !self.uncommitted.close_later(object, open) {
-            self.rpc.close(open);
-        }
-    }
-
     pub(super) fn host_is(self: &Arc<Self>, host: BootId) {
-        for undone in self.uncommitted.host_is(host) {
+        let undone = self.cache.inodes().server_host_is(host);
+        for undone in undone {
             let object = undone.object;
             if self.cache.tenure(&object) == Some(undone.tenure) {
                 tracing::info!(%object, "the server's host has crashed: writing again");
                 self.restore(undone);
             } else {
                 tracing::warn!(%object, "the server's host has crashed, and others have used the file since it was written: it may have lost bytes");
-                self.uncommitted.is_lost(object);
-                self.rpc.close_all(undone.closing);
+                self.cache.inodes().is_lost(object);
                 let (size, reason) = (undone.base.size, WhyNot::ChangedElsewhere);
                 let lost = undelivered(object, undone.path, size, undone.runs, reason);
                 let outside = self.outside.clone();

@@ -2,10 +2,10 @@
 
 use super::{AGE, Inner, MANY, RETRY, undelivered};
 use crate::api::WhyNot;
-use crate::cache::{Asked, Ended, Flushed, Round, Writer};
+use crate::cache::{Asked, Flushed, Round};
+use crate::inode::{Hearers, Writer, Wrote};
 use crate::run::Bell;
 use crate::session::{Answered, CallOptions, Settlement};
-use crate::uncommitted::Wrote;
 use futures_util::future::join_all;
 use leasefs_lease::client::{Run, Tenure};
 use leasefs_protocol::limits::MAX_PAYLOAD;
@@ -22,7 +22,7 @@ struct Flush {
     object: Handle,
     run: Run,
     writer: Writer,
-    writers: Arc<[Writer]>,
+    hearers: Arc<Hearers>,
     kill_priv: bool,
     kind: WriteKind,
 }
@@ -33,7 +33,7 @@ impl Flush {
             object,
             run,
             writer: round.writer.clone(),
-            writers: Arc::clone(&round.writers),
+            hearers: Arc::clone(&round.hearers),
             kill_priv: round.kill_priv,
             kind: WriteKind::Flush {
                 base: round.base,
@@ -45,7 +45,7 @@ impl Flush {
 
     fn request(&self) -> Request {
         Request::Write {
-            open: self.writer.open,
+            open: self.writer.open.id(),
             at: WriteAt::Offset(self.run.offset),
             kill_priv: self.kill_priv,
             durability: Durability::None,
@@ -61,14 +61,14 @@ impl Flush {
 
 impl Inner {
     pub(super) fn hurry_if_many(&self) {
-        if self.cache.state().dirty.bytes() > MANY {
+        if self.cache.state().inodes.dirty_bytes() > MANY {
             self.hurry_all();
         }
     }
 
     pub(super) fn hurry_all(&self) {
         let state = self.cache.state();
-        for object in state.dirty.objects() {
+        for object in state.inodes.dirty_files() {
             if let Some(hurry) = state.hurry(&object) {
                 hurry.ring_one();
             }
@@ -78,8 +78,9 @@ impl Inner {
     /// The flusher of one file.
     pub(super) async fn keep_flushing(self: Arc<Self>, object: Handle) {
         loop {
-            let Some(hurry) = self.cache.state().hurry(&object) else {
-                self.uncommitted.flushed(&object);
+            let hurry = self.cache.state().hurry(&object);
+            let Some(hurry) = hurry else {
+                self.cache.inodes().nothing_to_flush(&object);
                 return;
             };
             // Either is reason to flush.
@@ -125,7 +126,7 @@ impl Inner {
     /// Bytes that were answered before a crash of the server's host, while others of their round were
     /// under way, were not restored with what it has lost: they are here still.
     fn round_ended(&self, object: &Handle, ends: Vec<Sent>) -> bool {
-        let life = self.uncommitted.life().host();
+        let life = self.cache.inodes().host_life().host();
         let mut sent = true;
         for (asked, host, flushed) in ends {
             let flushed = match flushed {
@@ -219,8 +220,9 @@ impl Inner {
     fn noted(&self, flush: &Flush, before: Option<Tenure>, len: usize, answer: &Answered) -> bool {
         let Some(attr) = attr_after(&answer.reply, &flush.object) else {
             // They were there before, nobody knows since when.
-            let noted = self.uncommitted.changed(flush.object, answer.host, true);
-            self.rpc.close_all(noted.closes);
+            self.cache
+                .inodes()
+                .unstable_change(flush.object, answer.host, true);
             return true;
         };
         let now = self.cache.tenure(&flush.object);
@@ -232,7 +234,7 @@ impl Inner {
             },
             version: attr.version(),
             writer: flush.writer.clone(),
-            writers: Arc::clone(&flush.writers),
+            hearers: Arc::clone(&flush.hearers),
             path: self.cache.state().dirty_path(&flush.object),
             tenure: now.filter(|_| now == before),
             durable: false,
@@ -243,10 +245,7 @@ impl Inner {
     fn ended(&self, asked: Asked, object: &Handle, flushed: Flushed) -> bool {
         let again = matches!(flushed, Flushed::Again(_));
         let now = self.cache.now();
-        let Ended { wake, closes } = self.cache.state().flushed(now, asked, object, flushed);
-        for open in closes {
-            self.close(object, open);
-        }
+        let wake = self.cache.state().flushed(now, asked, object, flushed);
         for tell in wake {
             // Whoever waited may be gone.
             let _ = tell.send(());

@@ -8,10 +8,10 @@ mod flusher;
 
 use crate::api::{Undelivered, WhyNot};
 use crate::cache::{Cache, DirtyFile, Stored};
+use crate::call::NodeId;
 use crate::outside::Outside;
 use crate::run::{Bell, Cx, Places};
 use crate::session::Rpc;
-use crate::uncommitted::Uncommitted;
 use leasefs_lease::client::Run;
 use leasefs_protocol::Handle;
 use std::path::PathBuf;
@@ -38,7 +38,6 @@ struct Inner {
     cache: Arc<Cache>,
     rpc: Rpc,
     outside: Outside,
-    uncommitted: Arc<Uncommitted>,
     window: Places,
     /// Something has been flushed.
     room: Bell,
@@ -54,19 +53,12 @@ impl std::fmt::Debug for Writeback {
 
 impl Writeback {
     /// The write-back of the mount with this cache.
-    pub fn new(
-        cx: Cx,
-        cache: Arc<Cache>,
-        rpc: Rpc,
-        outside: Outside,
-        uncommitted: Arc<Uncommitted>,
-    ) -> Self {
+    pub fn new(cx: Cx, cache: Arc<Cache>, rpc: Rpc, outside: Outside) -> Self {
         let inner = Arc::new(Inner {
             cx: cx.clone(),
             cache,
             rpc,
             outside,
-            uncommitted,
             window: Places::new(WINDOW),
             room: Bell::default(),
             many: Bell::default(),
@@ -75,10 +67,10 @@ impl Writeback {
         Self(inner)
     }
 
-    /// To be told of every write of a file that was kept here; `path` says where it is.
-    pub fn stored(&self, object: Handle, stored: Stored, path: impl FnOnce() -> Option<PathBuf>) {
+    /// To be told of every write of a file that was kept here.
+    pub fn stored(&self, object: Handle, node: NodeId, stored: Stored) {
         if stored == (Stored::Done { first: true }) {
-            self.0.cache.state().dirty_at(&object, path());
+            self.0.cache.state().is_dirty_at(&object, node);
             let inner = Arc::clone(&self.0);
             self.0.cx.spawn(inner.keep_flushing(object));
         }
@@ -98,7 +90,7 @@ impl Writeback {
     pub async fn flush_all(&self) {
         let waits: Vec<_> = {
             let mut state = self.0.cache.state();
-            let files = state.dirty.objects();
+            let files = state.inodes.dirty_files();
             let waits = files.iter().filter_map(|file| state.wait_flushed(file));
             waits.collect()
         };
@@ -122,14 +114,14 @@ impl Writeback {
             let runs = state.buffered(&object);
             Some(undelivered(object, path, size, runs, WhyNot::Unreachable))
         };
-        let files = state.dirty.objects().into_iter();
+        let files = state.inodes.dirty_files().into_iter();
         files.filter_map(undelivered).collect()
     }
 
     /// The files that are not flushed, and where they are, as far as it is known.
     pub fn dirty_files(&self) -> Vec<(Handle, Option<PathBuf>)> {
         let state = self.0.cache.state();
-        let files = state.dirty.objects().into_iter();
+        let files = state.inodes.dirty_files().into_iter();
         files.map(|file| (file, state.dirty_path(&file))).collect()
     }
 

@@ -106,9 +106,10 @@ impl Asked {
             id,
             renews,
             stamp: Stamp(1),
+            // As much as anybody wants.
+            room: (!grants.is_empty()).then_some(1 << 30),
             grants,
             touched: Vec::new(),
-            room: None,
             result,
         };
         let frame = OutFrame::new(&reply, payload).expect("frame");

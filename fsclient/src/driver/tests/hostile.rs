@@ -1,9 +1,6 @@
 //! A server that says what none may say.
 
 use super::*;
-use leasefs_protocol::control::Push;
-use leasefs_protocol::limits::MAX_RECALLS_OPEN;
-use leasefs_protocol::{Parts, RawName, Recall, RecallId, Scope, Stamp};
 use leasefs_transport::{CloseCode, Lost};
 
 fn is_broken(lost: &Lost) -> bool {
@@ -39,29 +36,6 @@ async fn an_answer_that_cannot_be_one_is_an_io_error_and_the_session_goes_on() {
     let call = client.call(statfs());
     session.asked().await.answer(Ok(space()), Bytes::new());
     assert!(is_space(&answered(call).await));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_recalls_ends_the_connection() {
-    let fake = Fake::start();
-    // So that nothing is approved.
-    let (kernel, _free) = Blocking::new();
-    let (client, mut session) = connect_with(&fake, PATIENT, kernel).await;
-    page_in_kernel(&client, &mut session).await;
-    let recall = |id| Recall {
-        id: RecallId(id),
-        stamp: Stamp(3 + id),
-        scope: Scope::Object {
-            object: handle(1),
-            parts: Parts::ALL,
-            names: vec![RawName(b"x".to_vec())],
-        },
-    };
-    for id in 0..=MAX_RECALLS_OPEN as u64 {
-        session.push(Push::Recall(recall(id))).await;
-    }
-    let lost = soon("the end", session.connection.closed()).await;
-    assert!(is_broken(&lost), "{lost:?}");
 }
 
 #[tokio::test]

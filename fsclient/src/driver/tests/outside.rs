@@ -1,9 +1,11 @@
 //! What a driver does beside connections: it tells the kernel, keeps bytes, looks at the clock.
 
 use super::*;
+use leasefs_client::call::{NewMode, Writing};
 use leasefs_client::{Undelivered, WhyNot};
 use leasefs_protocol::control::Push;
-use leasefs_protocol::{OpenId, OpenToken, Parts, Recall, RecallId, Scope, Stamp};
+use leasefs_protocol::{Recall, RecallId, Scope};
+use std::sync::atomic::AtomicBool;
 
 #[tokio::test]
 async fn a_notice_that_blocks_holds_up_its_recall_and_nothing_else() {
@@ -80,4 +82,106 @@ async fn what_was_kept_counts_until_somebody_disposes_of_it() {
     }
     assert_eq!(client.driver.left_behind(), 0);
     assert_eq!(client.driver.keep_all(), 0);
+}
+
+/// What it is told ends in a panic once it is armed.
+#[derive(Default)]
+struct Treacherous {
+    armed: AtomicBool,
+    ended: AtomicBool,
+}
+
+impl Kernel for Treacherous {
+    fn tell(&self, _: &Notice) -> Noticed {
+        assert!(!self.armed.load(Ordering::Relaxed), "armed");
+        Noticed::Done
+    }
+
+    fn can_forget_names(&self) -> bool {
+        true
+    }
+
+    fn end_process(&self) -> ! {
+        self.ended.store(true, Ordering::Relaxed);
+        panic!("the process would end here")
+    }
+}
+
+/// A file of this mount's making has bytes that the server doesn't have.
+async fn buffered(client: &Client, session: &mut Session) {
+    let made = client.call(Call::Create {
+        parent: NodeId::ROOT,
+        name: b"x"[..].into(),
+        mode: NewMode {
+            mode: libc::S_IFREG | 0o644,
+            umask: 0,
+        },
+        flags: libc::O_RDWR as u32,
+    });
+    let created = Response::Created {
+        handle: handle(1),
+        attr: Attr { size: 0, ..file() },
+        open: OpenId(7),
+        token: OpenToken(vec![7]),
+    };
+    let grant = Grant {
+        object: handle(1),
+        parts: Parts::ALL,
+        mode: Mode::Write,
+        stamp: Stamp(1),
+    };
+    let asked = session.asked().await;
+    asked.grant(created, Bytes::new(), vec![grant]);
+    let Ok(Answer::Created(_, open)) = answered(made).await else {
+        panic!("nothing made")
+    };
+    let written = client.call(Call::Write {
+        fh: open.fh,
+        writing: Writing {
+            offset: 0,
+            data: Bytes::from_static(b"data"),
+            flags: libc::O_RDWR as u32,
+            writeback: false,
+            kill_priv: false,
+        },
+    });
+    assert!(matches!(answered(written).await, Ok(Answer::Written(4))));
+    assert_eq!(client.driver.dirty_files().len(), 1);
+}
+
+#[tokio::test]
+async fn after_a_panic_nobody_goes_on_and_what_was_buffered_is_kept() {
+    let fake = Fake::start();
+    let kernel = Arc::new(Treacherous::default());
+    let (client, mut session) = connect_with(&fake, PATIENT, kernel.clone()).await;
+    buffered(&client, &mut session).await;
+    // Of a file that it knows already the kernel is told something.
+    for armed in [false, true] {
+        kernel.armed.store(armed, Ordering::Relaxed);
+        let found = client.call(Call::Lookup {
+            parent: NodeId::ROOT,
+            name: b"y"[..].into(),
+        });
+        let (handle, attr) = (handle(2), Attr { ino: 6, ..file() });
+        let asked = session.asked().await;
+        asked.answer(Ok(Response::Object { handle, attr }), Bytes::new());
+        if !armed {
+            answered(found).await.expect("found");
+        }
+    }
+    soon("the end", async {
+        while !kernel.ended.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let folder = client.scratch.folder();
+    let ids = folder.ids().expect("a folder");
+    let [id] = ids[..] else {
+        panic!("one file: {ids:?}")
+    };
+    assert_eq!(folder.item(id).expect("an item").bytes, 4);
+    let driver = client.driver.clone();
+    let again = tokio::task::spawn_blocking(move || driver.drive(Event::Tick)).await;
+    assert!(again.is_err(), "the core goes on");
 }

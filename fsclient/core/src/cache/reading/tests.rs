@@ -1,5 +1,7 @@
 use super::*;
+use crate::cache::ChangeScope;
 use crate::cache::fixtures::{flush, grant, holding, now, object, write};
+use leasefs_lease::client::Span;
 use leasefs_protocol::{Mode, Recall, RecallId, Scope, Stamp};
 
 fn range(offset: u64, len: usize) -> Range {
@@ -109,8 +111,9 @@ fn a_recall_drops_what_was_read() {
 fn what_was_asked_for_before_an_own_change_is_not_kept() {
     let mut state = holding(8);
     let asking = asks(&mut state, range(0, 8));
-    state.begin_content(object());
-    state.end_content(&object());
+    let change = ChangeScope::only_pages(object(), Span::ALL);
+    state.begin_change(&change);
+    state.end_change(&change, Some(Stamp::default()));
     // For its caller it is good: the change came later.
     let read = told(&mut state, range(0, 8), asking, b"abcdefgh", 2);
     assert_eq!(read.as_deref(), Some(&b"abcdefgh"[..]));

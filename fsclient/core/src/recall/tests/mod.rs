@@ -1,5 +1,8 @@
 use super::*;
-use crate::cache::{Store, Stored, Undone, Writer};
+use crate::cache::fixtures::writer;
+use crate::cache::{Store, Stored};
+use crate::inode::{Hearers, Undone};
+use crate::opens::ServerOpen;
 use crate::session::{Answered, Changed};
 use bytes::Bytes;
 use leasefs_lease::client::Tenure;
@@ -38,6 +41,7 @@ fn changed(stamp: u64) -> Changed {
             reply: reply(stamp, Vec::new()),
             payload: Bytes::new(),
             host: BootId([9; 16]),
+            open: None,
         }),
         unsettled: None,
     }
@@ -318,7 +322,7 @@ fn a_file_left_unclean_is_not_told_of_before_its_pages_are_gone() {
     world.block(handle(1));
     world.advance(world::TERM);
     world.renew();
-    assert!(world.cache.state().pages.is_unclean(&handle(1)));
+    assert!(world.cache.state().inodes.is_unclean(&handle(1)));
     assert!(world.getattr(1, 4).is_zero());
     let tier = world
         .cache
@@ -367,7 +371,7 @@ fn after_a_crash_of_the_servers_host_nothing_goes_on_before_everything_cached_is
     assert!(gone.end().is_some());
     let told = world.told();
     assert!(told.contains(&Told::DropPages(handle(1), 0, 4096)));
-    assert!(!world.cache.state().pages.is_unclean(&handle(1)));
+    assert!(!world.cache.state().inodes.is_unclean(&handle(1)));
 }
 
 #[test]
@@ -379,9 +383,9 @@ fn attributes_of_a_file_that_is_written_again_leave_the_kernel_too() {
         object: handle(1),
         runs: Vec::new(),
         base: attr(1).version(),
-        writers: Vec::new(),
+        writer: writer(1),
+        hearers: Hearers::default(),
         path: None,
-        closing: Vec::new(),
         tenure: Tenure::default(),
     };
     assert!(world.cache.state().restore(undone));
@@ -416,23 +420,26 @@ fn the_approval_names_the_opens_it_gives_up() {
     let grants = [grant(1, ATTRS, 3)];
     let asked = world.cache.ask();
     let mut learned = world.cache.learn(asked, &grants);
-    assert!(learned.opened(&handle(1), &caller, OpenId(4)));
+    let open = world.open(4);
+    learned.opened(&handle(1), &caller, &open);
     drop(learned);
-    assert!(!world.cache.close(&handle(1), OpenId(4)), "retained");
+    let leave = |open: Arc<ServerOpen>| world.cache.inodes().open_is_left(&handle(1), &open);
+    leave(open);
     let reuse = |world: &World| {
         world
             .cache
             .live()
             .and_then(|mut t| t.reuse_open(&handle(1), &caller))
     };
-    assert_eq!(reuse(&world), Some(OpenId(4)));
-    assert!(!world.cache.close(&handle(1), OpenId(4)));
+    let reused = reuse(&world).expect("retained");
+    assert_eq!(reused.id(), OpenId(4));
+    leave(reused);
     world.recall(1, 5, 1, ATTRS, &[]);
     assert_eq!(
         world.told(),
         vec![Told::Approve(RecallId(1), vec![OpenId(4)])]
     );
-    assert_eq!(reuse(&world), None);
+    assert!(reuse(&world).is_none());
 }
 
 #[test]
@@ -487,7 +494,7 @@ fn hold_exclusively(world: &World, object: u8) {
     drop(learned);
     let now = world.cache.now();
     let mut state = world.cache.state();
-    state.dirty.told_room(now, Some(1 << 20));
+    state.inodes.told_room(now, Some(1 << 20));
 }
 
 fn write(world: &World, object: u8) -> Stored {
@@ -497,11 +504,7 @@ fn write(world: &World, object: u8) -> Stored {
         data: Bytes::from_static(b"x"),
         kill_priv: false,
         date: None,
-        writer: Writer {
-            open: OpenId(1),
-            caller: Caller::default(),
-            written: Arc::default(),
-        },
+        writer: writer(1),
     };
     let stored = world.engine.store(&store, 1 << 20);
     world.run(stored).expect("in time")

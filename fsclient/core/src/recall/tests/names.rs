@@ -2,8 +2,8 @@
 
 use super::approve;
 use super::world::{Told, World, grant, handle};
-use crate::cache::Known;
 use crate::call::{ListedName, Listing};
+use crate::inode::Dentry;
 use crate::recall::ChangeScope;
 use leasefs_protocol::{FileKind, Parts, RawName};
 
@@ -39,14 +39,14 @@ fn absent_names_are_never_given_to_the_kernel() {
     let grants = [grant(1, Parts::NAMES, 3)];
     let asked = world.cache.ask();
     let mut learned = world.cache.learn(asked, &grants);
-    let timeout = learned.name_for_kernel(&handle(1), b"a", Known::Absent);
+    let timeout = learned.name_for_kernel(&handle(1), b"a", Dentry::Absent);
     assert!(timeout.is_zero());
     drop(learned);
     let known = world
         .cache
         .live()
         .and_then(|mut t| t.name(&handle(1), b"a"));
-    assert_eq!(known, Some(Known::Absent));
+    assert_eq!(known, Some(Dentry::Absent));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn with_something_mounted_inside_names_are_dropped_singly() {
 }
 
 /// What is known of a name of directory 1.
-fn known(world: &World, name: &[u8]) -> Option<Known> {
+fn known(world: &World, name: &[u8]) -> Option<Dentry> {
     let mut tier = world.cache.live().expect("live");
     tier.name(&handle(1), name)
 }
@@ -79,12 +79,12 @@ fn in_a_directory_made_here_every_name_is_absent_until_it_changes_elsewhere() {
     let world = World::new();
     assert_eq!(known(&world, b"a"), None);
     made(&world, 3);
-    assert_eq!(known(&world, b"a"), Some(Known::Absent));
+    assert_eq!(known(&world, b"a"), Some(Dentry::Absent));
     world.recall(1, 5, 1, Parts::NONE, &["a"]);
     assert_eq!(known(&world, b"a"), None);
-    assert_eq!(known(&world, b"b"), Some(Known::Absent));
+    assert_eq!(known(&world, b"b"), Some(Dentry::Absent));
     world.lookup(1, b"a", 2, 6);
-    assert_eq!(known(&world, b"a"), Some(Known::Object(handle(2))));
+    assert_eq!(known(&world, b"a"), Some(Dentry::Object(handle(2))));
     world.recall(2, 7, 1, Parts::NONE, &["a"]);
     assert_eq!(known(&world, b"a"), None, "it may be there still");
     world.recall(3, 8, 1, Parts::NAMES, &[]);
@@ -97,7 +97,7 @@ fn a_name_made_elsewhere_before_the_answer_to_mkdir_has_come_is_asked_for() {
     world.recall(1, 5, 1, Parts::NONE, &["a"]);
     made(&world, 3);
     assert_eq!(known(&world, b"a"), None);
-    assert_eq!(known(&world, b"b"), Some(Known::Absent));
+    assert_eq!(known(&world, b"b"), Some(Dentry::Absent));
     world.recall(2, 6, 1, Parts::NAMES, &[]);
     made(&world, 4);
     assert_eq!(known(&world, b"b"), None, "the lease was recalled");
@@ -123,7 +123,7 @@ fn a_whole_listing_tells_which_names_are_absent_if_the_names_are_leased_too() {
     keep(&world, Parts::LISTING, 3);
     assert_eq!(known(&world, b"b"), None);
     keep(&world, Parts::LISTING | Parts::NAMES, 4);
-    assert_eq!(known(&world, b"b"), Some(Known::Absent));
+    assert_eq!(known(&world, b"b"), Some(Dentry::Absent));
     assert_eq!(known(&world, b"a"), None, "there, but not what it denotes");
 }
 
@@ -135,11 +135,11 @@ fn a_name_that_is_being_changed_here_is_asked_for_until_it_is_known_again() {
     let scope = ChangeScope::default().name(handle(1), name);
     let own = world.run(world.engine.own_change(scope)).expect("dropped");
     assert_eq!(known(&world, b"a"), None);
-    assert_eq!(known(&world, b"b"), Some(Known::Absent));
+    assert_eq!(known(&world, b"b"), Some(Dentry::Absent));
     own.never_sent();
     assert_eq!(known(&world, b"a"), None);
     world.lookup(1, b"a", 2, 4);
-    assert_eq!(known(&world, b"a"), Some(Known::Object(handle(2))));
+    assert_eq!(known(&world, b"a"), Some(Dentry::Object(handle(2))));
 }
 
 #[test]

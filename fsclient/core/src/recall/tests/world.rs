@@ -1,13 +1,14 @@
 //! A mount without kernel and server: both are played by the test.
 
 use crate::api::{ConnectionId, Effect, EffectId, Notice, Noticed, Now};
-use crate::cache::{Cache, Known, fixtures};
-use crate::nodes::Nodes;
+use crate::cache::{Cache, fixtures};
+use crate::inode::Dentry;
+use crate::opens::fixtures::opened;
+use crate::opens::{Opens, ServerOpen};
 use crate::outside::Outside;
 use crate::recall::{Engine, Surroundings};
 use crate::run::{Cx, Tasks};
 use crate::session::{Rpc, Timeout};
-use crate::uncommitted::Uncommitted;
 use crate::writeback::Writeback;
 use futures_channel::oneshot;
 use leasefs_lease::time::BootTime;
@@ -57,10 +58,10 @@ struct Kernel {
 pub(super) struct World {
     cx: Cx,
     tasks: RefCell<Tasks<()>>,
-    nodes: Arc<Nodes>,
     outside: Outside,
     kernel: RefCell<Kernel>,
     told: RefCell<Vec<Told>>,
+    opens: Opens,
     pub cache: Arc<Cache>,
     pub engine: Engine,
 }
@@ -88,42 +89,41 @@ impl World {
             boot: start,
             monotonic: start,
         });
-        let cache = Cache::new(cx.clone(), budget);
+        let cache = Cache::new(cx.clone(), handle(0), budget);
         cache.set_names_in_kernel(true);
-        let nodes = Arc::new(Nodes::new(handle(0)));
         for object in 1..=60 {
-            nodes.refer(handle(object), &attr(object));
+            cache.inodes().refer(handle(object), &attr(object));
         }
-        let outside = Outside::new(cx.clone(), Arc::clone(&nodes));
+        let outside = Outside::new(cx.clone(), Arc::clone(&cache));
         let timeout = Timeout::After(TIMEOUT);
         let rpc = Rpc::new(cx.clone(), Arc::clone(&cache), timeout);
+        let opens = rpc.opens();
         rpc.connected(ConnectionId(1), welcome(), false);
         let surroundings = Surroundings {
             cx: cx.clone(),
             cache: Arc::clone(&cache),
             outside: outside.clone(),
             rpc: rpc.clone(),
-            writeback: Writeback::new(
-                cx.clone(),
-                Arc::clone(&cache),
-                rpc,
-                outside.clone(),
-                Arc::new(Uncommitted::default()),
-            ),
+            writeback: Writeback::new(cx.clone(), Arc::clone(&cache), rpc, outside.clone()),
         };
         let world = Self {
             cx,
             tasks: RefCell::default(),
-            nodes,
             outside,
             kernel: RefCell::default(),
             told: RefCell::default(),
+            opens,
             cache,
             engine: Engine::new(surroundings, timeout, None),
         };
         world.renew();
         world.settle();
         world
+    }
+
+    /// The server has opened something under this number.
+    pub fn open(&self, id: u64) -> Arc<ServerOpen> {
+        opened(&self.opens, id)
     }
 
     /// What kernel and server were told so far.
@@ -181,7 +181,10 @@ impl World {
     }
 
     fn notified(&self, id: EffectId, notice: Notice) {
-        let object = |node| self.nodes.get(node).expect("a known node").handle;
+        let object = |node| {
+            let node = self.cache.inodes().node(node);
+            node.expect("a known node").handle
+        };
         let told = match notice {
             Notice::DropAttrs(node) => Told::DropAttrs(object(node)),
             Notice::ForgetNames if self.kernel.borrow().inside => {
@@ -302,7 +305,7 @@ impl World {
         let grants = [grant(dir, Parts::NAMES, stamp)];
         let asked = self.cache.ask();
         let mut learned = self.cache.learn(asked, &grants);
-        learned.name_for_kernel(&handle(dir), name, Known::Object(handle(object)))
+        learned.name_for_kernel(&handle(dir), name, Dentry::Object(handle(object)))
     }
 
     pub fn recall(&self, id: u64, stamp: u64, object: u8, parts: Parts, names: &[&str]) {

@@ -1,14 +1,16 @@
 //! What is cached of one object.
 
-use super::opens::Opens;
+use super::shared_opens::SharedOpens;
 use crate::call::{ListedName, Listing};
+use crate::opens::ServerOpen;
 use crate::run::{Map, Set};
 use bytes::Bytes;
-use leasefs_protocol::{Attr, Handle, OpenId, Parts};
+use leasefs_protocol::{Attr, Handle, Parts};
+use std::sync::Arc;
 
 /// What a name denotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub(crate) enum Dentry {
     /// This object.
     Object(Handle),
     /// Nothing.
@@ -17,47 +19,50 @@ pub enum Known {
 
 /// A cached name.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NameEntry {
-    pub known: Known,
+pub(super) struct CachedName {
+    pub dentry: Dentry,
     /// The kernel epoch in which the kernel was last told it with a timeout; 0 is never.
     pub told: u64,
 }
 
 /// What is cached of one object, and what the kernel may know of it by a timeout.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct Cached {
     pub attr: Option<Attr>,
     pub target: Option<Bytes>,
     pub xattrs: Map<Box<[u8]>, Option<Bytes>>,
     pub xattr_names: Option<Bytes>,
     pub listing: Option<Listing>,
-    pub names: Map<Box<[u8]>, NameEntry>,
+    pub names: Map<Box<[u8]>, CachedName>,
     /// If present: no other names than these and those in `names` can be there.
     pub others: Option<Set<Box<[u8]>>>,
     /// How many names have become unknown since anybody asked for one.
     unasked: usize,
-    pub opens: Opens,
+    pub opens: SharedOpens,
     /// The kernel may hold attributes.
     pub attr_told: bool,
     /// Used since the eviction's hand came by.
     pub used: bool,
-    /// Bytes beyond [`ENTRY_COST`].
-    pub cost: usize,
+    /// Bytes beyond [`INODE_COST`].
+    cost: usize,
 }
 
-/// What the kernel, or the server, must be told after something was dropped here.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
+/// What the kernel must be told after something was dropped here; and opens that the server is told to close
+/// when this goes.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped {
     /// Objects whose attributes the kernel may hold.
     pub attrs: Vec<Handle>,
     /// Names the kernel may know.
     pub names: Vec<(Handle, Box<[u8]>)>,
-    /// Retained opens that are given up.
-    pub closes: Vec<OpenId>,
+    /// Shared opens whose verdict has ended.
+    pub opens: Vec<Arc<ServerOpen>>,
 }
 
-/// Approximate size of an entry with its slots in the tables.
-pub(super) const ENTRY_COST: usize = 640;
+/// Approximate size of an inode that is cached, with its slots in the tables.
+const INODE_COST: usize = 640;
+/// Largest xattr value worth caching (ACLs and capabilities are small).
+const MAX_CACHED_XATTR: usize = 4096;
 /// Of a directory with more names whose object isn't known, each name is asked for.
 const MOST_OTHERS: usize = 16_384;
 /// If so many names change that nobody here asks for, others work in the directory: they should not
@@ -70,11 +75,11 @@ fn name_cost(name: &[u8]) -> usize {
     NAME_COST + name.len()
 }
 
-pub(super) fn listing_cost(listing: &Listing) -> usize {
+fn listing_cost(listing: &Listing) -> usize {
     listing.iter().map(ListedName::cost).sum()
 }
 
-impl Entry {
+impl Cached {
     /// Forgets parts. `epoch` is the kernel's.
     pub fn drop_parts(&mut self, me: &Handle, parts: Parts, epoch: u64, out: &mut Dropped) {
         if parts.contains(Parts::ATTRS) {
@@ -83,12 +88,12 @@ impl Entry {
         if parts.contains(Parts::LISTING)
             && let Some(listing) = self.listing.take()
         {
-            self.cost = self.cost.saturating_sub(listing_cost(&listing));
+            self.refund(listing_cost(&listing));
         }
         if parts.contains(Parts::NAMES) {
             self.drop_others();
             for (name, entry) in std::mem::take(&mut self.names) {
-                self.cost = self.cost.saturating_sub(name_cost(&name));
+                self.refund(name_cost(&name));
                 if entry.told == epoch {
                     out.names.push((*me, name));
                 }
@@ -100,7 +105,7 @@ impl Entry {
     pub fn drop_name(&mut self, me: &Handle, name: &[u8], epoch: u64, out: &mut Dropped) {
         self.may_be_there(name);
         if let Some((name, entry)) = self.names.remove_entry(name) {
-            self.cost = self.cost.saturating_sub(name_cost(&name));
+            self.refund(name_cost(&name));
             if entry.told == epoch {
                 out.names.push((*me, name));
             }
@@ -108,11 +113,11 @@ impl Entry {
     }
 
     /// What a name denotes, if that is known.
-    pub fn name(&mut self, name: &[u8]) -> Option<Known> {
+    pub fn name(&mut self, name: &[u8]) -> Option<Dentry> {
         self.unasked = 0;
         match (self.names.get(name), &self.others) {
-            (Some(entry), _) => Some(entry.known),
-            (None, Some(others)) if !others.contains(name) => Some(Known::Absent),
+            (Some(entry), _) => Some(entry.dentry),
+            (None, Some(others)) if !others.contains(name) => Some(Dentry::Absent),
             (None, _) => None,
         }
     }
@@ -148,15 +153,16 @@ impl Entry {
     }
 
     /// It is known what the name denotes.
-    pub fn put_name(&mut self, name: &[u8], known: Known) {
+    pub fn put_name(&mut self, name: &[u8], dentry: Dentry) {
         if self.others.as_mut().is_some_and(|o| o.remove(name)) {
-            self.cost = self.cost.saturating_sub(name_cost(name));
+            self.refund(name_cost(name));
         }
         match self.names.get_mut(name) {
             // What the kernel was told stays to be taken back.
-            Some(old) => old.known = known,
+            Some(old) => old.dentry = dentry,
             None => {
-                self.names.insert(name.into(), NameEntry { known, told: 0 });
+                self.names
+                    .insert(name.into(), CachedName { dentry, told: 0 });
                 self.cost += name_cost(name);
             }
         }
@@ -165,7 +171,55 @@ impl Entry {
     fn drop_others(&mut self) {
         let others = self.others.take().unwrap_or_default();
         let cost = others.iter().map(|name| name_cost(name)).sum();
-        self.cost = self.cost.saturating_sub(cost);
+        self.refund(cost);
+    }
+
+    /// The names of a directory in their order.
+    pub fn put_listing(&mut self, listing: Listing) {
+        self.cost += listing_cost(&listing);
+        let old = self.listing.replace(listing);
+        self.refund(old.as_ref().map_or(0, listing_cost));
+    }
+
+    /// A symlink's target.
+    pub fn put_target(&mut self, target: Bytes) {
+        self.cost += target.len();
+        let old = self.target.replace(target);
+        self.refund(old.map_or(0, |old| old.len()));
+    }
+
+    /// An xattr's value, if it is worth it.
+    pub fn put_xattr(&mut self, name: &[u8], value: Option<Bytes>) {
+        if value.as_ref().is_some_and(|v| v.len() > MAX_CACHED_XATTR) {
+            return;
+        }
+        self.cost += xattr_cost(name, &value);
+        let old = self.xattrs.insert(name.into(), value);
+        self.refund(old.map_or(0, |old| xattr_cost(name, &old)));
+    }
+
+    /// The names of all xattrs.
+    pub fn put_xattr_names(&mut self, names: Bytes) {
+        self.cost += names.len();
+        let old = self.xattr_names.replace(names);
+        self.refund(old.map_or(0, |old| old.len()));
+    }
+
+    /// Memory in use, approximately.
+    pub fn bytes(&self) -> usize {
+        INODE_COST + self.cost
+    }
+
+    /// What the kernel was told of it went with its inode.
+    pub fn kernel_forgot(&mut self) {
+        self.attr_told = false;
+        self.names.values_mut().for_each(|name| name.told = 0);
+    }
+
+    fn refund(&mut self, cost: usize) {
+        let left = self.cost.checked_sub(cost);
+        assert!(left.is_some(), "more leaves an inode's cache than it holds");
+        self.cost = left.unwrap_or_default();
     }
 
     /// Whether nothing is cached and the kernel knows nothing that would have to be dropped.
@@ -190,14 +244,14 @@ impl Entry {
             .drain()
             .map(|(name, value)| xattr_cost(&name, &value))
             .sum();
-        self.cost = self.cost.saturating_sub(target + names + xattrs);
+        self.refund(target + names + xattrs);
         if std::mem::take(&mut self.attr_told) {
             out.attrs.push(*me);
         }
-        out.closes.append(&mut self.opens.invalidate());
+        out.opens.extend(self.opens.invalidate());
     }
 }
 
-pub(super) fn xattr_cost(name: &[u8], value: &Option<Bytes>) -> usize {
+fn xattr_cost(name: &[u8], value: &Option<Bytes>) -> usize {
     name_cost(name) + value.as_ref().map_or(0, Bytes::len)
 }

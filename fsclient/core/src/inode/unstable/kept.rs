@@ -1,14 +1,14 @@
 //! Bytes of one file that the server has, and its disk may not.
 
-use crate::cache::{Undone, Writer};
+use crate::inode::{Hearers, Writer};
 use leasefs_lease::client::{Run, Tenure};
-use leasefs_protocol::{BootId, Handle, OpenId, Version};
+use leasefs_protocol::{BootId, Handle, Version};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A write of one run of bytes that the server has answered.
 #[derive(Clone, Debug)]
-pub struct Wrote {
+pub(crate) struct Wrote {
     /// The file.
     pub object: Handle,
     /// What was written where.
@@ -18,7 +18,7 @@ pub struct Wrote {
     /// Through which open.
     pub writer: Writer,
     /// Who may have written it.
-    pub writers: Arc<[Writer]>,
+    pub hearers: Arc<Hearers>,
     /// Where the file is, as far as it is known.
     pub path: Option<PathBuf>,
     /// Under which lease: `None` if others may have changed the file since.
@@ -27,10 +27,29 @@ pub struct Wrote {
     pub durable: bool,
 }
 
+/// Bytes of a file that the server had, and that a crash of its host may have undone.
+#[derive(Debug)]
+pub(crate) struct Undone {
+    /// The file.
+    pub object: Handle,
+    /// The bytes, the oldest first.
+    pub runs: Vec<Run>,
+    /// As the last of them left the file.
+    pub base: Version,
+    /// Through which they are written again.
+    pub writer: Writer,
+    /// Who wrote them.
+    pub hearers: Hearers,
+    /// Where the file is, as far as it is known.
+    pub path: Option<PathBuf>,
+    /// Under which lease they were written.
+    pub tenure: Tenure,
+}
+
 #[derive(Debug)]
 struct Piece {
     run: Run,
-    writers: Arc<[Writer]>,
+    hearers: Arc<Hearers>,
     /// The number of the change.
     change: u64,
     host: BootId,
@@ -45,11 +64,10 @@ struct Last {
 
 /// What is kept of one file until it is known to be on the server's disk.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub(super) struct Kept {
     pieces: Vec<Piece>,
     bytes: usize,
     last: Option<Last>,
-    closing: Vec<OpenId>,
     /// Under which lease all of them were written: they may be written again under it alone, since
     /// others may have changed the file when it had ended.
     tenure: Tenure,
@@ -77,7 +95,7 @@ impl Kept {
         self.bytes += wrote.run.data.len();
         self.pieces.push(Piece {
             run: wrote.run,
-            writers: wrote.writers,
+            hearers: wrote.hearers,
             change,
             host,
         });
@@ -91,39 +109,24 @@ impl Kept {
         });
     }
 
-    /// Lets go what this life of the host has committed: changes up to this number. Returns the
-    /// opens that nothing is written through any more.
-    pub fn committed(&mut self, covered: u64, host: BootId) -> Vec<OpenId> {
+    /// Lets go what this life of the host has committed: changes up to this number.
+    pub fn committed(&mut self, covered: u64, host: BootId) {
         self.pieces
             .retain(|piece| piece.change > covered || piece.host != host);
-        self.recount()
+        self.recount();
     }
 
-    /// Lets go of everything; returns the opens that nothing is written through any more.
-    pub fn drop_all(&mut self) -> Vec<OpenId> {
+    /// Lets go of everything.
+    pub fn drop_all(&mut self) {
         self.pieces.clear();
-        self.recount()
+        self.recount();
     }
 
-    fn recount(&mut self) -> Vec<OpenId> {
+    fn recount(&mut self) {
         self.bytes = self.pieces.iter().map(|piece| piece.run.data.len()).sum();
-        match self.is_empty() {
-            true => {
-                self.last = None;
-                std::mem::take(&mut self.closing)
-            }
-            false => Vec::new(),
+        if self.is_empty() {
+            self.last = None;
         }
-    }
-
-    /// Whether the open must stay open at the server: bytes may have to be written through it again.
-    pub fn close_later(&mut self, open: OpenId) -> bool {
-        let last = self.last.as_ref();
-        let writes = last.is_some_and(|last| last.writer.open == open);
-        if writes {
-            self.closing.push(open);
-        }
-        writes
     }
 
     /// Takes out what was written in other lives of the host than this.
@@ -136,29 +139,19 @@ impl Kept {
             return None;
         }
         let last = self.last.as_ref()?;
-        let mut undone = Undone {
+        let mut hearers = Hearers::default();
+        gone.iter()
+            .for_each(|piece| hearers.add_all(&piece.hearers));
+        let undone = Undone {
             object,
-            writers: writers(&gone, &last.writer),
+            writer: last.writer.clone(),
+            hearers,
             runs: gone.into_iter().map(|piece| piece.run).collect(),
             base: last.base,
             path: last.path.clone(),
-            closing: Vec::new(),
             tenure: self.tenure,
         };
-        undone.closing = self.recount();
+        self.recount();
         Some(undone)
     }
-}
-
-/// Who wrote these pieces, each once, `last` behind all others: its open still stands.
-fn writers(pieces: &[Piece], last: &Writer) -> Vec<Writer> {
-    let mut writers: Vec<Writer> = Vec::new();
-    for writer in pieces.iter().flat_map(|piece| piece.writers.iter()) {
-        let is_known = |known: &Writer| known.open == writer.open;
-        if writer.open != last.open && !writers.iter().any(is_known) {
-            writers.push(writer.clone());
-        }
-    }
-    writers.push(last.clone());
-    writers
 }

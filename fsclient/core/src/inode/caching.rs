@@ -1,0 +1,243 @@
+//! What is cached of objects, their bytes apart. It is read with a [`Live`] only.
+//!
+//! What is cached is covered by a lease: it comes in only if it is cacheable, and goes out in the same
+//! critical section in which the lease is given up.
+
+use super::cached::{Cached, Dentry, Dropped};
+use super::{Inode, Inodes};
+use crate::call::Listing;
+use crate::opens::ServerOpen;
+use bytes::Bytes;
+use leasefs_lease::client::Live;
+use leasefs_protocol::{Attr, Caller, Handle, OpenId, Parts};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most opens kept without a user; the server has a bound for all opens of a session.
+const MAX_RETAINED: usize = 16_384;
+
+impl Inodes {
+    /// As [`Inodes::attr`], without counting as a use.
+    pub fn peek_attr(&self, _: &Live<'_>, object: &Handle) -> Option<Attr> {
+        self.get(object)?.cached.as_ref()?.attr
+    }
+
+    pub fn attr(&mut self, _: &Live<'_>, object: &Handle) -> Option<Attr> {
+        self.used(object)?.attr
+    }
+
+    /// Attributes for a GETATTR reply, and the timeout they may have there.
+    pub fn attr_for_kernel(
+        &mut self,
+        live: &Live<'_>,
+        object: &Handle,
+    ) -> Option<(Attr, Duration)> {
+        let cached = self.used(object)?;
+        let attr = cached.attr?;
+        let timeout = live.kernel_timeout();
+        cached.attr_told |= !timeout.is_zero();
+        Some((attr, timeout))
+    }
+
+    pub fn name(&mut self, _: &Live<'_>, dir: &Handle, name: &[u8]) -> Option<Dentry> {
+        self.used(dir)?.name(name)
+    }
+
+    /// What a name denotes, for a LOOKUP reply, and the timeout it may have there.
+    pub fn name_for_kernel(
+        &mut self,
+        live: &Live<'_>,
+        dir: &Handle,
+        name: &[u8],
+    ) -> Option<(Dentry, Duration)> {
+        let epoch = self.epoch();
+        let dir = self.used(dir)?;
+        let dentry = dir.name(name)?;
+        let timeout = match dentry {
+            Dentry::Object(_) => live.kernel_timeout(),
+            Dentry::Absent => Duration::ZERO,
+        };
+        if let Some(entry) = dir.names.get_mut(name).filter(|_| !timeout.is_zero()) {
+            entry.told = epoch;
+        }
+        Some((dentry, timeout))
+    }
+
+    pub fn listing(&mut self, _: &Live<'_>, dir: &Handle) -> Option<Listing> {
+        self.used(dir)?.listing.clone()
+    }
+
+    pub fn target(&mut self, _: &Live<'_>, object: &Handle) -> Option<Bytes> {
+        self.used(object)?.target.clone()
+    }
+
+    /// `Some(None)`: there is no such xattr.
+    pub fn xattr(&mut self, _: &Live<'_>, object: &Handle, name: &[u8]) -> Option<Option<Bytes>> {
+        self.used(object)?.xattrs.get(name).cloned()
+    }
+
+    pub fn xattr_names(&mut self, _: &Live<'_>, object: &Handle) -> Option<Bytes> {
+        self.used(object)?.xattr_names.clone()
+    }
+
+    pub fn reuse_open(
+        &mut self,
+        _: &Live<'_>,
+        object: &Handle,
+        caller: &Caller,
+    ) -> Option<Arc<ServerOpen>> {
+        self.used(object)?.opens.reuse(caller)
+    }
+
+    pub fn put_attr(&mut self, object: Handle, attr: Attr) {
+        self.put(object, |cached| cached.attr = Some(attr));
+    }
+
+    pub fn put_name(&mut self, dir: Handle, name: &[u8], dentry: Dentry) {
+        self.put(dir, |cached| cached.put_name(name, dentry));
+    }
+
+    /// No other names than these, and those that are known, can be there.
+    pub fn put_others(&mut self, dir: Handle, names: impl Iterator<Item = Box<[u8]>>) {
+        self.put(dir, |cached| cached.put_others(names));
+    }
+
+    /// Whether nothing is known of any name of a directory, here or in the kernel.
+    pub fn knows_no_name(&self, dir: &Handle) -> bool {
+        let cached = self.get(dir).and_then(|inode| inode.cached.as_deref());
+        cached.is_none_or(Cached::knows_no_name)
+    }
+
+    pub fn put_listing(&mut self, dir: Handle, listing: Listing) {
+        self.put(dir, |cached| cached.put_listing(listing));
+    }
+
+    pub fn put_target(&mut self, object: Handle, target: Bytes) {
+        self.put(object, |cached| cached.put_target(target));
+    }
+
+    pub fn put_xattr(&mut self, object: Handle, name: &[u8], value: Option<Bytes>) {
+        self.put(object, |cached| cached.put_xattr(name, value));
+    }
+
+    pub fn put_xattr_names(&mut self, object: Handle, names: Bytes) {
+        self.put(object, |cached| cached.put_xattr_names(names));
+    }
+
+    /// Shares an open.
+    pub fn put_open(&mut self, object: Handle, caller: Caller, open: Arc<ServerOpen>) {
+        self.put(object, |cached| cached.opens.add(open, caller));
+    }
+
+    /// A local open ends that uses this one; if it is the last and there is no use in keeping that, it isn't
+    /// shared any more.
+    pub fn open_is_left(&mut self, object: &Handle, open: &Arc<ServerOpen>) {
+        let room = self.weight.opens < MAX_RETAINED;
+        self.change_cached(object, |cached| {
+            // What has no name can't be opened again, and takes up room until it is closed.
+            let nameless = cached.attr.is_some_and(|attr| attr.nlink == 0);
+            if nameless || !room {
+                cached.opens.give_up_with(open);
+            }
+        });
+    }
+
+    /// Gives up the opens that nobody uses.
+    pub fn give_up_unused_opens(&mut self) {
+        for object in self.cached_objects() {
+            self.change_cached(&object, |cached| cached.opens.give_up_unused());
+        }
+    }
+
+    /// The server doesn't know these opens any more.
+    pub fn opens_lost(&mut self, opens: &[OpenId]) {
+        for object in self.cached_objects() {
+            self.change_cached(&object, |cached| cached.opens.lost(opens));
+        }
+    }
+
+    /// Forgets parts and names of an object.
+    pub fn drop_parts<'a>(
+        &mut self,
+        object: &Handle,
+        parts: Parts,
+        names: impl IntoIterator<Item = &'a [u8]>,
+        out: &mut Dropped,
+    ) {
+        let epoch = self.epoch();
+        self.change_cached(object, |cached| {
+            cached.drop_parts(object, parts, epoch, out);
+            for name in names {
+                cached.drop_name(object, name, epoch, out);
+            }
+        });
+    }
+
+    /// The kernel is about to look all names up again.
+    pub fn next_epoch(&mut self) {
+        self.forgettings += 1;
+    }
+
+    /// The kernel has forgotten the inode, and with it the names below it.
+    pub fn kernel_forgot(&mut self, object: &Handle) {
+        self.change_cached(object, Cached::kernel_forgot);
+    }
+
+    /// Memory in use by what is cached, approximately; clean bytes apart.
+    pub fn cached_bytes(&self) -> usize {
+        self.weight.cached
+    }
+
+    /// The kernel's epoch; never 0.
+    fn epoch(&self) -> u64 {
+        self.forgettings + 1
+    }
+
+    fn used(&mut self, object: &Handle) -> Option<&mut Cached> {
+        let cached = self.get_mut(object)?.cached.as_mut()?;
+        cached.used = true;
+        Some(cached)
+    }
+
+    fn put<R>(&mut self, object: Handle, put: impl FnOnce(&mut Cached) -> R) -> R {
+        let known = self.get(&object).is_some_and(Inode::is_cached);
+        if !known {
+            self.ring.push_back(object);
+        }
+        self.make(object, |inode| {
+            let cached = inode.cached.get_or_insert_default();
+            cached.used = true;
+            put(cached)
+        })
+    }
+
+    pub(super) fn change_cached<R>(
+        &mut self,
+        object: &Handle,
+        change: impl FnOnce(&mut Cached) -> R,
+    ) -> Option<R> {
+        self.change(object, |inode| Some(change(inode.cached.as_mut()?)))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::fixtures::{attr, object};
+    use crate::opens::Opens;
+    use crate::opens::fixtures::opened;
+
+    #[test]
+    fn an_open_of_what_has_no_name_any_more_is_not_kept_without_users() {
+        for (nlink, closed) in [(1, false), (0, true)] {
+            let mut inodes = Inodes::default();
+            let server = Opens::default();
+            let open = opened(&server, 1);
+            inodes.put_open(object(), Caller::default(), Arc::clone(&open));
+            inodes.put_attr(object(), Attr { nlink, ..attr(0) });
+            inodes.open_is_left(&object(), &open);
+            drop(open);
+            assert_eq!(!server.is_open(OpenId(1)), closed);
+        }
+    }
+}

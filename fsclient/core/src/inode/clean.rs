@@ -1,0 +1,178 @@
+//! Bytes of files as the server has them, for reads that come to the daemon: those on descriptors
+//! that may write. Covered by a lease on DATA.
+
+use super::Inodes;
+use bytes::Bytes;
+use leasefs_lease::client::Extents;
+use leasefs_protocol::Handle;
+use leasefs_protocol::limits::MAX_PAYLOAD;
+
+/// Memory that all files together may use, in bytes.
+const BUDGET: usize = 128 << 20;
+
+/// What is asked for when a file is read in sequence, in bytes.
+const AHEAD: usize = 512 << 10;
+/// What is asked for around a byte, in bytes: the kernel's pages.
+const PAGE: u64 = 4 << 10;
+
+/// When bytes of a file were asked for: they are worth nothing here once the file has another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    epoch: u64,
+    /// First byte to ask for.
+    pub offset: u64,
+    /// How many.
+    pub len: usize,
+}
+
+/// Bytes of a file as the server has them, or room for what was asked for.
+#[derive(Debug)]
+pub(super) struct Clean {
+    bytes: Extents,
+    /// From when on nothing of it was dropped.
+    epoch: u64,
+    /// Where a read in sequence would begin.
+    next: u64,
+    used: u64,
+}
+
+impl Clean {
+    /// Memory in use.
+    pub fn bytes(&self) -> usize {
+        self.bytes.bytes()
+    }
+}
+
+impl Inodes {
+    fn next_use(&mut self) -> u64 {
+        self.last_use += 1;
+        self.last_use
+    }
+
+    /// What there is of a file.
+    pub fn clean(&self, object: &Handle) -> Option<&Extents> {
+        Some(&self.get(object)?.clean.as_ref()?.bytes)
+    }
+
+    /// Whether there is anything of a file.
+    pub fn has_clean_bytes(&self, object: &Handle) -> bool {
+        self.clean(object).is_some_and(|bytes| !bytes.is_empty())
+    }
+
+    /// Memory in use by all files.
+    pub fn clean_bytes(&self) -> usize {
+        self.weight.clean
+    }
+
+    /// A file is read here up to `end`.
+    pub fn read_up_to(&mut self, object: &Handle, end: u64) {
+        let now = self.next_use();
+        if let Some(clean) = self.get_mut(object).and_then(|inode| inode.clean.as_mut()) {
+            let before = std::mem::replace(&mut clean.used, now);
+            clean.next = end;
+            self.by_use.remove(&before);
+            self.by_use.insert(now, *object);
+        }
+    }
+
+    /// Bytes are about to be asked for.
+    pub fn fetch(&mut self, object: Handle, offset: u64, len: usize) -> Fetch {
+        let (epoch, next) = self.make_clean(object);
+        let ahead = next == offset && offset > 0;
+        let (offset, len) = around(offset, len, ahead);
+        Fetch { epoch, offset, len }
+    }
+
+    /// Takes in bytes that were asked for, below what is here; false if they are worth nothing.
+    pub fn fetched(&mut self, object: &Handle, fetch: Fetch, data: &Bytes) -> bool {
+        let taken = self.change(object, |inode| {
+            let changing = inode.changing.bytes > 0;
+            let clean = inode.clean.as_mut();
+            let clean = clean.filter(|clean| clean.epoch == fetch.epoch && !changing);
+            clean.map(|clean| clean.bytes.put_under(fetch.offset, data))
+        });
+        taken.flatten().is_some()
+    }
+
+    /// The server has these bytes now.
+    pub fn flushed_clean(&mut self, object: &Handle, offset: u64, data: Bytes) {
+        let taken = self.change(object, |inode| {
+            let clean = inode.clean.as_mut();
+            clean.map(|clean| clean.bytes.put(offset, data))
+        });
+        if taken.flatten().is_some() {
+            self.keep_clean_budget(object);
+        }
+    }
+
+    /// Drops the bytes of the files not used for longest, of this one last.
+    pub fn keep_clean_budget(&mut self, but: &Handle) {
+        while self.weight.clean > BUDGET {
+            let oldest = self.by_use.values().find(|object| *object != but);
+            let object = oldest.copied().unwrap_or(*but);
+            self.drop_clean(&object);
+            if object == *but {
+                return;
+            }
+        }
+    }
+
+    /// Drops what there is of a file; what was asked for before doesn't come in.
+    pub fn drop_clean(&mut self, object: &Handle) {
+        let epoch = self.next_use();
+        let dropped = self.change(object, |inode| {
+            let clean = inode.clean.as_mut()?;
+            if inode.changing.bytes > 0 {
+                (clean.bytes, clean.epoch) = (Extents::default(), epoch);
+                return None;
+            }
+            inode.clean.take()
+        });
+        if let Some(clean) = dropped.flatten() {
+            self.by_use.remove(&clean.used);
+        }
+    }
+
+    /// Drops the bytes of all files.
+    pub fn drop_all_clean(&mut self) {
+        let files: Vec<Handle> = self.by_use.values().copied().collect();
+        files.iter().for_each(|object| self.drop_clean(object));
+    }
+
+    /// Makes room for bytes of a file, if there is none. Returns its epoch, and where a read in sequence
+    /// would begin.
+    pub(super) fn make_clean(&mut self, object: Handle) -> (u64, u64) {
+        let (epoch, used) = (self.next_use(), self.next_use());
+        let (made, known) = self.make(object, |inode| {
+            let made = inode.clean.is_none();
+            let clean = inode.clean.get_or_insert_with(|| {
+                Box::new(Clean {
+                    bytes: Extents::default(),
+                    epoch,
+                    next: 0,
+                    used,
+                })
+            });
+            (made, (clean.epoch, clean.next))
+        });
+        if made {
+            self.by_use.insert(used, object);
+        }
+        known
+    }
+}
+
+/// Whole pages, unless that is more than one answer can hold.
+fn around(offset: u64, len: usize, ahead: bool) -> (u64, usize) {
+    let from = offset / PAGE * PAGE;
+    let until = offset
+        .saturating_add(len as u64)
+        .div_ceil(PAGE)
+        .saturating_mul(PAGE);
+    let whole = usize::try_from(until - from).unwrap_or(usize::MAX);
+    match (whole > MAX_PAYLOAD, ahead) {
+        (true, _) => (offset, len),
+        (false, true) => (from, whole.max(AHEAD)),
+        (false, false) => (from, whole),
+    }
+}

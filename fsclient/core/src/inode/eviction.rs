@@ -1,0 +1,64 @@
+//! Which inodes are cached, and which of them go when there are too many.
+
+use super::cached::{Cached, Dropped};
+use super::{Inode, Inodes};
+use leasefs_protocol::{Handle, Parts};
+
+impl Inode {
+    pub(super) fn is_cached(&self) -> bool {
+        self.cached.is_some()
+    }
+}
+
+impl Inodes {
+    /// Forgets everything that is cached, bytes apart. Opens that have users stay known.
+    pub fn drop_cached(&mut self, out: &mut Dropped) {
+        for object in self.cached_objects() {
+            self.drop_parts(&object, Parts::ALL, [], out);
+            self.end_cached_if_empty(&object);
+        }
+        self.ring = self.cached_objects().into();
+    }
+
+    /// Forgets the next object that was not used since it was last looked at. Gives up after having
+    /// looked at every object twice.
+    pub fn evict(&mut self, out: &mut Dropped) -> Option<Handle> {
+        for _ in 0..2 * self.ring.len() {
+            let object = self.ring.pop_front()?;
+            let spared = self.change_cached(&object, |cached| std::mem::take(&mut cached.used));
+            assert!(
+                spared.is_some(),
+                "the eviction's hand meets what isn't cached"
+            );
+            let spared = spared.unwrap_or(false);
+            if !spared {
+                self.drop_parts(&object, Parts::ALL, [], out);
+            }
+            if !self.end_cached_if_empty(&object) {
+                self.ring.push_back(object);
+            }
+            if !spared {
+                return Some(object);
+            }
+        }
+        None
+    }
+
+    /// Those of which something is cached, bytes apart.
+    pub(super) fn cached_objects(&self) -> Vec<Handle> {
+        let cached = self.iter().filter(|(_, inode)| inode.is_cached());
+        cached.map(|(object, _)| *object).collect()
+    }
+
+    /// Returns whether it was empty. Then it must leave the ring.
+    fn end_cached_if_empty(&mut self, object: &Handle) -> bool {
+        let ended = self.change(object, |inode| {
+            let empty = inode.cached.as_deref().is_some_and(Cached::is_empty);
+            if empty {
+                inode.cached = None;
+            }
+            empty
+        });
+        ended.unwrap_or(false)
+    }
+}

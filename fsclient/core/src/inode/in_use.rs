@@ -1,0 +1,139 @@
+//! Which inodes are open here.
+
+use super::Inodes;
+use leasefs_protocol::Handle;
+
+/// What an open allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// `O_RDONLY`: cached by the kernel.
+    Read,
+    /// `O_WRONLY`.
+    Write,
+    /// `O_RDWR`: a shared mapping may store through it.
+    ReadWrite,
+}
+
+impl Access {
+    /// Of `open(2)` flags. `O_ACCMODE` itself (3) asks for both.
+    pub fn of(flags: u32) -> Self {
+        match (flags as i32) & libc::O_ACCMODE {
+            libc::O_RDONLY => Self::Read,
+            libc::O_WRONLY => Self::Write,
+            _ => Self::ReadWrite,
+        }
+    }
+
+    /// Whether it may write.
+    pub fn writes(self) -> bool {
+        self != Self::Read
+    }
+}
+
+/// The opens of an inode, from before the server is asked for them.
+#[derive(Debug, Default)]
+pub(super) struct InUse {
+    opens: usize,
+    /// Those of them whose mappings may store.
+    stores: usize,
+    /// It has no name any more.
+    unlinked: bool,
+}
+
+impl InUse {
+    fn end(&mut self, access: Access) {
+        let stores = usize::from(access == Access::ReadWrite);
+        assert!(
+            self.opens > 0 && self.stores >= stores,
+            "an open ends that did not begin"
+        );
+        self.opens -= 1;
+        self.stores -= stores;
+    }
+}
+
+impl Inodes {
+    /// Before the server is asked for an open: from now on pages of the file may be used, and
+    /// (O_RDWR) stored into.
+    pub fn open_begins(&mut self, object: Handle, access: Access) {
+        self.make(object, |inode| {
+            let in_use = inode.in_use.get_or_insert_default();
+            in_use.opens += 1;
+            in_use.stores += usize::from(access == Access::ReadWrite);
+        });
+    }
+
+    /// The last name of an object is gone; false if it isn't open here.
+    pub fn unlinked(&mut self, object: &Handle) -> bool {
+        let in_use = self.get_mut(object).and_then(|inode| inode.in_use.as_mut());
+        in_use.map(|in_use| in_use.unlinked = true).is_some()
+    }
+
+    /// The open has ended, or never came to be. True if it was the last of an object that has no
+    /// name: nobody here can reach it any more.
+    pub fn open_ends(&mut self, object: &Handle, access: Access) -> bool {
+        let out_of_reach = self.change(object, |inode| {
+            let in_use = inode.in_use.as_mut()?;
+            in_use.end(access);
+            let ended = inode.in_use.take_if(|in_use| in_use.opens == 0);
+            Some(ended.is_some_and(|ended| ended.unlinked))
+        });
+        assert!(
+            out_of_reach.flatten().is_some(),
+            "an open ends of what isn't open"
+        );
+        out_of_reach.flatten().unwrap_or(false)
+    }
+
+    /// Whether a file is open.
+    pub fn is_open(&self, object: &Handle) -> bool {
+        self.get(object).is_some_and(|inode| inode.in_use.is_some())
+    }
+
+    /// Whether a shared mapping of this mount may store into pages of the object.
+    pub fn may_store(&self, object: &Handle) -> bool {
+        let in_use = self.get(object).and_then(|inode| inode.in_use.as_ref());
+        in_use.is_some_and(|in_use| in_use.stores > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object() -> Handle {
+        Handle::new(&[1]).expect("one byte")
+    }
+
+    #[test]
+    fn access_modes_are_read_as_open_means_them() {
+        let extra = (libc::O_APPEND | libc::O_SYNC) as u32;
+        assert_eq!(Access::of(libc::O_RDONLY as u32 | extra), Access::Read);
+        assert_eq!(Access::of(libc::O_WRONLY as u32), Access::Write);
+        assert_eq!(Access::of(libc::O_RDWR as u32), Access::ReadWrite);
+        assert_eq!(Access::of(3), Access::ReadWrite);
+    }
+
+    #[test]
+    fn an_object_without_a_name_is_out_of_reach_at_its_last_close() {
+        let mut inodes = Inodes::default();
+        assert!(!inodes.unlinked(&object()), "it isn't open");
+        inodes.open_begins(object(), Access::Read);
+        inodes.open_begins(object(), Access::Write);
+        assert!(inodes.unlinked(&object()));
+        assert!(!inodes.open_ends(&object(), Access::Read));
+        assert!(inodes.open_ends(&object(), Access::Write));
+    }
+
+    #[test]
+    fn stores_are_possible_until_the_last_read_write_open_ends() {
+        let mut inodes = Inodes::default();
+        inodes.open_begins(object(), Access::ReadWrite);
+        inodes.open_begins(object(), Access::Write);
+        assert!(inodes.may_store(&object()));
+        inodes.open_ends(&object(), Access::ReadWrite);
+        assert!(!inodes.may_store(&object()) && inodes.is_open(&object()));
+        inodes.open_ends(&object(), Access::Write);
+        assert!(!inodes.is_open(&object()));
+    }
+}

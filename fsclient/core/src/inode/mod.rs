@@ -1,0 +1,137 @@
+//! What is known of one object, in one record: what is cached of it under leases, the gate of its pages,
+//! its bytes, be they clean, dirty, sent or unstable, and the kernel's references to it.
+//!
+//! [`Inodes`] holds all of them. What crosses inodes stands there beside the map: drops of pages, the
+//! eviction's ring, budgets.
+
+mod cached;
+mod caching;
+mod changing;
+mod clean;
+mod dirty;
+mod drops;
+mod eviction;
+mod gate;
+mod in_use;
+mod kernel;
+mod shared_opens;
+mod table;
+mod unstable;
+mod writer;
+
+pub(crate) use cached::{Dentry, Dropped};
+pub(crate) use changing::Changing;
+pub(crate) use clean::Fetch;
+pub(crate) use dirty::{Dirty, MAX_END};
+pub(crate) use drops::{Approvable, Arrived, Outcome, PagesOf, Then};
+pub(crate) use in_use::Access;
+pub(crate) use table::Inodes;
+pub(crate) use unstable::{Committed, HostLife, LossesTold, Noted, Undone, Wrote};
+pub(crate) use writer::{Hearers, Writer, Written};
+
+use cached::Cached;
+use clean::Clean;
+use gate::Gate;
+use in_use::InUse;
+use kernel::KernelRefs;
+use unstable::Unstable;
+
+/// What is known of one object. It is there as long as it isn't idle.
+#[derive(Debug, Default)]
+pub(crate) struct Inode {
+    /// What is cached of it, its bytes apart, and what of that the kernel may know.
+    cached: Option<Box<Cached>>,
+    /// The gate of its pages in the kernel, if anything must be known of them.
+    gate: Option<Box<Gate>>,
+    /// Bytes as the server has them.
+    clean: Option<Box<Clean>>,
+    /// Bytes that the server may not have.
+    dirty: Option<Box<Dirty>>,
+    /// Changes that the server's disk may not have.
+    unstable: Option<Box<Unstable>>,
+    /// What the kernel knows it by, if it does.
+    kernel: Option<Box<KernelRefs>>,
+    /// Its opens here.
+    in_use: Option<Box<InUse>>,
+    /// Own changes under way.
+    changing: Changing,
+}
+
+/// What inodes take up together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Weight {
+    /// Memory of what is cached, clean bytes apart.
+    cached: usize,
+    /// Shared opens.
+    opens: usize,
+    /// Clean bytes.
+    clean: usize,
+    /// Dirty bytes.
+    dirty: usize,
+    /// Unstable bytes that are kept, and of how many of them.
+    kept: usize,
+    kept_files: usize,
+    /// Those that have unstable changes.
+    unstable: usize,
+    /// Those that hold pages without a lease.
+    unclean: usize,
+    /// Those whose pages a pass is under way to drop, or asked for.
+    passing: usize,
+}
+
+impl Inode {
+    /// Whether nothing of it is left: then it goes.
+    fn is_idle(&self) -> bool {
+        self.cached.is_none()
+            && self.gate.is_none()
+            && self.clean.is_none()
+            && self.dirty.is_none()
+            && self.unstable.is_none()
+            && self.kernel.is_none()
+            && self.in_use.is_none()
+            && self.changing.is_idle()
+    }
+
+    fn weight(&self) -> Weight {
+        let cached = self.cached.as_deref();
+        let gate = self.gate.as_deref();
+        let unstable = self.unstable.as_deref();
+        Weight {
+            cached: cached.map_or(0, Cached::bytes),
+            opens: cached.map_or(0, |cached| cached.opens.len()),
+            clean: self.clean.as_deref().map_or(0, Clean::bytes),
+            dirty: self.dirty.as_deref().map_or(0, Dirty::bytes),
+            kept: unstable.map_or(0, Unstable::bytes),
+            kept_files: usize::from(unstable.is_some_and(Unstable::keeps)),
+            unstable: usize::from(unstable.is_some()),
+            unclean: usize::from(gate.is_some_and(Gate::is_unclean)),
+            passing: usize::from(gate.is_some_and(|gate| gate.passing)),
+        }
+    }
+}
+
+impl Weight {
+    /// Changes one of the inodes.
+    fn counted<R>(&mut self, inode: &mut Inode, change: impl FnOnce(&mut Inode) -> R) -> R {
+        let before = inode.weight();
+        let result = change(inode);
+        self.shift(before, inode.weight());
+        result
+    }
+
+    fn shift(&mut self, before: Self, after: Self) {
+        let shift = |all: &mut usize, before: usize, after: usize| {
+            assert!(*all >= before, "an inode weighs more than all together");
+            *all = *all - before + after;
+        };
+        shift(&mut self.cached, before.cached, after.cached);
+        shift(&mut self.opens, before.opens, after.opens);
+        shift(&mut self.clean, before.clean, after.clean);
+        shift(&mut self.dirty, before.dirty, after.dirty);
+        shift(&mut self.kept, before.kept, after.kept);
+        shift(&mut self.kept_files, before.kept_files, after.kept_files);
+        shift(&mut self.unstable, before.unstable, after.unstable);
+        shift(&mut self.unclean, before.unclean, after.unclean);
+        shift(&mut self.passing, before.passing, after.passing);
+    }
+}

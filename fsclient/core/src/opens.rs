@@ -1,0 +1,249 @@
+//! The session's opens: what is needed to reclaim them, and which the server is still to be told
+//! to close.
+//!
+//! Whoever needs an open has a [`ServerOpen`]; the server is told to close what nobody has any more.
+
+use crate::run::{Bell, Map, Part};
+use leasefs_protocol::control::ReclaimOpen;
+use leasefs_protocol::limits::MAX_BATCH;
+use leasefs_protocol::{Handle, OpenId, OpenToken};
+use std::fmt;
+use std::sync::Arc;
+
+/// An open at the server. When it is dropped the server is told in the background to close it.
+pub(crate) struct ServerOpen {
+    id: OpenId,
+    /// Tells it from what another life of the server gave the same id.
+    number: u64,
+    opens: Opens,
+}
+
+impl ServerOpen {
+    /// The server's number for it.
+    pub fn id(&self) -> OpenId {
+        self.id
+    }
+}
+
+impl fmt::Debug for ServerOpen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServerOpen({})", self.id.0)
+    }
+}
+
+impl Drop for ServerOpen {
+    fn drop(&mut self) {
+        let queued = self.opens.0.table.borrow_mut().close(self.id, self.number);
+        if queued {
+            self.opens.0.closes.ring_one();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    table: Part<Table>,
+    /// Something is to be closed.
+    closes: Bell,
+    /// A Close request has ended.
+    told: Bell,
+}
+
+/// All opens of the session. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Opens(Arc<Shared>);
+
+impl Opens {
+    /// The server has opened something.
+    pub fn opened(&self, id: OpenId, object: Handle, token: OpenToken) -> ServerOpen {
+        let number = self.0.table.borrow_mut().opened(id, object, token);
+        ServerOpen {
+            id,
+            number,
+            opens: self.clone(),
+        }
+    }
+
+    pub fn is_open(&self, open: OpenId) -> bool {
+        self.0.table.borrow().held.contains_key(&open)
+    }
+
+    /// What an open is of.
+    pub fn object(&self, open: OpenId) -> Option<Handle> {
+        let table = self.0.table.borrow();
+        table.held.get(&open).map(|held| held.object)
+    }
+
+    /// How many opens have been closed so far.
+    pub fn closed(&self) -> u64 {
+        self.0.table.borrow().closed
+    }
+
+    /// Of how many of these nobody has to tell the server any more.
+    pub fn told(&self) -> u64 {
+        let table = self.0.table.borrow();
+        table.closed - (table.closing.len() + table.under_way) as u64
+    }
+
+    /// Resolves when a Close request has ended.
+    pub fn further_told(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.0.told.listen()
+    }
+
+    /// Resolves when something is to be closed.
+    pub fn further_closes(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.0.closes.listen()
+    }
+
+    /// Those that nobody else uses are closed by an approval that is about to be sent. Returns them; the
+    /// server knows once it has answered this keep-alive.
+    pub fn close_by_approval(
+        &self,
+        opens: impl IntoIterator<Item = Arc<ServerOpen>>,
+        keep_alive: u64,
+    ) -> Vec<OpenId> {
+        let unused = opens.into_iter().filter_map(Arc::into_inner);
+        let unused: Vec<ServerOpen> = unused.collect();
+        let ids = unused.iter().map(ServerOpen::id).collect();
+        let mut table = self.0.table.borrow_mut();
+        for open in &unused {
+            table.closed_by_approval(open.id, open.number, keep_alive);
+        }
+        drop(table);
+        ids
+    }
+
+    /// Requests are sent again: so are closes.
+    pub fn connected(&self) {
+        self.0.closes.ring_one();
+    }
+
+    pub fn acknowledged(&self, keep_alive: u64) {
+        let mut table = self.0.table.borrow_mut();
+        table.approved.retain(|(number, _)| *number > keep_alive);
+    }
+
+    /// What approvals closed and was not acknowledged must be closed again.
+    pub fn disconnected(&self) {
+        let mut table = self.0.table.borrow_mut();
+        let approved = std::mem::take(&mut table.approved);
+        table.queue(approved.into_iter().map(|(_, open)| open));
+    }
+
+    /// The opens of the next Close request; the one before has ended.
+    pub fn take_closing(&self) -> Vec<OpenId> {
+        let closing = self.0.table.borrow_mut().take_closing();
+        self.0.told.ring_all();
+        closing
+    }
+
+    /// Everything is gone. Returns what was open.
+    pub fn forget(&self) -> Vec<OpenId> {
+        let mut table = self.0.table.borrow_mut();
+        table.closing.clear();
+        table.approved.clear();
+        table.held.drain().map(|(open, _)| open).collect()
+    }
+
+    /// Everything that may be reclaimed from a restarted server. What is not, is closed thereby.
+    pub fn reclaim(&self) -> Vec<ReclaimOpen> {
+        let mut table = self.0.table.borrow_mut();
+        table.closing.clear();
+        let held = table.held.iter().map(|(open, held)| ReclaimOpen {
+            open: *open,
+            token: held.token.clone(),
+        });
+        held.collect()
+    }
+
+    pub fn lost(&self, opens: &[OpenId]) {
+        let mut table = self.0.table.borrow_mut();
+        for open in opens {
+            table.held.remove(open);
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.table.borrow().held.len()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    held: Map<OpenId, Held>,
+    /// To be closed by the next Close request.
+    closing: Vec<OpenId>,
+    /// In the Close request under way.
+    under_way: usize,
+    /// Put into `closing` so far.
+    closed: u64,
+    /// Closed by an approval that the server has acknowledged with the keep-alive of this number.
+    approved: Vec<(u64, OpenId)>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    object: Handle,
+    token: OpenToken,
+    number: u64,
+}
+
+impl Table {
+    fn opened(&mut self, open: OpenId, object: Handle, token: OpenToken) -> u64 {
+        self.last += 1;
+        let held = Held {
+            object,
+            token,
+            number: self.last,
+        };
+        self.held.insert(open, held);
+        self.last
+    }
+
+    /// Returns whether it was open.
+    fn close(&mut self, open: OpenId, number: u64) -> bool {
+        let known = self.take(open, number);
+        if known {
+            self.queue([open]);
+        }
+        known
+    }
+
+    fn take(&mut self, open: OpenId, number: u64) -> bool {
+        let held = self.held.get(&open);
+        let known = held.is_some_and(|held| held.number == number);
+        if known {
+            self.held.remove(&open);
+        }
+        known
+    }
+
+    fn queue(&mut self, opens: impl IntoIterator<Item = OpenId>) {
+        let before = self.closing.len();
+        self.closing.extend(opens);
+        self.closed += (self.closing.len() - before) as u64;
+    }
+
+    fn closed_by_approval(&mut self, open: OpenId, number: u64, keep_alive: u64) {
+        if self.take(open, number) {
+            self.approved.push((keep_alive, open));
+        }
+    }
+
+    fn take_closing(&mut self) -> Vec<OpenId> {
+        self.under_way = self.closing.len().min(MAX_BATCH);
+        self.closing.drain(..self.under_way).collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fixtures {
+    use super::*;
+
+    /// The server has opened something under this number.
+    pub(crate) fn opened(opens: &Opens, id: u64) -> Arc<ServerOpen> {
+        let object = Handle::new(&[1]).expect("one byte");
+        Arc::new(opens.opened(OpenId(id), object, OpenToken(vec![1])))
+    }
+}
