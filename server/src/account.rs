@@ -87,8 +87,12 @@ pub struct FilePlace(Arc<Account>);
 
 impl Drop for FilePlace {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-        self.0.files.taken.fetch_sub(1, Ordering::Relaxed);
+        let own = self.0.open.fetch_sub(1, Ordering::Relaxed);
+        let all = self.0.files.taken.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(
+            own > 0 && all > 0,
+            "a place is given back twice: {own}, {all}"
+        );
     }
 }
 

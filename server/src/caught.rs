@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Runs `work` to its end; `None` if it panicked. What it shares with others must not be left
-/// half-changed by a panic: locks here are taken again as they are (see [`crate::sync`]), and
-/// turns, latches and rights are given back as they go out of scope.
+/// Runs `work` to its end; `None` if it panicked. Turns, latches and rights are given back as they go out
+/// of scope. A panic under a lock leaves what is shared half changed, and ends the process (see
+/// [`crate::sync`]).
 pub async fn caught<F: Future>(work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     poll_fn(|context| {

@@ -4,10 +4,9 @@ use crate::account::Files;
 use crate::counters::Counters;
 use crate::interrupted::{ChangeId, Interrupted};
 use crate::latch::Latches;
-use crate::records::{Client, Found, RecordedSession, Records, Writes};
+use crate::records::{Client, Found, Records, Writes};
 use crate::recovery::recover;
 use crate::runtime::{Clock, Leases, Notice};
-use crate::session::answers::Answers;
 use crate::session::{Gates, Session, Sessions, close};
 use crate::settings::Settings;
 use leasefs_host::clock::boot_time;
@@ -74,6 +73,23 @@ impl Drop for Io {
     }
 }
 
+fn io_threads(settings: &Settings) -> io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(settings.io_threads.max(2))
+        .thread_name("store")
+        .enable_time()
+        .build()
+}
+
+fn lease_config(settings: &Settings) -> Config {
+    Config {
+        term: settings.term,
+        drift_ppm: settings.drift_ppm,
+        probation: settings.term,
+        ..Config::default()
+    }
+}
+
 impl Server {
     /// A server that is about to serve. Makes durable what must be before its first grant, so it
     /// blocks. What concerns all sessions comes out of the channel.
@@ -87,23 +103,13 @@ impl Server {
         found: Found,
     ) -> io::Result<(Arc<Self>, mpsc::UnboundedReceiver<Notice>)> {
         records.begin_life(settings.term, settings.drift_ppm)?;
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(settings.io_threads.max(2))
-            .thread_name("store")
-            .enable_time()
-            .build()?;
-        let config = Config {
-            term: settings.term,
-            drift_ppm: settings.drift_ppm,
-            probation: settings.term,
-            ..Config::default()
-        };
+        let runtime = io_threads(&settings)?;
         let clock: Clock = boot_time;
         let grace = grace(&found);
         if grace.is_none() {
             records.grace_ended();
         }
-        let (leases, notices) = Leases::new(config, grace, clock);
+        let (leases, notices) = Leases::new(lease_config(&settings), grace, clock);
         let [a, b, c, d, ..] = found.process.0;
         let files = Files::new(settings.open_files);
         let sessions = Sessions::new(u32::from_le_bytes([a, b, c, d]) >> 2, files);
@@ -111,22 +117,13 @@ impl Server {
         let patience = lengthened(found.max_term, found.max_drift_ppm) * 2;
         let gates = Gates::default();
         let mut repeats = Vec::new();
-        for RecordedSession {
-            session,
-            owner,
-            host_crashed,
-            changes,
-            ..
-        } in found.sessions
-        {
-            let client = (owner, gates.of(owner.client));
-            if found.host_crashed {
-                sessions.restore(session, client, Answers::after_host_crash(), clock());
-                continue;
+        for on_record in found.sessions {
+            let client = (on_record.owner, gates.of(on_record.owner.client));
+            let session = sessions.restore(on_record.session, client, clock());
+            if !found.host_crashed {
+                repeats.extend(recover(&store, &*records, &session, on_record.changes));
             }
-            let session = sessions.restore(session, client, Answers::default(), clock());
-            repeats.extend(recover(&store, &*records, &session, changes));
-            if host_crashed {
+            if found.host_crashed || on_record.host_crashed {
                 session.host_has_crashed();
             }
         }

@@ -18,6 +18,31 @@ pub fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(|_| fail())
 }
 
+/// Held while shared state is changed: a panic meanwhile ends the process at once, not only when the next
+/// one looks.
+#[must_use = "it watches until it is dropped"]
+pub struct Changing {
+    /// What is done while a panic unwinds is done to its end.
+    unwinding: bool,
+}
+
+impl Changing {
+    /// From now on.
+    pub fn begins() -> Self {
+        Self {
+            unwinding: std::thread::panicking(),
+        }
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.unwinding {
+            fail();
+        }
+    }
+}
+
 fn fail() -> ! {
     tracing::error!(
         "a panic has left shared state half changed: ending, so that a restart can recover"

@@ -6,6 +6,7 @@
 mod args;
 mod commands;
 pub mod control;
+mod desk;
 mod present;
 mod serve;
 

@@ -2,44 +2,25 @@
 
 use super::args::ServeArgs;
 use super::commands::print;
-use super::control::{self, Reply, Request, ServerStatus};
-use super::present;
+use super::control;
+use super::desk::{Attendant, Desk};
 use crate::records::Found;
 use crate::server::Server;
 use crate::settings::Settings;
-use crate::state::{Directory, ExportLock, Location, Policy, Role, Served, State, StateError};
+use crate::state::{ExportLock, Location, Policy, State, StateError};
 use crate::wire;
-use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::limits::{DEFAULT_PORT, RESERVED_FILES, TICKET_LIFE};
-use leasefs_protocol::ticket::{ServerAddr, Ticket};
-use leasefs_protocol::{Caller, EscapedLines, FileKind, KeyHash, Name, Refusal};
+use leasefs_protocol::EscapedLines;
+use leasefs_protocol::limits::{DEFAULT_PORT, RESERVED_FILES};
+use leasefs_protocol::ticket::ServerAddr;
 use leasefs_store::{Options, Store};
 use leasefs_transport::TransportError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
-
-/// What the commands of the control socket need.
-#[derive(Clone)]
-struct Attendant {
-    server: Arc<Server>,
-    desk: Arc<Desk>,
-}
-
-/// Where tickets are made.
-struct Desk {
-    state: Arc<State>,
-    policy: Policy,
-    advertise: ServerAddr,
-    key: KeyHash,
-    export: PathBuf,
-    address: SocketAddr,
-}
 
 pub(super) fn run(args: &ServeArgs) -> Result<(), String> {
     log_to_stderr();
@@ -215,130 +196,6 @@ fn no_ipv6(error: &TransportError) -> bool {
         source.raw_os_error(),
         Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL | libc::EPROTONOSUPPORT)
     )
-}
-
-impl Desk {
-    fn note_served(&self) -> Result<(), String> {
-        let served = Served {
-            advertise: self.advertise.to_string(),
-            identity: self.policy,
-        };
-        let noted = self.state.dir().note_served(&served);
-        noted.map_err(|e| e.to_string())
-    }
-
-    fn ticket(&self, role: Role) -> Result<Ticket, String> {
-        Policy::can_give(&role)?;
-        Ok(Ticket {
-            server: self.advertise.clone(),
-            key: self.key,
-            secret: self.state.issue(role).map_err(|e| e.to_string())?,
-        })
-    }
-
-    /// Invites somebody as long as nobody has ever come.
-    fn first_ticket(&self, file: Option<&Path>) -> Result<(), String> {
-        if !self.state.clients().is_empty() {
-            if file.is_some() {
-                tracing::info!(
-                    "no ticket written: this isn't the first start (`fsserver ticket` prints one)"
-                );
-            }
-            return Ok(());
-        }
-        let ticket = self.ticket(Role::default())?;
-        let hours = TICKET_LIFE.as_secs() / 3600;
-        match file {
-            Some(file) => {
-                leasefs_host::files::replace(file, format!("{ticket}\n").as_bytes())
-                    .map_err(|e| format!("can't write the ticket to {}: {e}", file.display()))?;
-                tracing::info!(file = %file.display(), "a ticket for the first client, good for {hours} h: fsclient mount @{} DIR", file.display());
-            }
-            None => {
-                print(&format!("{ticket}\n"));
-                tracing::info!(
-                    "the ticket above is for one client, good for {hours} h: fsclient mount TICKET DIR"
-                );
-            }
-        }
-        if self.address.ip().is_unspecified() {
-            tracing::info!(
-                "tickets name this server {}; if clients can't reach it so, start it with --advertise HOST:PORT",
-                self.advertise
-            );
-        }
-        Ok(())
-    }
-}
-
-impl Attendant {
-    async fn answer(self, request: Request) -> Result<Reply, String> {
-        let server = Arc::clone(&self.server);
-        // The registry is on disk.
-        let answered = tokio::task::spawn_blocking(move || self.answer_blocking(request)).await;
-        let mut reply =
-            answered.map_err(|_| "the server has failed: its log says how".to_owned())??;
-        if let Reply::Revoked { client, under_way } = &mut reply {
-            *under_way = server.revoke(client.key).await;
-        }
-        Ok(reply)
-    }
-
-    /// Looks for a directory below the served one, as the server itself and by no link.
-    fn directory(&self, path: String) -> Result<Directory, String> {
-        let store = &self.server.store;
-        if !store.has_borders() {
-            return Err(
-                "clients can't be confined here: that needs the host's file handles (a server that \
-                 runs as root, and a file system that has them)"
-                    .to_owned(),
-            );
-        }
-        let refused = |refusal: Refusal| format!("{path}: {refusal}");
-        let who = store.identity(IdentityPolicy::Trust, &Caller::default());
-        let (who, root) = (who.map_err(refused)?, store.root().map_err(refused)?);
-        let mut handle = root.handle;
-        for name in path.split('/').filter(|name| !name.is_empty()) {
-            let name = Name::new(name.as_bytes()).map_err(refused)?;
-            let found = store.lookup(&who, &handle, &name).map_err(refused)?;
-            let found = found.filter(|found| found.attr.kind == FileKind::Directory);
-            let found = found.ok_or_else(|| {
-                format!("{path}: there is no such directory below the served one (links aren't followed)")
-            })?;
-            handle = found.handle;
-        }
-        match store.is_root(&handle) {
-            true => Err("the served directory itself is no border: leave --subdir out".to_owned()),
-            false => Ok(Directory { path, handle }),
-        }
-    }
-
-    fn answer_blocking(&self, request: Request) -> Result<Reply, String> {
-        let desk = &self.desk;
-        match request {
-            Request::Ticket { mut role, subdir } => {
-                role.border = subdir.map(|path| self.directory(path)).transpose()?;
-                desk.ticket(role).map(|t| Reply::Ticket(t.to_string()))
-            }
-            Request::Clients => Ok(Reply::Clients {
-                clients: desk.state.clients(),
-                note: desk.state.note(),
-            }),
-            Request::Revoke(which) => {
-                let client = desk.state.revoke(&which);
-                let client = client.map_err(|e| present::not_revoked(&e))?;
-                let under_way = 0;
-                Ok(Reply::Revoked { client, under_way })
-            }
-            Request::Status => Ok(Reply::Status(Box::new(ServerStatus {
-                export: desk.export.clone(),
-                address: desk.address.to_string(),
-                pid: std::process::id(),
-                note: desk.state.note(),
-                status: self.server.status(),
-            }))),
-        }
-    }
 }
 
 /// What ends a server.

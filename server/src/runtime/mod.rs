@@ -70,8 +70,10 @@ impl Leases {
     /// Runs `step` under the lock, then sees to the timer.
     fn with<T>(&self, step: impl FnOnce(&mut State, BootTime) -> T) -> T {
         let mut state = self.lock();
+        let changing = sync::Changing::begins();
         let outcome = step(&mut state, (self.clock)());
         let earlier = state.rearm();
+        drop(changing);
         drop(state);
         if earlier {
             self.alarm.notify_one();
@@ -250,5 +252,42 @@ impl Leases {
         self.with(|state, now| {
             state.step(&self.progress, now, event);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    #[test]
+    #[ignore = "ends its process: run by the test below"]
+    fn the_core_panics() {
+        tracing_subscriber::fmt()
+            .with_writer(std::io::stderr)
+            .init();
+        let (leases, _notices) = Leases::new(Config::default(), None, || BootTime::ZERO);
+        let panics = || leases.with(|_, _| panic!("a claim of the core doesn't hold"));
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics));
+        println!("it goes on");
+    }
+
+    #[test]
+    fn a_panic_of_the_lease_core_ends_the_server_and_the_log_says_why() {
+        let child = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "--ignored", "--nocapture"])
+            .arg("runtime::tests::the_core_panics")
+            .output()
+            .expect("it runs");
+        let (out, log) = (child.stdout, child.stderr);
+        let (out, log) = (String::from_utf8_lossy(&out), String::from_utf8_lossy(&log));
+        assert_eq!(child.status.signal(), Some(libc::SIGABRT), "{out}{log}");
+        assert!(!out.contains("it goes on"), "{out}");
+        assert!(log.contains("a claim of the core doesn't hold"), "{log}");
+        assert!(
+            log.contains("ending, so that a restart can recover"),
+            "{log}"
+        );
     }
 }

@@ -18,7 +18,8 @@ impl Progress {
     }
 
     pub fn ends(&self) {
-        self.running.fetch_sub(1, Ordering::SeqCst);
+        let running = self.running.fetch_sub(1, Ordering::SeqCst);
+        assert!(running > 0, "a change ends that never began");
     }
 
     pub fn mark(&self) -> Mark {

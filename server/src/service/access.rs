@@ -80,8 +80,6 @@ pub fn accesses(request: &Request, names: &Names, targets: &Targets) -> Accesses
         opened,
         copied,
         named,
-        replaced,
-        shelter,
         ..
     } = *targets;
     let name = || names.name.clone();
@@ -115,6 +113,28 @@ pub fn accesses(request: &Request, names: &Names, targets: &Targets) -> Accesses
         }
         Request::Write { .. } | Request::Fallocate { .. } => all.changes(opened, content()),
         Request::CopyRange { .. } => all.reads(copied, Parts::DATA).changes(opened, content()),
+        Request::Make { .. }
+        | Request::Unlink { .. }
+        | Request::Rmdir { .. }
+        | Request::Link { .. }
+        | Request::Rename { .. } => changed_names(request, names, targets),
+        Request::Close { .. }
+        | Request::Commit { .. }
+        | Request::CommitAll
+        | Request::StatFs { .. } => all,
+    }
+}
+
+fn changed_names(request: &Request, names: &Names, targets: &Targets) -> Accesses {
+    let all = Accesses::of(Uncached);
+    let Targets {
+        named,
+        replaced,
+        shelter,
+        ..
+    } = *targets;
+    let name = || names.name.clone();
+    match request {
         Request::Make { dir, .. } => all.renames(*dir, name()),
         Request::Unlink { dir, .. } | Request::Rmdir { dir, .. } => {
             let all = all.renames(*dir, name()).changes(named, Parts::ATTRS);
@@ -131,10 +151,7 @@ pub fn accesses(request: &Request, names: &Names, targets: &Targets) -> Accesses
             .changes(named, Parts::ATTRS)
             .changes(replaced, Parts::ATTRS)
             .changes(shelter, Parts::ATTRS),
-        Request::Close { .. }
-        | Request::Commit { .. }
-        | Request::CommitAll
-        | Request::StatFs { .. } => all,
+        _ => all,
     }
 }
 

@@ -2,24 +2,22 @@
 
 use super::Call;
 use super::access::{Accesses, Targets, accesses};
-use super::host::{Done, Order, open_existing};
-use super::inputs::{Inputs, O_ACCMODE, inputs};
+use super::change::Change;
+use super::host::{Done, open_existing};
+use super::inputs::inputs;
+use super::lateness::Lateness;
 use super::rights::judge;
 use super::told::is_gone;
 use crate::caught::caught;
 use crate::faults::{Point, may_crash};
 use crate::intent::Intent;
-use crate::interrupted::ChangeId;
-use crate::runtime::{Finished, Turn};
+use crate::runtime::Turn;
 use crate::server::Server;
 use crate::session::{Job, Session, refused};
-use leasefs_lease::server::{Touch, Wanted};
+use leasefs_lease::server::Touch;
 use leasefs_protocol::limits::MAX_TURNS;
-use leasefs_protocol::request::{Durability, Make, O_TRUNC, WriteAt, WriteKind};
-use leasefs_protocol::{
-    Attr, FileKind, Grant, Handle, Parts, Refusal, Reply, Request, RequestId, Response, Seq,
-    Touched,
-};
+use leasefs_protocol::request::{Durability, O_TRUNC};
+use leasefs_protocol::{Refusal, Reply, Request, Response, Seq};
 use std::sync::Arc;
 
 /// What comes of a change whose turn may have come.
@@ -29,16 +27,6 @@ enum Step {
     Never,
     /// What its names denote has changed: it must be looked at again.
     Again(Option<Turn>),
-}
-
-/// How bytes come that were kept back under a lease.
-enum Lateness {
-    InTime,
-    /// The lease has ended, and they may be older than what others have written since.
-    TooLate,
-    /// So it is, but the file holds them: the server's process crashed before it could answer. Others
-    /// may have written since, so nothing is said of what the file is, and no lease is granted.
-    Repeated(u64),
 }
 
 /// Starts a change whose predecessors are done.
@@ -115,14 +103,6 @@ async fn execute(call: &Call, seq: Seq, job: Job) -> Option<Reply> {
     call.session.begin(seq).map(|_| refused(Refusal::Stale))
 }
 
-/// A change on its way.
-struct Change<'a> {
-    call: &'a Call,
-    seq: Seq,
-    job: &'a Job,
-    inputs: &'a Inputs,
-}
-
 impl Change<'_> {
     async fn step(&self, turn: Option<Turn>) -> Step {
         let server = &self.call.server;
@@ -155,15 +135,6 @@ impl Change<'_> {
             }
         }
         self.perform(turn, &all.touches, &targets).await
-    }
-
-    fn order(&self) -> Order<'_> {
-        Order {
-            call: self.call,
-            request: &self.job.request,
-            payload: &self.job.payload,
-            inputs: self.inputs,
-        }
     }
 
     fn refuse(&self, refusal: Refusal) -> Step {
@@ -209,10 +180,6 @@ impl Change<'_> {
             false => server.interrupted.let_pass(own, touches).await,
         };
         server.lose(overtaken);
-    }
-
-    fn id(&self) -> ChangeId {
-        (self.call.session.id, self.seq)
     }
 
     async fn take_turn(&self, turn: Option<Turn>, touches: Vec<Touch>) -> Option<Turn> {
@@ -313,80 +280,6 @@ impl Change<'_> {
         Step::Done(Box::new(reply))
     }
 
-    fn flushes(&self) -> bool {
-        let Request::Write { kind, .. } = &self.job.request else {
-            return false;
-        };
-        matches!(kind, WriteKind::Flush { .. })
-    }
-
-    /// Of a mapped page it isn't known what it was made from.
-    fn lateness(&self, targets: &Targets) -> Lateness {
-        let (Request::Write { kind, at, .. }, Some(object)) = (&self.job.request, &targets.opened)
-        else {
-            return Lateness::InTime;
-        };
-        let (server, session) = (&self.call.server, self.call.session.id);
-        let (in_time, repeated) = match kind {
-            WriteKind::Through { .. } => (true, false),
-            // Read in while a recall was open, it was stored into under what is being recalled.
-            WriteKind::Page => (server.leases.holds_data(session, object), true),
-            WriteKind::Flush { base, repeated, .. } => {
-                let found = || server.store.getattr(object).map(|attr| attr.version());
-                let holds = server.leases.holds_write(session, object);
-                let repeated = *repeated || self.job.resent;
-                (holds || found() == Ok(*base), repeated)
-            }
-        };
-        match at {
-            _ if in_time => Lateness::InTime,
-            WriteAt::Offset(offset) if repeated && self.is_there(*offset) => {
-                Lateness::Repeated(*offset)
-            }
-            _ => Lateness::TooLate,
-        }
-    }
-
-    /// Whether the file holds the bytes to be written already.
-    fn is_there(&self, offset: u64) -> bool {
-        let open = self.inputs.open.as_deref();
-        open.is_some_and(|open| {
-            self.call
-                .server
-                .store
-                .holds(open, offset, &self.job.payload)
-        })
-    }
-
-    /// What its sender would have exclusively from now on. It is on record before the sender hears
-    /// of it.
-    fn wants_to_keep(&self, done: &Done) -> Option<Handle> {
-        let object = match (&self.job.request, &done.response) {
-            (
-                Request::Write {
-                    kind: WriteKind::Through { keep: true } | WriteKind::Flush { .. },
-                    ..
-                },
-                _,
-            ) => self.inputs.open.as_ref().map(|open| *open.handle())?,
-            (
-                Request::Create {
-                    keep: true, flags, ..
-                },
-                Response::Created { handle, .. },
-            ) if flags & O_ACCMODE != 0 => *handle,
-            _ => return None,
-        };
-        let records = &self.call.server.records;
-        match records.write_lease(self.call.session.id, object) {
-            Ok(()) => Some(object),
-            Err(error) => {
-                tracing::error!(%error, "a write lease can't be journalled");
-                None
-            }
-        }
-    }
-
     /// Journals what the change is about to do, if it can do anything.
     fn journalled(&self, targets: &Targets) -> Result<Option<Intent>, Refusal> {
         let intent = self.order().intent(targets)?;
@@ -428,117 +321,6 @@ impl Change<'_> {
         self.call.server.records.change_ends(session, seq, &result);
         may_crash(Point::Answered);
         done
-    }
-
-    /// Ends the turn. Attributes of what was touched are read while it still lasts.
-    fn reply(
-        &self,
-        turn: Turn,
-        touches: &[Touch],
-        targets: &Targets,
-        done: Result<Done, Refusal>,
-    ) -> Reply {
-        let mut wants = Vec::new();
-        let mut touched = Vec::new();
-        let mut keeps = false;
-        if let Ok(done) = &done {
-            touched = self.touched(touches, &done.known);
-            let read = |t: &Touched| Wanted::read(t.object, shown(touches, targets, t.object));
-            wants.extend(touched.iter().map(read));
-            let known = done.known.iter();
-            for (handle, _) in known.filter(|(h, _)| touched.iter().all(|t| t.object != *h)) {
-                wants.push(Wanted::read(*handle, self.shown_of_made()));
-            }
-            if let Some(object) = self.wants_to_keep(done) {
-                keeps = true;
-                wants.retain(|want| want.object != object);
-                wants.push(Wanted::write(object, Parts::ATTRS | Parts::DATA));
-            }
-        }
-        let Finished { stamp, grants } = turn.finish(wants);
-        let mut reply = Reply {
-            id: RequestId(0),
-            renews: false,
-            stamp,
-            room: keeps.then(|| self.call.server.room()),
-            grants,
-            touched,
-            result: done.map(|done| done.response),
-        };
-        self.look_again(touches, &mut reply);
-        reply
-    }
-
-    /// What a reply shows of what was made: a new directory is empty.
-    fn shown_of_made(&self) -> Parts {
-        match &self.job.request {
-            Request::Make {
-                make: Make::Directory,
-                ..
-            } => Parts::ATTRS | Parts::NAMES,
-            _ => Parts::ATTRS,
-        }
-    }
-
-    /// What was made is looked at again under its lease: by its name others may have found and changed
-    /// it before the turn ended, which doesn't cover it.
-    fn look_again(&self, touches: &[Touch], reply: &mut Reply) {
-        let server = &self.call.server;
-        let (Ok(Response::Object { handle, attr }) | Ok(Response::Created { handle, attr, .. })) =
-            &mut reply.result
-        else {
-            return;
-        };
-        let leased = |grant: &Grant| grant.object == *handle;
-        let touched = touches.iter().any(|touch| touch.object == *handle);
-        if touched || !reply.grants.iter().any(leased) {
-            return;
-        }
-        let lost = match server.store.getattr(handle) {
-            Ok(now) => {
-                *attr = now;
-                match now.kind == FileKind::Directory && !server.store.is_empty(handle) {
-                    true => Parts::NAMES,
-                    false => Parts::NONE,
-                }
-            }
-            Err(_) => Parts::ALL,
-        };
-        let of_made = reply.grants.iter_mut().filter(|grant| leased(grant));
-        let lost: Vec<Grant> = of_made.filter_map(|grant| split_off(grant, lost)).collect();
-        reply.grants.retain(|grant| !grant.parts.is_empty());
-        server.leases.take_back(self.call.session.id, &lost);
-    }
-
-    fn touched(&self, touches: &[Touch], known: &[(Handle, Attr)]) -> Vec<Touched> {
-        let attr = |object: &Handle| match known.iter().find(|(handle, _)| handle == object) {
-            Some((_, attr)) => Some(*attr),
-            None => self.call.server.store.getattr(object).ok(),
-        };
-        let touched = |touch: &Touch| {
-            let object = touch.object;
-            attr(&object).map(|attr| Touched { object, attr })
-        };
-        // The export's root changes when it takes a file in that has lost its name.
-        let confined = self.call.session.border().is_some();
-        let shown = |touch: &&Touch| !(confined && self.call.server.store.is_root(&touch.object));
-        touches.iter().filter(shown).filter_map(touched).collect()
-    }
-}
-
-/// Takes parts out of a grant.
-fn split_off(grant: &mut Grant, parts: Parts) -> Option<Grant> {
-    let parts = grant.parts & parts;
-    grant.parts = grant.parts - parts;
-    (!parts.is_empty()).then_some(Grant { parts, ..*grant })
-}
-
-/// What a reply shows of a touched object: attributes, and of a directory the names that changed.
-fn shown(touches: &[Touch], targets: &Targets, object: Handle) -> Parts {
-    let named = |t: &&Touch| t.object == object && !t.names.is_empty();
-    match touches.iter().find(named) {
-        Some(_) if targets.lists(&object) => Parts::ATTRS | Parts::NAMES,
-        _ => Parts::ATTRS,
     }
 }
 

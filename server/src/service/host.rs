@@ -6,8 +6,8 @@ use super::{Call, reads};
 use crate::faults::within_quota;
 use leasefs_lease::server::Touch;
 use leasefs_protocol::request::{Durability, Make, WriteKind};
-use leasefs_protocol::{Attr, Handle, Refusal, Request, Response};
-use leasefs_store::{Kind, Node};
+use leasefs_protocol::{Attr, Handle, Name, Refusal, Request, Response};
+use leasefs_store::{Identity, Kind, Node};
 
 /// What the host said to a change.
 pub struct Done {
@@ -147,32 +147,35 @@ impl Order<'_> {
                 store.rename(&who, (dir, name), (new_dir, new_name), *flags)?;
                 Ok(Done::plain(Response::Done))
             }
-            Request::Create {
-                dir,
-                mode,
-                umask,
-                flags,
-                ..
-            } => match targets.named {
+            Request::Create { dir, flags, .. } => match targets.named {
                 Some(handle) => opened(handle, open_existing(self.call, handle, *flags)?),
-                None => {
-                    let place = self.call.session.opens.account().open()?;
-                    let created = store.create(&who, dir, name, *mode, *umask, *flags)?;
-                    let Node { handle, attr } = created.node;
-                    let (open, token) = self.call.add_open(created.open, place)?;
-                    Ok(Done {
-                        known: vec![(handle, attr)],
-                        response: Response::Created {
-                            handle,
-                            attr,
-                            open,
-                            token,
-                        },
-                    })
-                }
+                None => self.create(&who, dir, name),
             },
             _ => Err(Refusal::Invalid),
         }
+    }
+
+    fn create(&self, who: &Identity, dir: &Handle, name: &Name) -> Result<Done, Refusal> {
+        let Request::Create {
+            mode, umask, flags, ..
+        } = self.request
+        else {
+            return Err(Refusal::Invalid);
+        };
+        let store = &self.call.server.store;
+        let place = self.call.session.opens.account().open()?;
+        let created = store.create(who, dir, name, *mode, *umask, *flags)?;
+        let Node { handle, attr } = created.node;
+        let (open, token) = self.call.add_open(created.open, place)?;
+        Ok(Done {
+            known: vec![(handle, attr)],
+            response: Response::Created {
+                handle,
+                attr,
+                open,
+                token,
+            },
+        })
     }
 
     /// Those who had the victim open may have closed it for this change's sake.

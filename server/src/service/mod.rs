@@ -1,12 +1,15 @@
 //! What a request means: its names, rights and opens, the leases it needs, the store call it becomes.
 
 pub mod access;
+mod change;
 pub mod changes;
 mod host;
 mod inputs;
 mod intents;
+mod lateness;
 mod lookup;
 pub mod reads;
+mod replies;
 pub mod rights;
 mod told;
 

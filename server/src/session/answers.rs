@@ -4,44 +4,16 @@
 //! follows unfinished ones, *waiting* while the lease core has it, then *begun*, then *done*. One
 //! that a crash of the server's process has *interrupted* waits for its next copy.
 
+use super::entry::{Entry, State};
 use super::seqs::SeqSet;
+use super::violation::check;
 use crate::resent::Resent;
-use leasefs_protocol::limits::{MAX_AFTER, MAX_ANSWER_BYTES, MAX_ANSWERS, MAX_CHANGES_AHEAD};
-use leasefs_protocol::{Change, Grant, Refusal, Reply, Response, Seq, Touched};
+use leasefs_protocol::limits::{MAX_ANSWER_BYTES, MAX_ANSWERS, MAX_CHANGES_AHEAD};
+use leasefs_protocol::{Change, Refusal, Reply, Seq};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// What a client must never send; its connection is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// Changes are numbered from 1.
-    #[error("a change numbered 0")]
-    Unnumbered,
-    /// A change can only follow earlier ones.
-    #[error("change {seq} follows change {after}")]
-    FollowsLater {
-        /// The change.
-        seq: Seq,
-        /// What it claims to follow.
-        after: Seq,
-    },
-    /// A change that is far ahead of one whose answer the client says it hasn't got.
-    #[error("change {seq} although the answer of change {low} has not come")]
-    TooFarAhead {
-        /// The change.
-        seq: Seq,
-        /// The other.
-        low: Seq,
-    },
-    /// More than a change may follow, or a session may have unfinished.
-    #[error("more than {limit} {what}")]
-    TooMany {
-        /// Of what.
-        what: &'static str,
-        /// The bound.
-        limit: usize,
-    },
-}
+pub use super::violation::Violation;
 
 /// What becomes of a change that has arrived.
 #[derive(Debug, PartialEq, Eq)]
@@ -82,48 +54,6 @@ pub enum Recovered {
     Interrupted,
     /// Its answer is lost.
     Lost,
-}
-
-#[derive(Debug)]
-enum State<J> {
-    /// Followed by a change that is here, not here itself.
-    Expected,
-    /// It may have begun in the server's earlier life; not here itself.
-    Interrupted,
-    Held {
-        job: J,
-        missing: usize,
-    },
-    /// `again` if it may have begun in the server's earlier life.
-    Waiting {
-        again: bool,
-    },
-    Begun,
-    Done(Arc<Reply>),
-    Cancelled,
-}
-
-#[derive(Debug)]
-struct Entry<J, S> {
-    state: State<J>,
-    sink: Option<S>,
-    followers: Vec<Seq>,
-}
-
-impl<J, S> Entry<J, S> {
-    /// What it takes once it is done.
-    fn bytes(&self) -> usize {
-        let State::Done(reply) = &self.state else {
-            return size_of::<Self>();
-        };
-        let token = match &reply.result {
-            Ok(Response::Created { token, .. } | Response::Opened { token, .. }) => token.0.len(),
-            _ => 0,
-        };
-        let grants = reply.grants.capacity() * size_of::<Grant>();
-        let touched = reply.touched.capacity() * size_of::<Touched>();
-        size_of::<Self>() + size_of::<Reply>() + token + grants + touched
-    }
 }
 
 /// The changes of one session above its low-water mark.
@@ -172,13 +102,7 @@ impl<J, S> Answers<J, S> {
         answers
     }
 
-    /// A session's changes after a crash of the server host: whatever is sent again is lost.
-    pub fn after_host_crash() -> Self {
-        Self::default().and_host_crash()
-    }
-
-    /// As [`Answers::after_restart`], where the host has crashed in an earlier life: what is sent
-    /// again and is not among the changes of the lives since is lost.
+    /// These, where the host has crashed: what is sent again and is not among them is lost.
     #[must_use]
     pub fn and_host_crash(mut self) -> Self {
         self.resent.host_crashed();
@@ -451,25 +375,6 @@ impl<J, S> Answers<J, S> {
     /// Changes that are not done.
     pub fn unfinished(&self) -> usize {
         self.entries.len() - self.done.len()
-    }
-}
-
-fn check(change: &Change) -> Result<(), Violation> {
-    if change.seq == Seq(0) {
-        return Err(Violation::Unnumbered);
-    }
-    if change.after.len() > MAX_AFTER {
-        return Err(Violation::TooMany {
-            what: "changes to follow",
-            limit: MAX_AFTER,
-        });
-    }
-    match change.after.iter().find(|after| **after >= change.seq) {
-        Some(after) => Err(Violation::FollowsLater {
-            seq: change.seq,
-            after: *after,
-        }),
-        None => Ok(()),
     }
 }
 

@@ -74,6 +74,7 @@ impl Gate {
 impl Drop for Pass {
     fn drop(&mut self) {
         let before = self.0.state.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before & !SHUT > 0, "somebody leaves who never entered");
         if before == SHUT + 1 {
             self.0.empty.notify_waiters();
         }

@@ -1,11 +1,13 @@
 //! What the server knows of each session while it runs.
 
 pub mod answers;
+mod entry;
 mod gate;
 mod link;
 mod opens;
 mod seqs;
 mod table;
+mod violation;
 
 pub use gate::{Gate, Gates, Pass};
 pub use link::{Link, Place, Room, Sink, refused};
@@ -103,7 +105,6 @@ impl Session {
         (owner, gate): (Owner, Arc<Gate>),
         life: u32,
         account: Arc<Account>,
-        changes: Answers<Job, Sink>,
     ) -> Self {
         Self {
             id,
@@ -118,7 +119,7 @@ impl Session {
             leased: AtomicBool::new(true),
             reclaims: AtomicBool::new(false),
             state: Mutex::new(State {
-                changes,
+                changes: Answers::default(),
                 tasks: HashMap::new(),
                 link: None,
                 mount: String::new(),

@@ -60,12 +60,17 @@ impl Table {
 
     fn remove(&mut self, id: OpenId) -> Option<Arc<OpenFile>> {
         let Open { file, asked, .. } = self.files.remove(&id)?;
-        if file.writes()
-            && let Entry::Occupied(mut writers) = self.writers.entry(*file.handle())
-        {
-            *writers.get_mut() -= 1;
-            if *writers.get() == 0 {
-                writers.remove();
+        if file.writes() {
+            let writers = self.writers.entry(*file.handle());
+            debug_assert!(
+                matches!(writers, Entry::Occupied(_)),
+                "{id:?} isn't counted"
+            );
+            if let Entry::Occupied(mut writers) = writers {
+                *writers.get_mut() -= 1;
+                if *writers.get() == 0 {
+                    writers.remove();
+                }
             }
         }
         if let Some(request) = asked

@@ -1,7 +1,6 @@
 //! All sessions.
 
-use super::answers::Answers;
-use super::{Gate, Job, Session, Sink};
+use super::{Gate, Session};
 use crate::account::{Account, Files, may_have_more};
 use crate::records::Owner;
 use crate::sync;
@@ -57,12 +56,11 @@ impl Sessions {
         &self,
         id: SessionId,
         client: (Owner, Arc<Gate>),
-        changes: Answers<Job, Sink>,
         now: BootTime,
     ) -> Arc<Session> {
         let mut table = sync::write(&self.table);
         let account = account(&table, &self.files, client.0.client);
-        let session = Arc::new(Session::new(id, client, self.life, account, changes));
+        let session = Arc::new(Session::new(id, client, self.life, account));
         session.idle_from(now);
         session.reclaims.store(true, Ordering::Relaxed);
         table.insert(id, Arc::clone(&session));
@@ -97,8 +95,8 @@ impl Sessions {
             return Err(Refused::TooMany);
         }
         let account = account(&table, &self.files, owner.client);
-        let (owner, changes) = ((owner, Arc::clone(gate)), Answers::default());
-        let session = Arc::new(Session::new(id, owner, self.life, account, changes));
+        let owner = (owner, Arc::clone(gate));
+        let session = Arc::new(Session::new(id, owner, self.life, account));
         session.idle_from(now);
         table.insert(id, Arc::clone(&session));
         Ok(session)

@@ -1,7 +1,7 @@
 //! The first message of a connection, and whether its client is let in.
 
 use super::entrance::{Leave, Place};
-use crate::border::Border;
+use super::root::{border, root};
 use crate::records::{Client, Owner};
 use crate::runtime::Opened;
 use crate::server::Server;
@@ -12,7 +12,7 @@ use leasefs_protocol::control::{Hello, HelloRefusal, Standing, ToClient, ToServe
 use leasefs_protocol::limits::{
     MAX_DRIFT_PPM, MAX_MOUNT, MAX_SESSIONS_PER_CLIENT, PROTOCOL_VERSION,
 };
-use leasefs_protocol::{Attr, Caller, Handle, KeyHash, Name, RawName, Refusal};
+use leasefs_protocol::{Attr, Handle, KeyHash};
 use leasefs_store::Node;
 use leasefs_transport::{CloseCode, Connection, FrameReader, FrameWriter, Outbox};
 use std::sync::Arc;
@@ -222,58 +222,6 @@ fn judge(
     })
 }
 
-/// Where the client is confined.
-fn border(server: &Server, client: &Client) -> Result<Option<Border>, HelloRefusal> {
-    let border = |dir| Border::new(&server.store, dir, client.key);
-    client.border.map(border).transpose().map_err(|refusal| {
-        HelloRefusal::NoDirectory(format!(
-            "this client is confined to a directory that is not to be had: {refusal}"
-        ))
-    })
-}
-
-/// The mounted directory, reached with the rights the client has; from its border, if it has one.
-fn root(server: &Server, client: &Client, subdir: &[RawName]) -> Result<Node, HelloRefusal> {
-    let no = |what: String| HelloRefusal::NoDirectory(what);
-    let refused = |refusal: Refusal| no_directory(refusal, refusal.to_string());
-    let mut node = match &client.border {
-        Some(dir) => server.store.node_at(dir).map_err(refused)?,
-        None => server.store.root().map_err(refused)?,
-    };
-    let caller = client.caller(Caller::default());
-    let who = server.store.identity(client.identity, &caller);
-    let who = who.map_err(refused)?;
-    for raw in subdir {
-        let shown = String::from_utf8_lossy(&raw.0).into_owned();
-        let found = Name::try_from(raw).and_then(|n| server.store.lookup(&who, &node.handle, &n));
-        node = match found {
-            Ok(Some(node)) => node,
-            Ok(None) => return Err(no(format!("{shown}: no such directory"))),
-            Err(refusal) => return Err(no_directory(refusal, format!("{shown}: {refusal}"))),
-        };
-        if node.attr.kind != leasefs_protocol::FileKind::Directory {
-            return Err(no(format!("{shown}: not a directory")));
-        }
-    }
-    Ok(node)
-}
-
-/// A client takes a directory that can't be had for gone for good; of what may pass it tries again.
-fn no_directory(refusal: Refusal, what: String) -> HelloRefusal {
-    const PASSES: [i32; 6] = [
-        libc::EMFILE,
-        libc::ENFILE,
-        libc::ENOMEM,
-        libc::EIO,
-        libc::EINTR,
-        libc::EAGAIN,
-    ];
-    match PASSES.contains(&refusal.errno()) {
-        true => HelloRefusal::Internal(what),
-        false => HelloRefusal::NoDirectory(what),
-    }
-}
-
 impl Admitted {
     async fn welcome(
         self,
@@ -286,28 +234,12 @@ impl Admitted {
         let session = Arc::clone(&self.session);
         let mut writer = ready.control;
         connection.let_in();
-        let number = server.next_link();
-        let link = Arc::new(Link::new(
-            number,
-            Arc::new(self.client.clone()),
-            connection.clone(),
-            Arc::clone(&session.opens.account().bytes),
-        ));
-        let mount: String = self.hello.name.chars().take(MAX_MOUNT).collect();
         let Some(pass) = session.gate.enter() else {
             refuse(connection, &mut writer, HelloRefusal::Revoked(session.key)).await;
             return None;
         };
-        if let Some(old) = session.connect(Arc::clone(&link), mount) {
-            tracing::info!(session = %session.id, "older connection closed: a newer one has come");
-            old.close(CloseCode::Fenced, "a newer connection has taken over");
-        }
-        // What the client may do may have changed since it was let in: then its session is over. Who
-        // ends it from here on finds this connection.
-        if !server.sessions.has(&session) {
-            link.close(CloseCode::Goodbye, "the session is over: connect again");
-            return None;
-        }
+        let link = self.connected(server, connection)?;
+        let number = link.number;
         let drift = self.hello.drift_ppm;
         let leases = &server.leases;
         let line = (number, ready.push.into_outbox());
@@ -336,6 +268,29 @@ impl Admitted {
             reader,
             session: Arc::clone(&session),
         })
+    }
+
+    /// The connection is the session's, and an older one is closed.
+    fn connected(&self, server: &Server, connection: &Connection) -> Option<Arc<Link>> {
+        let session = &self.session;
+        let link = Arc::new(Link::new(
+            server.next_link(),
+            Arc::new(self.client.clone()),
+            connection.clone(),
+            Arc::clone(&session.opens.account().bytes),
+        ));
+        let mount: String = self.hello.name.chars().take(MAX_MOUNT).collect();
+        if let Some(old) = session.connect(Arc::clone(&link), mount) {
+            tracing::info!(session = %session.id, "older connection closed: a newer one has come");
+            old.close(CloseCode::Fenced, "a newer connection has taken over");
+        }
+        // What the client may do may have changed since it was let in: then its session is over. Who
+        // ends it from here on finds this connection.
+        if !server.sessions.has(session) {
+            link.close(CloseCode::Goodbye, "the session is over: connect again");
+            return None;
+        }
+        Some(link)
     }
 
     fn message(&self, server: &Server, (standing, renews): (Standing, bool)) -> ToClient {

@@ -7,6 +7,7 @@ mod entrance;
 mod hello;
 mod housekeeping;
 mod lane;
+mod root;
 mod weight;
 
 use crate::runtime::Notice;

@@ -164,8 +164,7 @@ impl Core {
 
     fn has_to_shed(&self, sid: Sid) -> bool {
         let counts = self.sessions.counts(sid);
-        let kept = counts.leases.saturating_sub(counts.shedding);
-        kept > self.config.max_leases_per_client
+        counts.kept() > self.config.max_leases_per_client
             && counts.recalls < self.config.max_recalls_per_client.div_ceil(2)
     }
 
@@ -173,7 +172,7 @@ impl Core {
         let client = self.sessions.get(sid)?.client;
         let kept = |sid: &Sid| {
             let session = self.sessions.get(*sid);
-            session.map(|s| s.leases.len().saturating_sub(s.shedding))
+            session.map(|s| s.counts().kept())
         };
         let most = self.sessions.of_client(client).max_by_key(kept)?;
         Some((most, self.sessions.shed_one(most)?))

@@ -35,16 +35,17 @@ mod timer;
 mod turn;
 
 pub use api::{
-    Action, Config, Event, Grace, LoggedWrites, OpId, OpState, ReadItem, ReadKind, RecallStatus,
-    ReclaimRefusal, Reclaimed, SessionStatus, Standing, Touch, Waiting, Wanted,
+    Action, Config, Event, Grace, LoggedWrites, OpId, OpState, ReadItem, ReadKind, ReclaimRefusal,
+    Reclaimed, Standing, Touch, Wanted,
 };
+pub use status::{RecallStatus, SessionStatus, Waiting};
 
 use crate::time::BootTime;
 use conduct::Conduct;
 use grace::GraceState;
 use ids::ObjId;
 use leasefs_protocol::KeyHash;
-use op::{Arrival, Kind, Op};
+use op::{Arrival, Op};
 use session::Sessions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use table::Table;
@@ -105,9 +106,7 @@ impl Core {
                 session,
                 client,
                 drift_ppm,
-            } => {
-                self.open_session(now, session, client, drift_ppm);
-            }
+            } => self.open_session(now, session, client, drift_ppm),
             Event::RoundTrip { session, rtt } => self.note_round_trip(session, rtt),
             Event::SessionEnded { session } => self.end_session(now, session),
             Event::AdmitRead {
@@ -123,13 +122,7 @@ impl Core {
                 dropped,
                 writeback,
             } => {
-                let arrival = Arrival {
-                    op,
-                    session,
-                    kind: Kind::Change { writeback },
-                    wants: cover::of_change(touches),
-                    dropped,
-                };
+                let arrival = Arrival::change(op, session, touches, dropped, writeback);
                 self.admit_change(now, arrival);
             }
             Event::Requeue {

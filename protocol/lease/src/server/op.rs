@@ -1,7 +1,7 @@
 //! Operations that wait or run, and their order.
 
-use super::api::{OpId, OpState, ReadKind};
-use super::cover::{Cover, Want};
+use super::api::{OpId, OpState, ReadKind, Touch};
+use super::cover::{self, Cover, Want};
 use super::ids::ObjId;
 use super::ids::Sid;
 use crate::time::BootTime;
@@ -30,7 +30,10 @@ impl Order {
     pub(super) fn before(self, other: Order) -> Self {
         let sub = match other.sub {
             u64::MAX => self.arrival,
-            moved_too => moved_too.saturating_sub(1),
+            moved_too => {
+                debug_assert!(moved_too > 0, "no place is left before {other:?}");
+                moved_too.saturating_sub(1)
+            }
         };
         Self {
             slot: other.slot,
@@ -128,6 +131,22 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
+    pub(super) fn change(
+        op: OpId,
+        session: SessionId,
+        touches: Vec<Touch>,
+        dropped: Vec<Handle>,
+        writeback: bool,
+    ) -> Self {
+        Self {
+            op,
+            session,
+            kind: Kind::Change { writeback },
+            wants: cover::of_change(touches),
+            dropped,
+        }
+    }
+
     /// Reads never wait for their own session's leases.
     pub(super) fn own_allowed(&self, handle: &Handle) -> bool {
         matches!(self.kind, Kind::Read(_) | Kind::Parked(_)) || self.dropped.contains(handle)

@@ -119,7 +119,7 @@ impl Session {
         self.expires.map_or(renewed_last, |at| at.max(renewed_last))
     }
 
-    fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Counts {
         Counts {
             leases: self.leases.len(),
             shedding: self.shedding,
@@ -128,7 +128,7 @@ impl Session {
     }
 }
 
-/// What is counted of all sessions of a client together.
+/// What is counted of a session, or of all sessions of a client together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Counts {
     pub(super) leases: usize,
@@ -138,9 +138,23 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    /// Leases that have not been asked back.
+    pub(super) fn kept(self) -> usize {
+        assert!(
+            self.shedding <= self.leases,
+            "more leases are asked back than held: {self:?}"
+        );
+        self.leases - self.shedding
+    }
+
     fn replace(&mut self, before: Self, now: Self) {
-        let replace =
-            |all: &mut usize, before: usize, now: usize| *all = (*all + now).saturating_sub(before);
+        let replace = |all: &mut usize, before: usize, now: usize| {
+            assert!(
+                *all >= before,
+                "a client has {all} in all, one of its sessions {before}"
+            );
+            *all = *all - before + now;
+        };
         replace(&mut self.leases, before.leases, now.leases);
         replace(&mut self.shedding, before.shedding, now.shedding);
         replace(&mut self.recalls, before.recalls, now.recalls);
@@ -194,6 +208,8 @@ impl Sessions {
 
     pub(super) fn remove(&mut self, sid: Sid) {
         if let Some(session) = self.slots.remove(sid.0) {
+            let left = session.counts();
+            assert_eq!(left, Counts::default(), "{} ends and holds", session.id);
             self.by_id.remove(&session.id);
             self.by_client.remove(&(session.client, sid));
             if self.of_client(session.client).next().is_none() {
@@ -209,7 +225,11 @@ impl Sessions {
 
     /// What the client has that the session is of.
     pub(super) fn counts(&self, sid: Sid) -> Counts {
-        let counts = self.get(sid).and_then(|s| self.counts.get(&s.client));
+        let Some(session) = self.get(sid) else {
+            return Counts::default();
+        };
+        let counts = self.counts.get(&session.client);
+        debug_assert!(counts.is_some(), "nothing is counted of {}", session.id);
         counts.copied().unwrap_or_default()
     }
 
@@ -218,7 +238,9 @@ impl Sessions {
         let session = self.slots.get_mut(sid.0)?;
         let before = session.counts();
         let result = change(session);
-        if let Some(all) = self.counts.get_mut(&session.client) {
+        let all = self.counts.get_mut(&session.client);
+        debug_assert!(all.is_some(), "nothing is counted of {}", session.id);
+        if let Some(all) = all {
             all.replace(before, session.counts());
         }
         Some(result)
@@ -232,7 +254,11 @@ impl Sessions {
     pub(super) fn unlist(&mut self, sid: Sid, stamp: Stamp) {
         self.recount(sid, |session| {
             if session.leases.remove(&stamp).is_some() && stamp <= session.shed_to {
-                session.shedding = session.shedding.saturating_sub(1);
+                assert!(
+                    session.shedding > 0,
+                    "{stamp:?} was asked back, none is counted"
+                );
+                session.shedding -= 1;
             }
         });
     }

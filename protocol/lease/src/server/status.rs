@@ -1,13 +1,66 @@
 //! What people may want to know.
 
 use super::Core;
-use super::api::{OpId, OpState, RecallStatus, SessionStatus, Waiting};
+use super::api::{OpId, OpState};
 use super::op::{Cause, Kind, Op};
 use super::session::{OpenRecall, Session};
-use leasefs_protocol::RecallId;
+use crate::time::BootTime;
+use leasefs_protocol::{Recall, RecallId, SessionId};
 
 /// Most operations at one object that are told to be before another: the first ones.
 const MOST_TOLD: usize = 16;
+
+/// A session, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SessionStatus {
+    /// The session.
+    pub session: SessionId,
+    /// When its leases end; `None` if they have ended.
+    pub expires: Option<BootTime>,
+    /// Whether it may still reclaim leases of the server's earlier life.
+    pub reclaiming: bool,
+    /// Until when it gets no leases because its client has held others up.
+    pub denied_until: Option<BootTime>,
+    /// Objects it holds a lease on.
+    pub leases: usize,
+    /// Recalls it has not approved.
+    pub recalls: usize,
+}
+
+/// An open recall, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RecallStatus {
+    /// The holder.
+    pub session: SessionId,
+    /// The recall.
+    pub recall: Recall,
+    /// When it was first sent.
+    pub sent: BootTime,
+    /// When the holder's leases end at the latest if it never approves.
+    pub until: BootTime,
+    /// Operations that wait for it.
+    pub waiting: Vec<OpId>,
+}
+
+/// An operation that waits, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Waiting {
+    /// The operation.
+    pub op: OpId,
+    /// Who asked for it.
+    pub session: SessionId,
+    /// Since when it waits.
+    pub since: BootTime,
+    /// Whose approvals it waits for.
+    pub holders: Vec<(SessionId, RecallId)>,
+    /// Operations that are before it.
+    pub behind: Vec<OpId>,
+    /// Whether it waits for the end of grace.
+    pub grace: bool,
+    /// When what it waits for itself ends at the latest (the operations before it have their
+    /// own).
+    pub until: Option<BootTime>,
+}
 
 impl Core {
     /// Where an operation stands; `None` if it is unknown, withdrawn, finished, or a read that

@@ -81,10 +81,15 @@ pub(super) struct Demand {
 
 impl Demand {
     fn count(&mut self, op: &Op, cover: &Cover, up: bool) {
-        let step = |count: &mut u32| {
-            *count = match up {
-                true => *count + 1,
-                false => count.saturating_sub(1),
+        let step = |count: &mut u32| match up {
+            true => *count += 1,
+            false => {
+                assert!(
+                    *count > 0,
+                    "{:?} leaves a queue that does not count it",
+                    op.kind
+                );
+                *count -= 1;
             }
         };
         if !matches!(op.kind, Kind::Change { .. }) {
@@ -249,7 +254,13 @@ impl Table {
         let wrote = !held.write.is_empty();
         held.parts = held.parts - parts;
         held.write = held.write - parts;
-        object.writers -= u32::from(wrote && held.write.is_empty());
+        if wrote && held.write.is_empty() {
+            assert!(
+                object.writers > 0,
+                "{session:?} wrote, and no writer is counted"
+            );
+            object.writers -= 1;
+        }
         if !held.parts.is_empty() {
             return None;
         }

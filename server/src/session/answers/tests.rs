@@ -1,6 +1,7 @@
 //! Claims about the changes of one session. A job is its number, a sink a letter.
 
 use super::*;
+use leasefs_protocol::Grant;
 use leasefs_protocol::{RequestId, Response, Stamp};
 
 type Changes = Answers<u64, char>;
@@ -188,7 +189,7 @@ fn an_interrupted_change_waits_for_its_next_copy_also_behind_a_newer_connection(
 
 #[test]
 fn after_a_host_crash_whatever_is_sent_again_is_lost_and_followers_go_on() {
-    let mut changes = Changes::after_host_crash();
+    let mut changes = Changes::default().and_host_crash();
     assert_eq!(arrive(&mut changes, 9, &[8]), Arrival::Held);
     assert_eq!(changes.arrive(&resent(8), 8, 'a'), Ok(Arrival::Lost));
     assert_eq!(changes.finish(Seq(8), answer(0)).1, [(Seq(9), 9)]);
@@ -210,7 +211,7 @@ fn what_has_begun_since_a_host_crash_is_not_lost_with_the_next_crash_of_the_proc
 
 #[test]
 fn after_a_host_crash_a_cancel_does_not_claim_that_a_change_never_happens() {
-    let mut changes = Changes::after_host_crash();
+    let mut changes = Changes::default().and_host_crash();
     assert!(changes.cancel(Seq(3)).begun);
     assert_eq!(changes.arrive(&resent(3), 3, 'a'), Ok(Arrival::Lost));
     assert_eq!(arrive(&mut changes, 9, &[]), Arrival::Run(9));

@@ -1,0 +1,154 @@
+//! The answer of a change that had its turn: what it shows, and what of it may be cached.
+
+use super::access::Targets;
+use super::change::Change;
+use super::host::Done;
+use super::inputs::O_ACCMODE;
+use crate::runtime::{Finished, Turn};
+use leasefs_lease::server::{Touch, Wanted};
+use leasefs_protocol::request::{Make, WriteKind};
+use leasefs_protocol::{
+    Attr, FileKind, Grant, Handle, Parts, Refusal, Reply, Request, RequestId, Response, Touched,
+};
+
+impl Change<'_> {
+    /// What its sender would have exclusively from now on. It is on record before the sender hears
+    /// of it.
+    fn wants_to_keep(&self, done: &Done) -> Option<Handle> {
+        let object = match (&self.job.request, &done.response) {
+            (
+                Request::Write {
+                    kind: WriteKind::Through { keep: true } | WriteKind::Flush { .. },
+                    ..
+                },
+                _,
+            ) => self.inputs.open.as_ref().map(|open| *open.handle())?,
+            (
+                Request::Create {
+                    keep: true, flags, ..
+                },
+                Response::Created { handle, .. },
+            ) if flags & O_ACCMODE != 0 => *handle,
+            _ => return None,
+        };
+        let records = &self.call.server.records;
+        match records.write_lease(self.call.session.id, object) {
+            Ok(()) => Some(object),
+            Err(error) => {
+                tracing::error!(%error, "a write lease can't be journalled");
+                None
+            }
+        }
+    }
+
+    /// Ends the turn. Attributes of what was touched are read while it still lasts.
+    pub(super) fn reply(
+        &self,
+        turn: Turn,
+        touches: &[Touch],
+        targets: &Targets,
+        done: Result<Done, Refusal>,
+    ) -> Reply {
+        let mut wants = Vec::new();
+        let mut touched = Vec::new();
+        let mut keeps = false;
+        if let Ok(done) = &done {
+            touched = self.touched(touches, &done.known);
+            let read = |t: &Touched| Wanted::read(t.object, shown(touches, targets, t.object));
+            wants.extend(touched.iter().map(read));
+            let known = done.known.iter();
+            for (handle, _) in known.filter(|(h, _)| touched.iter().all(|t| t.object != *h)) {
+                wants.push(Wanted::read(*handle, self.shown_of_made()));
+            }
+            if let Some(object) = self.wants_to_keep(done) {
+                keeps = true;
+                wants.retain(|want| want.object != object);
+                wants.push(Wanted::write(object, Parts::ATTRS | Parts::DATA));
+            }
+        }
+        let Finished { stamp, grants } = turn.finish(wants);
+        let mut reply = Reply {
+            id: RequestId(0),
+            renews: false,
+            stamp,
+            room: keeps.then(|| self.call.server.room()),
+            grants,
+            touched,
+            result: done.map(|done| done.response),
+        };
+        self.look_again(touches, &mut reply);
+        reply
+    }
+
+    /// What a reply shows of what was made: a new directory is empty.
+    fn shown_of_made(&self) -> Parts {
+        match &self.job.request {
+            Request::Make {
+                make: Make::Directory,
+                ..
+            } => Parts::ATTRS | Parts::NAMES,
+            _ => Parts::ATTRS,
+        }
+    }
+
+    /// What was made is looked at again under its lease: by its name others may have found and changed
+    /// it before the turn ended, which doesn't cover it.
+    fn look_again(&self, touches: &[Touch], reply: &mut Reply) {
+        let server = &self.call.server;
+        let (Ok(Response::Object { handle, attr }) | Ok(Response::Created { handle, attr, .. })) =
+            &mut reply.result
+        else {
+            return;
+        };
+        let leased = |grant: &Grant| grant.object == *handle;
+        let touched = touches.iter().any(|touch| touch.object == *handle);
+        if touched || !reply.grants.iter().any(leased) {
+            return;
+        }
+        let lost = match server.store.getattr(handle) {
+            Ok(now) => {
+                *attr = now;
+                match now.kind == FileKind::Directory && !server.store.is_empty(handle) {
+                    true => Parts::NAMES,
+                    false => Parts::NONE,
+                }
+            }
+            Err(_) => Parts::ALL,
+        };
+        let of_made = reply.grants.iter_mut().filter(|grant| leased(grant));
+        let lost: Vec<Grant> = of_made.filter_map(|grant| split_off(grant, lost)).collect();
+        reply.grants.retain(|grant| !grant.parts.is_empty());
+        server.leases.take_back(self.call.session.id, &lost);
+    }
+
+    fn touched(&self, touches: &[Touch], known: &[(Handle, Attr)]) -> Vec<Touched> {
+        let attr = |object: &Handle| match known.iter().find(|(handle, _)| handle == object) {
+            Some((_, attr)) => Some(*attr),
+            None => self.call.server.store.getattr(object).ok(),
+        };
+        let touched = |touch: &Touch| {
+            let object = touch.object;
+            attr(&object).map(|attr| Touched { object, attr })
+        };
+        // The export's root changes when it takes a file in that has lost its name.
+        let confined = self.call.session.border().is_some();
+        let shown = |touch: &&Touch| !(confined && self.call.server.store.is_root(&touch.object));
+        touches.iter().filter(shown).filter_map(touched).collect()
+    }
+}
+
+/// Takes parts out of a grant.
+fn split_off(grant: &mut Grant, parts: Parts) -> Option<Grant> {
+    let parts = grant.parts & parts;
+    grant.parts = grant.parts - parts;
+    (!parts.is_empty()).then_some(Grant { parts, ..*grant })
+}
+
+/// What a reply shows of a touched object: attributes, and of a directory the names that changed.
+fn shown(touches: &[Touch], targets: &Targets, object: Handle) -> Parts {
+    let named = |t: &&Touch| t.object == object && !t.names.is_empty();
+    match touches.iter().find(named) {
+        Some(_) if targets.lists(&object) => Parts::ATTRS | Parts::NAMES,
+        _ => Parts::ATTRS,
+    }
+}
