@@ -47,17 +47,17 @@ pub struct Config {
 }
 
 /// What a call has come to.
-type Outcome = Result<Answer, Refusal>;
+type CallOutcome = Result<Answer, Refusal>;
 
 /// A task that ends with an answer, for who waits for it; or with nothing.
 #[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
 enum Ended {
-    Call(CallId, Outcome),
+    Call(CallId, CallOutcome),
     Background,
 }
 
 /// A call that waits.
-struct Waiting<W> {
+struct WaitingCall<W> {
     waiter: W,
     abandon: Abandon,
 }
@@ -72,7 +72,7 @@ pub struct ClientCore<W> {
     ops: Arc<Ops>,
     life: Arc<Life>,
     tasks: Tasks<Ended>,
-    waiting: Map<CallId, Waiting<W>>,
+    waiting: Map<CallId, WaitingCall<W>>,
     actions: VecDeque<Action<W>>,
 }
 
@@ -96,15 +96,15 @@ impl<W> ClientCore<W> {
         let rpc = Rpc::new(cx.clone(), Arc::clone(&cache), config.timeout);
         let writeback =
             Writeback::new(cx.clone(), Arc::clone(&cache), rpc.clone(), outside.clone());
-        let surroundings = recall::Surroundings {
+        let parts = recall::EngineParts {
             cx: cx.clone(),
             cache: Arc::clone(&cache),
             outside: outside.clone(),
             rpc: rpc.clone(),
             writeback: writeback.clone(),
         };
-        let engine = Engine::new(surroundings, config.timeout, config.fault);
-        let surroundings = ops::Surroundings {
+        let engine = Engine::new(parts, config.timeout, config.fault);
+        let parts = ops::OpsParts {
             cx: cx.clone(),
             rpc: rpc.clone(),
             engine: engine.clone(),
@@ -118,7 +118,7 @@ impl<W> ClientCore<W> {
             groups: config.groups,
         };
         Self {
-            ops: Arc::new(Ops::new(surroundings, manner)),
+            ops: Arc::new(Ops::new(parts, manner)),
             life: Life::begin(cx.clone(), rpc.clone(), engine),
             cx,
             cache,
@@ -224,7 +224,7 @@ impl<W> ClientCore<W> {
         let id = CallId(self.tasks.next_id());
         let ask = Ask::new(asker);
         let abandon = ask.abandon.clone();
-        self.waiting.insert(id, Waiting { waiter, abandon });
+        self.waiting.insert(id, WaitingCall { waiter, abandon });
         let (ops, cx) = (Arc::clone(&self.ops), self.cx.clone());
         self.tasks.add(Box::pin(async move {
             let answer = ops.answer(&ask, call);
@@ -273,8 +273,8 @@ async fn patiently(
     cx: &Cx,
     id: CallId,
     ask: &Ask,
-    answer: impl Future<Output = Outcome>,
-) -> Outcome {
+    answer: impl Future<Output = CallOutcome>,
+) -> CallOutcome {
     let mut answer = std::pin::pin!(answer);
     while !ask.abandon.is_triggered() && ask.asker.pid != 0 {
         match cx.timeout(LOOK, &mut answer).await {

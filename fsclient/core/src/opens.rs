@@ -10,6 +10,9 @@ use leasefs_protocol::{Handle, OpenId, OpenToken};
 use std::fmt;
 use std::sync::Arc;
 
+/// No server gives this number.
+const NO_OPEN: OpenId = OpenId(0);
+
 /// An open at the server. When it is dropped the server is told in the background to close it.
 pub(crate) struct ServerOpen {
     id: OpenId,
@@ -19,9 +22,17 @@ pub(crate) struct ServerOpen {
 }
 
 impl ServerOpen {
-    /// The server's number for it.
+    /// The server's number for it, to be asked for with each request. What the server has lost or forgotten
+    /// has none that it could know, since it may give the old one to another open.
     pub fn id(&self) -> OpenId {
-        self.id
+        let table = self.opens.0.table.borrow();
+        let stands = table.stands(self.id, self.number);
+        if stands { self.id } else { NO_OPEN }
+    }
+
+    /// Whether it was given one of these numbers.
+    pub fn is_any_of(&self, ids: &[OpenId]) -> bool {
+        ids.contains(&self.id)
     }
 }
 
@@ -41,8 +52,8 @@ impl Drop for ServerOpen {
 }
 
 #[derive(Default)]
-struct Shared {
-    table: Part<Table>,
+struct OpensInner {
+    table: Part<OpenRegistry>,
     /// Something is to be closed.
     closes: Bell,
     /// A Close request has ended.
@@ -51,7 +62,7 @@ struct Shared {
 
 /// All opens of the session. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct Opens(Arc<Shared>);
+pub(crate) struct Opens(Arc<OpensInner>);
 
 impl Opens {
     /// The server has opened something.
@@ -104,7 +115,7 @@ impl Opens {
     ) -> Vec<OpenId> {
         let unused = opens.into_iter().filter_map(Arc::into_inner);
         let unused: Vec<ServerOpen> = unused.collect();
-        let ids = unused.iter().map(ServerOpen::id).collect();
+        let ids = unused.iter().map(|open| open.id).collect();
         let mut table = self.0.table.borrow_mut();
         for open in &unused {
             table.closed_by_approval(open.id, open.number, keep_alive);
@@ -169,7 +180,7 @@ impl Opens {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct OpenRegistry {
     held: Map<OpenId, Held>,
     /// To be closed by the next Close request.
     closing: Vec<OpenId>,
@@ -189,7 +200,7 @@ struct Held {
     number: u64,
 }
 
-impl Table {
+impl OpenRegistry {
     fn opened(&mut self, open: OpenId, object: Handle, token: OpenToken) -> u64 {
         self.last += 1;
         let held = Held {
@@ -210,9 +221,13 @@ impl Table {
         known
     }
 
-    fn take(&mut self, open: OpenId, number: u64) -> bool {
+    fn stands(&self, open: OpenId, number: u64) -> bool {
         let held = self.held.get(&open);
-        let known = held.is_some_and(|held| held.number == number);
+        held.is_some_and(|held| held.number == number)
+    }
+
+    fn take(&mut self, open: OpenId, number: u64) -> bool {
+        let known = self.stands(open, number);
         if known {
             self.held.remove(&open);
         }
@@ -234,6 +249,25 @@ impl Table {
     fn take_closing(&mut self) -> Vec<OpenId> {
         self.under_way = self.closing.len().min(MAX_BATCH);
         self.closing.drain(..self.under_way).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixtures::opened;
+    use super::*;
+
+    #[test]
+    fn an_open_that_the_server_has_forgotten_is_not_taken_for_another_of_its_number() {
+        let opens = Opens::default();
+        let before = opened(&opens, 1);
+        assert_eq!(opens.forget(), [OpenId(1)]);
+        let after = opened(&opens, 1);
+        assert_eq!((before.id(), after.id()), (NO_OPEN, OpenId(1)));
+        drop(before);
+        assert!(opens.is_open(OpenId(1)) && opens.take_closing().is_empty());
+        drop(after);
+        assert_eq!(opens.take_closing(), [OpenId(1)]);
     }
 }
 

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-struct Inner {
+struct OutsideInner {
     cx: Cx,
     cache: Arc<Cache>,
     awaited: Part<Map<EffectId, oneshot::Sender<Noticed>>>,
@@ -19,12 +19,12 @@ struct Inner {
 
 /// The kernel's caches of this mount, and the recovery folder. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Outside(Arc<Inner>);
+pub(crate) struct Outside(Arc<OutsideInner>);
 
 impl Outside {
     /// A kernel that knows inodes of this cache.
     pub fn new(cx: Cx, cache: Arc<Cache>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(OutsideInner {
             cx,
             cache,
             awaited: Part::default(),

@@ -68,7 +68,7 @@ impl<'a> Learned<'a> {
     /// What a name denotes.
     pub fn name(&mut self, dir: &Handle, name: &[u8], dentry: Dentry) {
         self.state
-            .put_name(self.asked, self.grants, (dir, name), dentry);
+            .put_name(self.asked, self.grants, dir, name, dentry);
     }
 
     /// What a name denotes; returns the timeout the entry may have in the reply to a LOOKUP, and
@@ -76,7 +76,7 @@ impl<'a> Learned<'a> {
     pub fn name_for_kernel(&mut self, dir: &Handle, name: &[u8], dentry: Dentry) -> Duration {
         let cached = self
             .state
-            .put_name(self.asked, self.grants, (dir, name), dentry);
+            .put_name(self.asked, self.grants, dir, name, dentry);
         if !cached || !self.cache.names_in_kernel() {
             return Duration::ZERO;
         }
@@ -129,8 +129,9 @@ impl<'a> Learned<'a> {
     pub fn empty_directory(&mut self, dir: &Handle) {
         let of_names = |g: &&Grant| g.object == *dir && g.parts.contains(Parts::NAMES);
         if let Some(grant) = self.grants.iter().find(of_names) {
-            let at = (dir, grant.stamp);
-            self.state.put_all_names(self.asked, at, std::iter::empty());
+            let names = std::iter::empty();
+            self.state
+                .put_all_names(self.asked, dir, grant.stamp, names);
         }
     }
 
@@ -165,7 +166,7 @@ impl ListingLease {
         if cacheable.contains(Parts::LISTING) {
             // No name has changed since the first page, or the listing's lease would be gone.
             let names = listing.iter().map(|entry| &*entry.name);
-            state.put_all_names(asked, (&dir, stamp), names);
+            state.put_all_names(asked, &dir, stamp, names);
             state.inodes.put_listing(dir, listing);
         }
     }

@@ -193,7 +193,8 @@ impl State {
         &mut self,
         asked: Asked,
         grants: &[Grant],
-        (dir, name): (&Handle, &[u8]),
+        dir: &Handle,
+        name: &[u8],
         dentry: Dentry,
     ) -> bool {
         let leases = &self.leases;
@@ -210,7 +211,8 @@ impl State {
     pub fn put_all_names<'a>(
         &mut self,
         asked: Asked,
-        (dir, stamp): (&Handle, Stamp),
+        dir: &Handle,
+        stamp: Stamp,
         names: impl Iterator<Item = &'a [u8]>,
     ) {
         let names_held = self.leases.cacheable(asked, dir, Parts::NAMES, stamp);

@@ -108,7 +108,8 @@ impl Inodes {
     /// Drops the bytes of the files not used for longest, of this one last.
     pub fn keep_clean_budget(&mut self, but: &Handle) {
         while self.weight.clean > BUDGET {
-            let oldest = self.by_use.values().find(|object| *object != but);
+            let others = |object: &&Handle| *object != but && self.has_clean_bytes(object);
+            let oldest = self.by_use.values().find(others);
             let object = oldest.copied().unwrap_or(*but);
             self.drop_clean(&object);
             if object == *but {
@@ -174,5 +175,36 @@ fn around(offset: u64, len: usize, ahead: bool) -> (u64, usize) {
         (true, _) => (offset, len),
         (false, true) => (from, whole.max(AHEAD)),
         (false, false) => (from, whole),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inode::Changing;
+
+    fn file(byte: u8) -> Handle {
+        Handle::new(&[byte]).expect("one byte")
+    }
+
+    fn reads(inodes: &mut Inodes, byte: u8, len: usize) {
+        let fetch = inodes.fetch(file(byte), 0, len);
+        assert!(inodes.fetched(&file(byte), fetch, &Bytes::from(vec![0; len])));
+        inodes.read_up_to(&file(byte), len as u64);
+    }
+
+    #[test]
+    fn over_the_budget_the_bytes_of_the_longest_unused_go_whatever_is_being_changed() {
+        let mut inodes = Inodes::default();
+        inodes.change_begins(file(1), Changing::BYTES);
+        reads(&mut inodes, 2, 1 << 20);
+        reads(&mut inodes, 3, BUDGET);
+        inodes.keep_clean_budget(&file(3));
+        assert!(!inodes.has_clean_bytes(&file(2)) && inodes.has_clean_bytes(&file(3)));
+        reads(&mut inodes, 4, 1 << 20);
+        inodes.keep_clean_budget(&file(4));
+        assert!(!inodes.has_clean_bytes(&file(3)) && inodes.has_clean_bytes(&file(4)));
+        inodes.change_ends(&file(1), Changing::BYTES);
+        inodes.check();
     }
 }

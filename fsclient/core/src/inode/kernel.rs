@@ -377,6 +377,7 @@ mod tests {
         assert_eq!(inodes.refer(handle(1), &attr(13, FileKind::File)), node);
         assert_eq!(inodes.node_of(&handle(2)), Some(NodeId(13)));
         assert_eq!(inodes.forget(NodeId(12), 2), Some(node));
+        inodes.check();
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl SharedOpens {
 
     /// The server doesn't know these any more.
     pub fn lost(&mut self, opens: &[OpenId]) {
-        self.0.retain(|shared| !opens.contains(&shared.open.id()));
+        self.0.retain(|shared| !shared.open.is_any_of(opens));
     }
 
     pub fn is_empty(&self) -> bool {

@@ -7,6 +7,8 @@ use crate::call::NodeId;
 use crate::run::{Map, Set};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::Handle;
+#[cfg(test)]
+use std::collections::HashSet;
 use std::collections::{BTreeMap, VecDeque};
 
 /// All inodes of a mount.
@@ -81,5 +83,33 @@ impl Inodes {
             self.map.remove(&object);
         }
         result
+    }
+}
+
+#[cfg(test)]
+impl Inodes {
+    /// Fails unless what stands beside the inodes says what they are.
+    pub fn check(&self) {
+        let mut weight = Weight::default();
+        for inode in self.map.values() {
+            assert!(!inode.is_idle(), "an idle inode is kept");
+            weight.shift(Weight::default(), inode.weight());
+        }
+        assert_eq!(weight, self.weight);
+        let those = |has: fn(&Inode) -> bool| -> HashSet<Handle> {
+            let those = self.map.iter().filter(|(_, inode)| has(inode));
+            those.map(|(object, _)| *object).collect()
+        };
+        let ring: HashSet<Handle> = self.ring.iter().copied().collect();
+        assert_eq!(ring.len(), self.ring.len(), "an inode is in the ring twice");
+        assert_eq!(ring, those(|inode| inode.cached.is_some()));
+        let by_use: HashSet<Handle> = self.by_use.values().copied().collect();
+        assert_eq!(by_use.len(), self.by_use.len());
+        assert_eq!(by_use, those(|inode| inode.clean.is_some()));
+        let dirty: HashSet<Handle> = self.dirty.iter().copied().collect();
+        assert_eq!(dirty, those(|inode| inode.dirty.is_some()));
+        let nodes: HashSet<Handle> = self.nodes.values().copied().collect();
+        assert_eq!(nodes.len(), self.nodes.len());
+        assert_eq!(nodes, those(|inode| inode.kernel.is_some()));
     }
 }

@@ -1,5 +1,6 @@
 //! Every request, and what answers it.
 
+use super::names::CalledName;
 use super::{Ask, Ops};
 use crate::call::{Answer, Asker, Call};
 use leasefs_protocol::Refusal;
@@ -98,7 +99,14 @@ impl Ops {
                 new_name,
                 flags,
             } => {
-                let (from, to) = ((parent, &*name), (new_parent, &*new_name));
+                let from = CalledName {
+                    parent,
+                    name: &name,
+                };
+                let to = CalledName {
+                    parent: new_parent,
+                    name: &new_name,
+                };
                 done(self.rename(ask, from, to, flags).await)?
             }
             Call::Link { node, parent, name } => {

@@ -31,7 +31,7 @@ impl Ops {
         request: Request,
         payload: Bytes,
     ) -> Result<Told, Refusal> {
-        self.change_behind(ask, caller, (scope, &[]), request, payload)
+        self.change_behind(ask, caller, scope, &[], request, payload)
             .await
     }
 
@@ -40,7 +40,8 @@ impl Ops {
         &self,
         ask: &Ask,
         caller: Caller,
-        (scope, behind): (ChangeScope, &[Handle]),
+        scope: ChangeScope,
+        behind: &[Handle],
         request: Request,
         payload: Bytes,
     ) -> Result<Told, Refusal> {

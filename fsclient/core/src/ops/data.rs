@@ -277,7 +277,7 @@ impl Ops {
         let caller = target.caller.clone();
         let behind = [source.object];
         let told = self
-            .change_behind(ask, caller, (scope, &behind), request, Bytes::new())
+            .change_behind(ask, caller, scope, &behind, request, Bytes::new())
             .await?;
         u32::try_from(written(&told.response)?).map_err(|_| Refusal::Internal)
     }

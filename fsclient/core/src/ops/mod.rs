@@ -116,7 +116,7 @@ impl Told {
 }
 
 /// What the operations work on.
-pub(crate) struct Surroundings {
+pub(crate) struct OpsParts {
     pub cx: Cx,
     pub rpc: Rpc,
     pub engine: Engine,
@@ -155,7 +155,7 @@ pub(crate) struct Ops {
 
 impl Ops {
     /// The operations of a mount.
-    pub fn new(on: Surroundings, manner: Manner) -> Self {
+    pub fn new(on: OpsParts, manner: Manner) -> Self {
         let squash = manner.identity == IdentityPolicy::Squash;
         Self {
             cx: on.cx,

@@ -15,6 +15,21 @@ use std::time::Duration;
 /// Permission bits of a directory that everybody may search.
 const SEARCHED_BY_ALL: u16 = 0o111;
 
+/// A name in a directory, as the kernel calls it.
+#[derive(Clone, Copy)]
+pub(super) struct CalledName<'a> {
+    pub parent: NodeId,
+    pub name: &'a [u8],
+}
+
+/// A name in a directory, as the kernel and the server know that.
+#[derive(Clone, Copy)]
+pub(super) struct NameIn<'a> {
+    pub parent: NodeId,
+    pub dir: Handle,
+    pub name: &'a [u8],
+}
+
 impl Ops {
     /// What a name denotes, if that is cached; `Some(None)` if nothing.
     pub fn lookup_cached(&self, parent: NodeId, name: &[u8]) -> Option<Option<Entry>> {
@@ -42,7 +57,7 @@ impl Ops {
             // While it is sure to exist: the host may give its inode number to another one.
             (tier.refer(handle, &attr), attr, valid, known)
         };
-        let entry = self.entry((parent, name), node, attr, valid);
+        let entry = self.entry(NameIn { parent, dir, name }, node, attr, valid);
         Some(Some(self.found(entry, known)))
     }
 
@@ -58,7 +73,7 @@ impl Ops {
     ) -> Result<Option<Entry>, Refusal> {
         let dir = self.node(parent)?.handle;
         let raw = Name::new(name)?.to_raw();
-        let mut over = None;
+        let (at, mut over) = (NameIn { parent, dir, name }, None);
         loop {
             let request = Request::Lookup {
                 dir,
@@ -77,11 +92,11 @@ impl Ops {
             let attr = self.settled_attr(ask, &handle, attr).await?;
             self.inodes().search(parent);
             let known = self.inodes().node_of(&handle).is_some();
-            let (node, valid) = self.learn_name(&told, (parent, dir, name), (handle, &attr));
+            let (node, valid) = self.learn_name(&told, at, handle, &attr);
             let node = node.map_or_else(|| self.inodes().refer_over(handle, &attr, over), Ok);
             match node {
                 Ok(node) => {
-                    let entry = self.entry((parent, name), node, attr, valid);
+                    let entry = self.entry(at, node, attr, valid);
                     return Ok(Some(self.found(entry, known)));
                 }
                 // The answer may be older than what is known of that inode number.
@@ -95,18 +110,19 @@ impl Ops {
     fn learn_name(
         &self,
         told: &Told,
-        (parent, dir, name): (NodeId, Handle, &[u8]),
-        (handle, attr): (Handle, &Attr),
+        at: NameIn<'_>,
+        handle: Handle,
+        attr: &Attr,
     ) -> (Option<Node>, Duration) {
-        let tells = self.tells_names(parent);
+        let tells = self.tells_names(at.parent);
         let mut learned = told.learn(self.cache());
         let exists = learned.attr(&handle, attr);
         let node = exists.then(|| learned.refer(handle, attr));
         let known = Dentry::Object(handle);
         let valid = match tells {
-            true => learned.name_for_kernel(&dir, name, known),
+            true => learned.name_for_kernel(&at.dir, at.name, known),
             false => {
-                learned.name(&dir, name, known);
+                learned.name(&at.dir, at.name, known);
                 Duration::ZERO
             }
         };
@@ -138,33 +154,22 @@ impl Ops {
     }
 
     /// Caches a name that a change has made, and shows what it denotes.
-    pub(super) fn made(
-        &self,
-        told: &Told,
-        (parent, dir, name): (NodeId, Handle, &Name),
-        (handle, attr): (Handle, Attr),
-    ) -> Entry {
+    pub(super) fn made(&self, told: &Told, at: NameIn<'_>, handle: Handle, attr: Attr) -> Entry {
         let node = {
             let mut learned = told.learn(self.cache());
             learned.attr(&handle, &attr);
-            learned.name(&dir, name.as_bytes(), Dentry::Object(handle));
+            learned.name(&at.dir, at.name, Dentry::Object(handle));
             if attr.kind == FileKind::Directory {
                 learned.empty_directory(&handle);
             }
             learned.refer(handle, &attr)
         };
-        self.entry((parent, name.as_bytes()), node, attr, Duration::ZERO)
+        self.entry(at, node, attr, Duration::ZERO)
     }
 
     /// A node as the kernel is told it under a name; it has been counted as a reference.
-    fn entry(
-        &self,
-        (parent, name): (NodeId, &[u8]),
-        node: Node,
-        attr: Attr,
-        valid: Duration,
-    ) -> Entry {
-        self.inodes().found(node.id, parent, name);
+    fn entry(&self, at: NameIn<'_>, node: Node, attr: Attr, valid: Duration) -> Entry {
+        self.inodes().found(node.id, at.parent, at.name);
         Entry {
             node,
             shown: self.shown(node.id, attr),
@@ -248,8 +253,9 @@ impl Ops {
         };
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let told = self.change(ask, scope, request, Bytes::new()).await?;
-        let made = object_of(&told.response)?;
-        Ok(self.made(&told, (parent, dir, &name), made))
+        let (handle, attr) = object_of(&told.response)?;
+        let name = name.as_bytes();
+        Ok(self.made(&told, NameIn { parent, dir, name }, handle, attr))
     }
 
     /// A further name of an object.
@@ -276,8 +282,9 @@ impl Ops {
             .name(dir, name.to_raw())
             .object(object, Parts::ATTRS);
         let told = self.change(ask, scope, request, Bytes::new()).await?;
-        let made = object_of(&told.response)?;
-        Ok(self.made(&told, (parent, dir, &name), made))
+        let (handle, attr) = object_of(&told.response)?;
+        let name = name.as_bytes();
+        Ok(self.made(&told, NameIn { parent, dir, name }, handle, attr))
     }
 
     /// Removes a name that isn't a directory.
@@ -322,18 +329,18 @@ impl Ops {
     /// # Errors
     /// The server's refusal, or a name's; `Invalid` for flags other than `RENAME_NOREPLACE` and
     /// `RENAME_EXCHANGE`.
-    pub async fn rename(
+    pub(super) async fn rename(
         &self,
         ask: &Ask,
-        (parent, name): (NodeId, &[u8]),
-        (new_parent, new_name): (NodeId, &[u8]),
+        from: CalledName<'_>,
+        to: CalledName<'_>,
         flags: u32,
     ) -> Result<(), Refusal> {
         if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
             return Err(Refusal::Invalid);
         }
-        let (dir, name) = (self.changing(parent)?, Name::new(name)?);
-        let (new_dir, new_name) = (self.changing(new_parent)?, Name::new(new_name)?);
+        let (dir, name) = (self.changing(from.parent)?, Name::new(from.name)?);
+        let (new_dir, new_name) = (self.changing(to.parent)?, Name::new(to.name)?);
         let request = Request::Rename {
             dir,
             name: name.to_raw(),

@@ -1,6 +1,7 @@
 //! Opening, creating and closing files.
 
 use super::expect::{ServerCreated, ServerOpened, created, opened};
+use super::names::NameIn;
 use super::opens::OpenFile;
 use super::{Ask, Ops, Told};
 use crate::cache::Cache;
@@ -87,7 +88,7 @@ impl Ops {
         let caller = self.caller_of(asker);
         let server = self.cache().live()?.reuse_open(&object, &caller)?;
         self.inodes().open_begins(object, Access::Read);
-        Some(self.add_file((node, object), server, Access::Read, caller))
+        Some(self.add_file(node, object, server, Access::Read, caller))
     }
 
     /// Opens a file at the server.
@@ -109,7 +110,7 @@ impl Ops {
         }?;
         self.prepare(ask, access, object).await?;
         begun.keep();
-        Ok(self.add_file((node, object), server, access, caller))
+        Ok(self.add_file(node, object, server, access, caller))
     }
 
     /// An open for reading, shared with others of this identity while the verdict holds.
@@ -190,7 +191,8 @@ impl Ops {
 
     fn add_file(
         &self,
-        (node, object): (NodeId, Handle),
+        node: NodeId,
+        object: Handle,
         server: Arc<ServerOpen>,
         access: Access,
         caller: Caller,
@@ -249,8 +251,10 @@ impl Ops {
         let begun = Begun::new(self.cache(), access, object);
         self.prepare(ask, access, object).await?;
         begun.keep();
-        let entry = self.made(&told, (parent, dir, &name), (object, attr));
-        let opened = self.add_file((entry.node.id, object), open, access, caller);
+        let name = name.as_bytes();
+        let at = NameIn { parent, dir, name };
+        let entry = self.made(&told, at, object, attr);
+        let opened = self.add_file(entry.node.id, object, open, access, caller);
         Ok((entry, opened))
     }
 

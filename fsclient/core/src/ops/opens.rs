@@ -70,7 +70,7 @@ pub(crate) struct OpenDir {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct Numbered {
     last: u64,
     files: Map<Fh, Arc<OpenFile>>,
     dirs: Map<Fh, Arc<OpenDir>>,
@@ -79,7 +79,7 @@ struct Table {
 /// All opens of the mount.
 #[derive(Debug, Default)]
 pub(super) struct OpenTable {
-    table: Part<Table>,
+    table: Part<Numbered>,
 }
 
 impl OpenTable {
@@ -123,7 +123,7 @@ impl OpenTable {
         Fh(table.last)
     }
 
-    fn table(&self) -> AtomicRefMut<'_, Table> {
+    fn table(&self) -> AtomicRefMut<'_, Numbered> {
         self.table.borrow_mut()
     }
 }

@@ -5,42 +5,42 @@ use super::{Ask, Ops};
 
 /// What to give up next.
 #[derive(Clone, Copy, Debug)]
-enum Kept {
+enum KeptOpens {
     /// What nobody has open any more and is kept to be opened again.
     Unused,
     /// What was written and could have to be written again.
     Uncommitted,
 }
 
-/// Places that one open has asked for.
-pub(super) struct Places<'a> {
+/// OpenPlaces that one open has asked for.
+pub(super) struct OpenPlaces<'a> {
     ops: &'a Ops,
     ask: &'a Ask,
     /// Closes of which the server knew when it refused the open.
     told: u64,
-    kept: std::array::IntoIter<Kept, 2>,
+    kept: std::array::IntoIter<KeptOpens, 2>,
 }
 
 impl Ops {
     /// To be asked for before the open is.
-    pub(super) fn places<'a>(&'a self, ask: &'a Ask) -> Places<'a> {
-        Places {
+    pub(super) fn places<'a>(&'a self, ask: &'a Ask) -> OpenPlaces<'a> {
+        OpenPlaces {
             ops: self,
             ask,
             told: self.rpc.closes_told(),
-            kept: [Kept::Unused, Kept::Uncommitted].into_iter(),
+            kept: [KeptOpens::Unused, KeptOpens::Uncommitted].into_iter(),
         }
     }
 }
 
-impl Places<'_> {
+impl OpenPlaces<'_> {
     /// The open was refused. True if something has been closed since it was asked for.
     pub(super) async fn further(&mut self) -> bool {
         let rpc = &self.ops.rpc;
         while let Some(kept) = self.kept.next() {
             match kept {
-                Kept::Unused => self.ops.inodes().give_up_unused_opens(),
-                Kept::Uncommitted => self.commit().await,
+                KeptOpens::Unused => self.ops.inodes().give_up_unused_opens(),
+                KeptOpens::Uncommitted => self.commit().await,
             }
             if rpc.further_closes(self.told, self.ask.options()).await {
                 self.told = rpc.closes_told();

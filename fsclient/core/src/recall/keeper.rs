@@ -1,6 +1,6 @@
 //! The task that watches: the clock, drops that are stuck, the memory budget.
 
-use super::Inner;
+use super::EngineInner;
 use crate::api::{Notice, Noticed};
 use crate::inode::{Dropped, Outcome};
 use leasefs_lease::client::ChangeOf;
@@ -25,7 +25,7 @@ const EVICTED: usize = 256;
 const ROUNDS: usize = 64;
 
 /// Keeps the caches of an engine.
-pub(super) async fn keep(inner: Arc<Inner>) {
+pub(super) async fn keep(inner: Arc<EngineInner>) {
     let mut released = inner.cx.monotonic();
     loop {
         let called = inner.cache.keeper_called();
@@ -43,7 +43,7 @@ pub(super) async fn keep(inner: Arc<Inner>) {
     }
 }
 
-impl Inner {
+impl EngineInner {
     /// Looks after everything that time brings. True if it should look again soon.
     fn look(self: &Arc<Self>) -> bool {
         let mut outcome = Outcome::default();
@@ -117,7 +117,7 @@ impl Inner {
         }
     }
 
-    /// Takes victims out of the tables; until [`Inner::give_back`] nothing of them is cacheable.
+    /// Takes victims out of the tables; until [`EngineInner::give_back`] nothing of them is cacheable.
     fn evict(&self) -> (Vec<ChangeOf>, Dropped) {
         let mut dropped = Dropped::default();
         let mut victims = Vec::new();

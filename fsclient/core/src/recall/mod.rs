@@ -86,9 +86,9 @@ const CALM: Duration = Duration::from_secs(1);
 
 /// The recall engine of one mount. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Engine(Arc<Inner>);
+pub(crate) struct Engine(Arc<EngineInner>);
 
-struct Inner {
+struct EngineInner {
     cx: Cx,
     cache: Arc<Cache>,
     outside: Outside,
@@ -107,7 +107,7 @@ struct Inner {
 }
 
 /// What the engine works on.
-pub(crate) struct Surroundings {
+pub(crate) struct EngineParts {
     pub cx: Cx,
     pub cache: Arc<Cache>,
     pub outside: Outside,
@@ -118,8 +118,8 @@ pub(crate) struct Surroundings {
 impl Engine {
     /// The engine of a mount; there is one to a cache. `timeout` bounds how long a request waits in
     /// here.
-    pub fn new(on: Surroundings, timeout: Timeout, fault: Option<Fault>) -> Self {
-        let engine = Self(Arc::new(Inner {
+    pub fn new(on: EngineParts, timeout: Timeout, fault: Option<Fault>) -> Self {
+        let engine = Self(Arc::new(EngineInner {
             cx: on.cx.clone(),
             cache: on.cache,
             outside: on.outside,
@@ -202,7 +202,7 @@ impl Engine {
     }
 }
 
-impl Inner {
+impl EngineInner {
     /// Does what has become possible.
     fn perform(self: &Arc<Self>, outcome: Outcome) {
         let Outcome {

@@ -1,6 +1,6 @@
 //! Changes of this mount: what they cover leaves the caches before they are sent.
 
-use super::{Engine, Inner};
+use super::{Engine, EngineInner};
 use crate::api::Noticed;
 use crate::cache::{Asked, ChangeScope, ChangedPages, PageChange};
 use crate::inode::{Inodes, Outcome, PagesOf, Then};
@@ -26,7 +26,7 @@ enum AtGate {
 ///
 /// Dropped without being finished it counts as a change of which nobody knows whether it happened.
 pub struct OwnChange {
-    inner: Arc<Inner>,
+    inner: Arc<EngineInner>,
     scope: ChangeScope,
     asked: Asked,
     gate: AtGate,
@@ -64,7 +64,7 @@ impl Engine {
     }
 }
 
-impl Inner {
+impl EngineInner {
     /// Marks and drops what never blocks; false if the kernel may still hold something.
     async fn begin_change(self: &Arc<Self>, scope: ChangeScope) -> (OwnChange, bool) {
         let _dropping = self.dropping().await;

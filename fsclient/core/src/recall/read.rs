@@ -1,6 +1,6 @@
 //! READs that leave pages in the kernel.
 
-use super::{Engine, Inner, Span, Verdict};
+use super::{Engine, EngineInner, Span, Verdict};
 use crate::cache::Asked;
 use crate::inode::{Arrived, Outcome};
 use futures_channel::oneshot;
@@ -20,7 +20,7 @@ const PAUSES: [Duration; 5] = [
 
 /// A READ that may be sent to the server. Its drop ends it, if it wasn't answered.
 pub struct PageRead {
-    inner: Arc<Inner>,
+    inner: Arc<EngineInner>,
     object: Handle,
     id: ReadId,
     asked: Asked,

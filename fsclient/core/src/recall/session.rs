@@ -1,7 +1,7 @@
 //! What the server says unasked.
 
 use super::faults::LATE;
-use super::{Engine, Fault, Inner};
+use super::{Engine, EngineInner, Fault};
 use crate::api::Noticed;
 use crate::cache::Work;
 use crate::inode::{Approvable, Dropped, PagesOf, Then};
@@ -96,7 +96,7 @@ impl Engine {
     }
 }
 
-impl Inner {
+impl EngineInner {
     async fn take_back(self: Arc<Self>, recall: Recall) {
         let dropping = self.dropping().await;
         let Some(mut dropped) = self.cache.state().recall(&recall) else {

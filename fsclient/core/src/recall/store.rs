@@ -1,6 +1,6 @@
 //! Writes that stay here for a while, under a Write lease.
 
-use super::{ChangeScope, Engine, Inner, Span};
+use super::{ChangeScope, Engine, EngineInner, Span};
 use crate::cache::{Conditions, Store, Stored};
 use crate::inode::Dropped;
 use leasefs_protocol::Refusal;
@@ -40,7 +40,7 @@ impl Engine {
     }
 }
 
-impl Inner {
+impl EngineInner {
     fn store(&self, store: &Store, on: Conditions) -> Stored {
         if self.dropping.try_lock().is_none() {
             return Stored::Pages;

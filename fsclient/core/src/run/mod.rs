@@ -31,7 +31,7 @@ pub(crate) type Part<T> = AtomicRefCell<T>;
 type Due = (BootTime, u64);
 
 #[derive(Default)]
-struct World {
+struct Clockwork {
     now: Now,
     timers: BTreeMap<Due, Waker>,
     last: u64,
@@ -39,15 +39,15 @@ struct World {
 }
 
 #[derive(Default)]
-struct Shared {
-    world: Part<World>,
+struct CxInner {
+    world: Part<Clockwork>,
     /// Tasks can't be looked at from two threads at a time, so they aren't in a part.
     spawned: Mutex<Vec<Task>>,
 }
 
 /// What all tasks of a core share. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct Cx(Arc<Shared>);
+pub(crate) struct Cx(Arc<CxInner>);
 
 /// A time that was waited for hasn't brought what it was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

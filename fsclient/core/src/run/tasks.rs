@@ -39,7 +39,7 @@ impl Wake for Awake {
     }
 }
 
-struct Entry<T> {
+struct Slot<T> {
     task: Task<T>,
     awake: Arc<Awake>,
     waker: Waker,
@@ -47,7 +47,7 @@ struct Entry<T> {
 
 /// Tasks that end with a `T`.
 pub(crate) struct Tasks<T> {
-    entries: HashMap<u64, Entry<T>>,
+    entries: HashMap<u64, Slot<T>>,
     ready: Arc<Ready>,
     last: u64,
 }
@@ -78,7 +78,7 @@ impl<T> Tasks<T> {
         });
         awake.wake_by_ref();
         let waker = Waker::from(Arc::clone(&awake));
-        let entry = Entry { task, awake, waker };
+        let entry = Slot { task, awake, waker };
         self.entries.insert(self.last, entry);
     }
 

@@ -63,14 +63,14 @@ impl Bell {
     }
 }
 
-struct Room {
+struct Queue {
     free: usize,
     queue: VecDeque<oneshot::Sender<Place>>,
 }
 
 /// A bounded number of places. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Places(Arc<Part<Room>>);
+pub(crate) struct Places(Arc<Part<Queue>>);
 
 /// One of them; given back when it is dropped.
 pub(crate) struct Place(Option<Places>);
@@ -84,7 +84,7 @@ impl fmt::Debug for Place {
 impl Places {
     /// So many.
     pub fn new(free: usize) -> Self {
-        Self(Arc::new(Part::new(Room {
+        Self(Arc::new(Part::new(Queue {
             free,
             queue: VecDeque::new(),
         })))

@@ -1,6 +1,6 @@
 //! What the server is told to close, approve, take back.
 
-use super::request::{New, Outcome};
+use super::request::{New, RequestOutcome};
 use super::requests::Rpc;
 use super::types::CallOptions;
 use crate::inode::Approvable;
@@ -75,7 +75,9 @@ impl Rpc {
                 pid: None,
                 permit: None,
             };
-            if let Outcome::GaveUp { refusal, .. } = self.run(close, CallOptions::default()).await {
+            if let RequestOutcome::GaveUp { refusal, .. } =
+                self.run(close, CallOptions::default()).await
+            {
                 tracing::debug!(%refusal, "closes were not delivered");
             }
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// What a waiting caller is told.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
-pub(super) enum Outcome {
+pub(super) enum RequestOutcome {
     Answered(Answered),
     GaveUp {
         refusal: Refusal,
@@ -65,7 +65,7 @@ pub(super) struct ToSend {
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) send: ToSend,
-    pub(super) outcome: oneshot::Receiver<Outcome>,
+    pub(super) outcome: oneshot::Receiver<RequestOutcome>,
     /// Where to send it now; without connection it is sent with the next one.
     pub(super) connection: Option<ConnectionId>,
 }

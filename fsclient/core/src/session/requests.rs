@@ -3,7 +3,7 @@
 use super::Timeout;
 use super::border::Recalls;
 use super::contact::Contact;
-use super::request::{New, NewChange, NotTaken, Outcome, Taken, ToSend, Wait};
+use super::request::{New, NewChange, NotTaken, RequestOutcome, Taken, ToSend, Wait};
 use super::server_time::ServerTime;
 use super::table::Table;
 use super::types::{Abandon, Answered, CallOptions, Changed};
@@ -40,7 +40,7 @@ pub(super) struct Renewing {
     pub changed: bool,
 }
 
-pub(super) struct Shared {
+pub(super) struct RpcInner {
     pub cx: Cx,
     pub cache: Arc<Cache>,
     timeout: Timeout,
@@ -57,12 +57,12 @@ pub(super) struct Shared {
 
 /// A session with its server. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Rpc(pub(super) Arc<Shared>);
+pub(crate) struct Rpc(pub(super) Arc<RpcInner>);
 
 impl Rpc {
     /// A session that isn't connected.
     pub fn new(cx: Cx, cache: Arc<Cache>, timeout: Timeout) -> Self {
-        let rpc = Self(Arc::new(Shared {
+        let rpc = Self(Arc::new(RpcInner {
             cx: cx.clone(),
             cache,
             timeout,
@@ -103,9 +103,9 @@ impl Rpc {
             permit,
         };
         match self.run(new, options).await {
-            Outcome::Answered(answer) => Ok(answer),
-            Outcome::GaveUp { refusal, .. } => Err(refusal),
-            Outcome::Overtaken => Err(Refusal::Cancelled),
+            RequestOutcome::Answered(answer) => Ok(answer),
+            RequestOutcome::GaveUp { refusal, .. } => Err(refusal),
+            RequestOutcome::Overtaken => Err(Refusal::Cancelled),
         }
     }
 
@@ -157,17 +157,17 @@ impl Rpc {
             Err(refusal) => return Changed::never(refusal),
         }
         match self.run(new, options).await {
-            Outcome::Answered(answer) => Changed {
+            RequestOutcome::Answered(answer) => Changed {
                 result: Ok(answer),
                 unsettled: None,
                 overtaken: false,
             },
-            Outcome::GaveUp { refusal, unsettled } => Changed {
+            RequestOutcome::GaveUp { refusal, unsettled } => Changed {
                 result: Err(refusal),
                 unsettled,
                 overtaken: false,
             },
-            Outcome::Overtaken => Changed {
+            RequestOutcome::Overtaken => Changed {
                 overtaken: true,
                 ..Changed::never(Refusal::Cancelled)
             },
@@ -238,7 +238,7 @@ impl Rpc {
     }
 
     /// Takes the request in and waits for what becomes of it.
-    pub(super) async fn run(&self, mut new: New, options: CallOptions<'_>) -> Outcome {
+    pub(super) async fn run(&self, mut new: New, options: CallOptions<'_>) -> RequestOutcome {
         loop {
             let room = self.0.room.listen();
             let taken = self.0.table.borrow_mut().take(new, self.0.cx.now());
@@ -248,7 +248,7 @@ impl Rpc {
                     return self.follow(taken, options).await;
                 }
                 Err(NotTaken::Refused(refusal)) => return gave_up(refusal),
-                Err(NotTaken::Overtaken) => return Outcome::Overtaken,
+                Err(NotTaken::Overtaken) => return RequestOutcome::Overtaken,
                 Err(NotTaken::NoRoom(full)) => *full,
             };
             if let Err(refusal) = self.patiently(full.wait, options, room).await {
@@ -258,7 +258,7 @@ impl Rpc {
         }
     }
 
-    async fn follow(&self, taken: Taken, options: CallOptions<'_>) -> Outcome {
+    async fn follow(&self, taken: Taken, options: CallOptions<'_>) -> RequestOutcome {
         let Taken {
             send,
             mut outcome,
@@ -326,8 +326,8 @@ async fn leaves(abandon: Option<&Abandon>) {
     }
 }
 
-fn gave_up(refusal: Refusal) -> Outcome {
-    Outcome::GaveUp {
+fn gave_up(refusal: Refusal) -> RequestOutcome {
+    RequestOutcome::GaveUp {
         refusal,
         unsettled: None,
     }
@@ -344,7 +344,7 @@ impl Drop for GivesUp<'_> {
 
 impl GivesUp<'_> {
     /// The caller has waited for the outcome.
-    fn stayed(self, outcome: Result<Outcome, oneshot::Canceled>) -> Outcome {
+    fn stayed(self, outcome: Result<RequestOutcome, oneshot::Canceled>) -> RequestOutcome {
         std::mem::forget(self);
         outcome.unwrap_or_else(|_| gave_up(Refusal::Lost))
     }

@@ -1,6 +1,8 @@
 //! What has been asked and not been answered: numbers, order, resending. No I/O.
 
-use super::request::{New, NotTaken, Outcome, Resend, Taken, ToSend, Wait, Waiting, object_of};
+use super::request::{
+    New, NotTaken, RequestOutcome, Resend, Taken, ToSend, Wait, Waiting, object_of,
+};
 use super::types::{Answered, Settlement, Unsettled};
 use crate::api::{ConnectionId, Now};
 use crate::opens::ServerOpen;
@@ -26,13 +28,13 @@ enum Cancel {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Unanswered {
     frame: Arc<RequestFrame>,
     payload: Bytes,
     touches: Vec<Handle>,
     /// As the caller has it.
     life: Option<BootId>,
-    waiter: Option<oneshot::Sender<Outcome>>,
+    waiter: Option<oneshot::Sender<RequestOutcome>>,
     settled: Option<oneshot::Sender<Settlement>>,
     cancel: Cancel,
     /// When it was sent last, and on which connection.
@@ -43,7 +45,7 @@ struct Entry {
     _permit: Option<Place>,
 }
 
-impl Entry {
+impl Unanswered {
     fn seq(&self) -> Option<Seq> {
         self.frame.change.as_ref().map(|change| change.seq)
     }
@@ -61,7 +63,7 @@ pub(super) struct Sent {
 /// All requests without an answer.
 #[derive(Debug)]
 pub(super) struct Table {
-    entries: Map<RequestId, Entry>,
+    entries: Map<RequestId, Unanswered>,
     unsettled: BTreeMap<Seq, RequestId>,
     by_object: Map<Handle, Vec<Seq>>,
     last_request: RequestId,
@@ -137,7 +139,7 @@ impl Table {
         if sent.is_some() {
             self.count(frame.request.kind());
         }
-        let entry = Entry {
+        let entry = Unanswered {
             frame: frame.clone(),
             payload: new.payload.clone(),
             touches,
@@ -228,7 +230,7 @@ impl Table {
         *self.counts.entry(kind).or_default() += 1;
     }
 
-    fn remove(&mut self, id: RequestId) -> Option<Entry> {
+    fn remove(&mut self, id: RequestId) -> Option<Unanswered> {
         let entry = self.entries.remove(&id)?;
         if let Some(seq) = entry.seq() {
             self.unsettled.remove(&seq);
@@ -277,7 +279,7 @@ impl Table {
         match (entry.waiter, entry.settled) {
             (Some(waiter), _) => {
                 // Who waited may be gone.
-                let _ = waiter.send(Outcome::Answered(answer));
+                let _ = waiter.send(RequestOutcome::Answered(answer));
             }
             (None, Some(hook)) => {
                 let settlement = match answer.reply.result {
@@ -295,7 +297,7 @@ impl Table {
     /// The request is over the protocol's bounds and was not sent.
     pub(super) fn unsendable(&mut self, id: RequestId) {
         if let Some(waiter) = self.remove(id).and_then(|entry| entry.waiter) {
-            let _ = waiter.send(Outcome::GaveUp {
+            let _ = waiter.send(RequestOutcome::GaveUp {
                 refusal: Refusal::Invalid,
                 unsettled: None,
             });
@@ -329,7 +331,7 @@ impl Table {
             }
         }
         // The caller's future may be gone.
-        let _ = waiter.send(Outcome::GaveUp { refusal, unsettled });
+        let _ = waiter.send(RequestOutcome::GaveUp { refusal, unsettled });
         cancel
     }
 
@@ -379,9 +381,9 @@ impl Table {
             self.lose_sent_changes();
         }
         // An open that the server may have made must be heard of, to be closed.
-        let opens = |entry: &Entry| matches!(entry.frame.request, Request::Open { .. });
+        let opens = |entry: &Unanswered| matches!(entry.frame.request, Request::Open { .. });
         let nobody_waits =
-            |entry: &Entry| entry.waiter.is_none() && entry.seq().is_none() && !opens(entry);
+            |entry: &Unanswered| entry.waiter.is_none() && entry.seq().is_none() && !opens(entry);
         self.entries.retain(|_, entry| !nobody_waits(entry));
         let mut ids: Vec<(Option<Seq>, RequestId, Cancel)> = self
             .entries
@@ -402,19 +404,19 @@ impl Table {
     /// Changes that wait for a connection are not sent before what has been lost is written again.
     fn hold_back(&mut self, forgotten: bool) {
         let other = |life| forgotten || life != self.host;
-        let waits = |entry: &Entry| entry.life.is_some_and(other) && entry.sent.is_none();
+        let waits = |entry: &Unanswered| entry.life.is_some_and(other) && entry.sent.is_none();
         let all = self.entries.iter();
         let ids: Vec<RequestId> = all.filter(|(_, e)| waits(e)).map(|(id, _)| *id).collect();
         for entry in ids.into_iter().filter_map(|id| self.remove(id)) {
             if let Some(waiter) = entry.waiter {
                 // The caller's future may be gone.
-                let _ = waiter.send(Outcome::Overtaken);
+                let _ = waiter.send(RequestOutcome::Overtaken);
             }
         }
     }
 
     fn lose_sent_changes(&mut self) {
-        let sent = |entry: &Entry| entry.seq().is_some() && entry.sent.is_some();
+        let sent = |entry: &Unanswered| entry.seq().is_some() && entry.sent.is_some();
         let lost: Vec<RequestId> = self
             .entries
             .iter()
@@ -423,7 +425,7 @@ impl Table {
             .collect();
         for entry in lost.into_iter().filter_map(|id| self.remove(id)) {
             if let Some(waiter) = entry.waiter {
-                let _ = waiter.send(Outcome::GaveUp {
+                let _ = waiter.send(RequestOutcome::GaveUp {
                     refusal: Refusal::Lost,
                     unsettled: None,
                 });

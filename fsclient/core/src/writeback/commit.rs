@@ -2,7 +2,7 @@
 //! crash of the server's host.
 
 use super::undelivered;
-use super::{Inner, Writeback};
+use super::{Writeback, WritebackInner};
 use crate::api::WhyNot;
 use crate::inode::{Committed, HostLife, Noted, Undone, Wrote};
 use crate::session::CallOptions;
@@ -15,7 +15,7 @@ use std::time::Duration;
 const COMMIT_AGE: Duration = Duration::from_secs(15);
 
 /// Commits everything now and then.
-pub(super) async fn keep_committing(inner: Arc<Inner>) {
+pub(super) async fn keep_committing(inner: Arc<WritebackInner>) {
     loop {
         let many = inner.many.listen();
         // Either is reason to look.
@@ -90,7 +90,7 @@ impl Writeback {
     }
 }
 
-impl Inner {
+impl WritebackInner {
     async fn commit_all(&self, life: HostLife) -> Result<Committed, Refusal> {
         let covered = self.cache.inodes().commit_covers(life, false);
         let (caller, options) = (Caller::default(), CallOptions::default());

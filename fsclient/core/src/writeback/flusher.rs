@@ -1,6 +1,6 @@
 //! The flusher of a dirty file: sends its bytes round by round, and says what became of them.
 
-use super::{AGE, Inner, MANY, RETRY, undelivered};
+use super::{AGE, MANY, RETRY, WritebackInner, undelivered};
 use crate::api::WhyNot;
 use crate::cache::{Asked, Flushed, Round};
 use crate::inode::{Hearers, Writer, Wrote};
@@ -15,7 +15,11 @@ use std::sync::Arc;
 
 /// A request of a round that has ended: when it was asked, and in which life of the server's host it
 /// was answered.
-type Sent = (Asked, Option<BootId>, Flushed);
+struct RoundPart {
+    asked: Asked,
+    host: Option<BootId>,
+    flushed: Flushed,
+}
 
 /// Bytes on their way to the server.
 struct Flush {
@@ -59,7 +63,7 @@ impl Flush {
     }
 }
 
-impl Inner {
+impl WritebackInner {
     pub(super) fn hurry_if_many(&self) {
         if self.cache.state().inodes.dirty_bytes() > MANY {
             self.hurry_all();
@@ -111,12 +115,16 @@ impl Inner {
                 let asked = inner.cache.ask();
                 let (host, flushed) = inner.send_one(flush, &next).await;
                 next.ring_one();
-                (asked, host, flushed)
+                RoundPart {
+                    asked,
+                    host,
+                    flushed,
+                }
             });
         }
         let ends = join_all(under_way).await;
         self.keep_failed(object, &ends).await;
-        if ends.iter().all(|(_, _, flushed)| flushed.is_answered()) {
+        if ends.iter().all(|end| end.flushed.is_answered()) {
             let took = self.cache.now().since(begun);
             self.cache.state().measured(bytes, took);
         }
@@ -125,23 +133,24 @@ impl Inner {
 
     /// Bytes that were answered before a crash of the server's host, while others of their round were
     /// under way, were not restored with what it has lost: they are here still.
-    fn round_ended(&self, object: &Handle, ends: Vec<Sent>) -> bool {
+    fn round_ended(&self, object: &Handle, ends: Vec<RoundPart>) -> bool {
         let life = self.cache.inodes().host_life().host();
         let mut sent = true;
-        for (asked, host, flushed) in ends {
-            let flushed = match flushed {
-                Flushed::Answered(run, ..) if life.is_some() && host != life => Flushed::Again(run),
+        for end in ends {
+            let other = life.is_some() && end.host != life;
+            let flushed = match end.flushed {
+                Flushed::Answered(run, ..) if other => Flushed::Again(run),
                 flushed => flushed,
             };
-            sent &= self.ended(asked, object, flushed);
+            sent &= self.ended(end.asked, object, flushed);
         }
         sent
     }
 
     /// Keeps the bytes that the server refuses in the recovery folder, before anybody is told. Where
     /// the file has changed elsewhere none of its bytes are sent any more.
-    async fn keep_failed(self: &Arc<Self>, object: Handle, ends: &[Sent]) {
-        let failed = ends.iter().filter_map(|(_, _, flushed)| match flushed {
+    async fn keep_failed(self: &Arc<Self>, object: Handle, ends: &[RoundPart]) {
+        let failed = ends.iter().filter_map(|end| match &end.flushed {
             Flushed::Failed(run, refusal) => Some((run.clone(), *refusal)),
             Flushed::Answered(..) | Flushed::Again(_) => None,
         });

@@ -31,9 +31,9 @@ const WINDOW: usize = 16;
 
 /// The write-back of a mount. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Writeback(Arc<Inner>);
+pub(crate) struct Writeback(Arc<WritebackInner>);
 
-struct Inner {
+struct WritebackInner {
     cx: Cx,
     cache: Arc<Cache>,
     rpc: Rpc,
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Writeback {
 impl Writeback {
     /// The write-back of the mount with this cache.
     pub fn new(cx: Cx, cache: Arc<Cache>, rpc: Rpc, outside: Outside) -> Self {
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(WritebackInner {
             cx: cx.clone(),
             cache,
             rpc,

@@ -64,7 +64,7 @@ struct Last {
 
 /// What is kept of one file until it is known to be on the server's disk.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(in crate::inode) struct Kept {
     pieces: Vec<Piece>,
     bytes: usize,
     last: Option<Last>,

@@ -9,53 +9,52 @@ mod kept;
 
 pub(crate) use kept::{Undone, Wrote};
 
-use super::{Inode, Inodes, Weight};
 use kept::Kept;
-use leasefs_protocol::{BootId, Handle};
-use std::sync::atomic::{AtomicU64, Ordering};
+use leasefs_protocol::BootId;
+use std::sync::atomic::AtomicU64;
 
 /// Memory that kept bytes may use, in bytes.
-const MOST_BYTES: usize = 512 << 20;
+pub(super) const MOST_BYTES: usize = 512 << 20;
 /// With so many it is time for a commit.
-const MANY_BYTES: usize = MOST_BYTES / 4;
+pub(super) const MANY_BYTES: usize = MOST_BYTES / 4;
 /// With so many objects that were changed it is time for a commit too.
-const MANY_OBJECTS: usize = 65_536;
+pub(super) const MANY_OBJECTS: usize = 65_536;
 /// Of so many files bytes are kept: each holds an open at the server.
-const MOST_FILES: usize = 16_384;
+pub(super) const MOST_FILES: usize = 16_384;
 
 /// Changes of an object that no commit covers yet.
 #[derive(Debug, Default)]
 pub(super) struct Unstable {
     /// The life of the host in which the first change since the last commit was answered that
     /// can't be done again.
-    since: Option<BootId>,
+    pub(super) since: Option<BootId>,
     /// The number of the last such change.
-    last: u64,
+    pub(super) last: u64,
     /// One of these was not of bytes: `fdatasync` doesn't cover it.
-    attributes: bool,
+    pub(super) attributes: bool,
     /// Commits that have come too late so far.
-    losses: u64,
+    pub(super) losses: u64,
     /// Of these, those that somebody was told of.
-    known: u64,
+    pub(super) known: u64,
     /// What can be done again.
-    kept: Kept,
+    pub(super) kept: Kept,
     /// Nobody has it open.
-    forgotten: bool,
+    pub(super) forgotten: bool,
     /// Nor ever will.
-    out_of_reach: bool,
+    pub(super) out_of_reach: bool,
 }
 
 /// The life of the server's host that is known before what is to be committed is flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HostLife(Option<BootId>);
+pub(crate) struct HostLife(pub(super) Option<BootId>);
 
 /// What there is to commit when a commit is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Covered {
-    changes: u64,
-    life: HostLife,
+    pub(super) changes: u64,
+    pub(super) life: HostLife,
     /// Bytes, and what is needed to read them, alone (`fdatasync`).
-    data_only: bool,
+    pub(super) data_only: bool,
 }
 
 /// What a commit was worth.
@@ -71,7 +70,7 @@ pub(crate) enum Committed {
 
 /// Losses of its object that an open has no more to be told of.
 #[derive(Debug)]
-pub(crate) struct LossesTold(AtomicU64);
+pub(crate) struct LossesTold(pub(super) AtomicU64);
 
 /// What has been noted, and what follows.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -87,14 +86,14 @@ pub(crate) struct Noted {
 #[derive(Debug, Default)]
 pub(super) struct Commits {
     /// Changes answered so far.
-    changes: u64,
+    pub(super) changes: u64,
     /// The present life of the server's host, and the one before.
-    host: Option<BootId>,
-    before: Option<BootId>,
+    pub(super) host: Option<BootId>,
+    pub(super) before: Option<BootId>,
 }
 
 impl Commits {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.changes += 1;
         self.changes
     }
@@ -102,10 +101,10 @@ impl Commits {
 
 /// When a write was answered, and whether there is room to keep it.
 #[derive(Clone, Copy, Debug)]
-struct WroteIn {
-    number: u64,
-    host: BootId,
-    room: bool,
+pub(super) struct WroteIn {
+    pub(super) number: u64,
+    pub(super) host: BootId,
+    pub(super) room: bool,
 }
 
 impl HostLife {
@@ -117,13 +116,13 @@ impl HostLife {
 
 impl Covered {
     /// Whether the commit was answered in another life than what it covers was flushed in.
-    fn is_of_another(&self, host: BootId) -> bool {
+    pub(super) fn is_of_another(&self, host: BootId) -> bool {
         self.life.0.is_some_and(|life| life != host)
     }
 }
 
 impl Committed {
-    fn of(lost: bool) -> Self {
+    pub(super) fn of(lost: bool) -> Self {
         match lost {
             true => Self::Lost,
             false => Self::Durable,
@@ -143,7 +142,7 @@ impl Unstable {
     }
 
     /// Bytes were written.
-    fn wrote(&mut self, wrote: Wrote, at: WroteIn) {
+    pub(super) fn wrote(&mut self, wrote: Wrote, at: WroteIn) {
         if self.out_of_reach {
             return;
         }
@@ -166,13 +165,13 @@ impl Unstable {
 
     /// Whether there is nothing to be noted of it any more. What is out of reach is noted until its
     /// bytes are flushed.
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         let says_nothing = self.since.is_none() && self.losses == 0;
         self.kept.is_empty() && !self.out_of_reach && (self.forgotten || says_nothing)
     }
 
     /// A commit of this life of the host covers changes up to a number.
-    fn committed(&mut self, covered: Covered, host: BootId) {
+    pub(super) fn committed(&mut self, covered: Covered, host: BootId) {
         if self.since.is_some_and(|since| since != host) {
             self.losses += 1;
             self.since = Some(host);
@@ -182,197 +181,6 @@ impl Unstable {
             self.attributes = false;
         }
         self.kept.committed(covered.changes, host);
-    }
-}
-
-impl Inodes {
-    /// A change of the object was answered in this life of the host, which can't be done again.
-    /// `content`: it was one of its bytes.
-    pub fn unstable_change(&mut self, object: Handle, host: BootId, content: bool) {
-        let number = self.commits.next();
-        self.make_unstable(object, |unstable| {
-            unstable.forgotten = false;
-            unstable.since.get_or_insert(host);
-            unstable.last = number;
-            unstable.attributes |= !content;
-            // Written again, they would come behind it.
-            if content {
-                unstable.kept.drop_all();
-            }
-        });
-    }
-
-    /// The object is about to be changed by bytes that are flushed later.
-    pub fn will_be_unstable(&mut self, object: &Handle) {
-        self.change_unstable(object, |unstable| unstable.forgotten = false);
-    }
-
-    /// Bytes were written in this life of the host. They are kept, within bounds.
-    pub fn unstable_write(&mut self, wrote: Wrote, host: BootId) -> Noted {
-        if self.commits.before == Some(host) {
-            return Noted {
-                undone: true,
-                ..Noted::default()
-            };
-        }
-        let number = self.commits.next();
-        let more = self.weight.kept + wrote.run.data.len();
-        let room = more <= MOST_BYTES && self.weight.kept_files < MOST_FILES;
-        let object = wrote.object;
-        self.make_unstable(object, |unstable| {
-            unstable.wrote(wrote, WroteIn { number, host, room })
-        });
-        let Weight {
-            kept, kept_files, ..
-        } = self.weight;
-        Noted {
-            undone: false,
-            many: kept > MANY_BYTES || kept_files > MOST_FILES / 4,
-        }
-    }
-
-    /// Nobody here can reach the file any more: nothing of it is kept from now on, until
-    /// [`Inodes::nothing_to_flush`].
-    pub fn out_of_reach(&mut self, object: &Handle) {
-        self.make_unstable(*object, |unstable| {
-            unstable.forgotten = false;
-            unstable.out_of_reach = true;
-            unstable.kept.drop_all();
-        });
-    }
-
-    /// No bytes of the file are to be flushed.
-    pub fn nothing_to_flush(&mut self, object: &Handle) {
-        self.change(object, |inode| {
-            inode.unstable.take_if(|unstable| unstable.out_of_reach);
-        });
-    }
-
-    /// For a new open of the object, which earlier losses don't concern, unless nobody was told of them.
-    pub fn losses_told(&mut self, object: &Handle) -> LossesTold {
-        let known = self.change_unstable(object, |unstable| {
-            unstable.out_of_reach = false;
-            unstable.known
-        });
-        LossesTold(AtomicU64::new(known.unwrap_or(0)))
-    }
-
-    /// The life of the server's host; to be asked before what is to be committed is flushed.
-    pub fn host_life(&self) -> HostLife {
-        HostLife(self.commits.host)
-    }
-
-    /// A commit is about to be sent; `data_only`: as `fdatasync`.
-    pub fn commit_covers(&self, life: HostLife, data_only: bool) -> Covered {
-        Covered {
-            changes: self.commits.changes,
-            life,
-            data_only,
-        }
-    }
-
-    /// The commit that was asked for through an open has succeeded in this life of the host.
-    pub fn committed(
-        &mut self,
-        object: &Handle,
-        covered: Covered,
-        host: BootId,
-        told: &LossesTold,
-    ) -> Committed {
-        if covered.is_of_another(host) {
-            return Committed::Again;
-        }
-        let done = self.change_unstable(object, |unstable| {
-            unstable.committed(covered, host);
-            let known = told.0.swap(unstable.losses, Ordering::Relaxed);
-            unstable.known = unstable.losses;
-            Committed::of(known != unstable.losses)
-        });
-        done.unwrap_or(Committed::Durable)
-    }
-
-    /// A commit of everything has succeeded in this life of the host.
-    pub fn all_committed(&mut self, covered: Covered, host: BootId) -> Committed {
-        if covered.is_of_another(host) {
-            return Committed::Again;
-        }
-        let mut lost = false;
-        for object in self.unstable_objects(|_| true) {
-            let loses = self.change_unstable(&object, |unstable| {
-                let losses = unstable.losses;
-                unstable.committed(covered, host);
-                unstable.losses > losses
-            });
-            lost |= loses.unwrap_or(false);
-        }
-        Committed::of(lost)
-    }
-
-    /// Whether a commit would let go of anything that matters.
-    pub fn has_to_commit(&self) -> bool {
-        self.weight.kept_files > 0 || self.weight.unstable > MANY_OBJECTS
-    }
-
-    /// The server's host is in this life. Returns what was written in another and no commit covers.
-    pub fn server_host_is(&mut self, host: BootId) -> Vec<Undone> {
-        if self.commits.host == Some(host) {
-            return Vec::new();
-        }
-        self.commits.before = self.commits.host.replace(host);
-        self.undone(Some(host))
-    }
-
-    /// What was written in another life of the host can't be written again: others may have changed the
-    /// file since. The next commit of it fails.
-    pub fn is_lost(&mut self, object: Handle) {
-        self.make_unstable(object, |unstable| {
-            unstable.forgotten = false;
-            unstable.losses += 1;
-        });
-    }
-
-    /// Takes out everything that is kept: nobody will commit it any more.
-    pub fn give_up_unstable(&mut self) -> Vec<Undone> {
-        self.undone(None)
-    }
-
-    /// The kernel doesn't know the object any more: nobody has it open.
-    pub fn nobody_commits(&mut self, object: &Handle) {
-        self.change_unstable(object, |unstable| unstable.forgotten = true);
-    }
-
-    fn undone(&mut self, host: Option<BootId>) -> Vec<Undone> {
-        let keeping = self.unstable_objects(|unstable| !unstable.kept.is_empty());
-        let take = |object: Handle| {
-            self.change_unstable(&object, |unstable| unstable.kept.undone(object, host))?
-        };
-        keeping.into_iter().filter_map(take).collect()
-    }
-
-    fn unstable_objects(&self, which: impl Fn(&Unstable) -> bool) -> Vec<Handle> {
-        let unstable = |inode: &Inode| inode.unstable.as_deref().is_some_and(&which);
-        let objects = self.iter().filter(|(_, inode)| unstable(inode));
-        objects.map(|(object, _)| *object).collect()
-    }
-
-    fn change_unstable<R>(
-        &mut self,
-        object: &Handle,
-        change: impl FnOnce(&mut Unstable) -> R,
-    ) -> Option<R> {
-        self.change(object, |inode| {
-            let result = change(inode.unstable.as_mut()?);
-            inode.unstable.take_if(|unstable| unstable.is_over());
-            Some(result)
-        })?
-    }
-
-    fn make_unstable<R>(&mut self, object: Handle, change: impl FnOnce(&mut Unstable) -> R) -> R {
-        self.make(object, |inode| {
-            let result = change(inode.unstable.get_or_insert_default());
-            inode.unstable.take_if(|unstable| unstable.is_over());
-            result
-        })
     }
 }
 

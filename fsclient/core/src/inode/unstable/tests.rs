@@ -1,10 +1,12 @@
 use super::*;
 use crate::cache::fixtures::writer;
+use crate::inode::Inodes;
 use crate::inode::{Hearers, Writer};
 use crate::opens::Opens;
 use crate::opens::fixtures::opened;
 use bytes::Bytes;
 use leasefs_lease::client::{Leases, Run, Tenure};
+use leasefs_protocol::Handle;
 use leasefs_protocol::{Grant, Mode, OpenId, Parts, Refusal, Stamp, Version};
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use crate::inode::Dentry;
 use crate::opens::fixtures::opened;
 use crate::opens::{Opens, ServerOpen};
 use crate::outside::Outside;
-use crate::recall::{Engine, Surroundings};
+use crate::recall::{Engine, EngineParts};
 use crate::run::{Cx, Tasks};
 use crate::session::{Rpc, Timeout};
 use crate::writeback::Writeback;
@@ -99,7 +99,7 @@ impl World {
         let rpc = Rpc::new(cx.clone(), Arc::clone(&cache), timeout);
         let opens = rpc.opens();
         rpc.connected(ConnectionId(1), welcome(), false);
-        let surroundings = Surroundings {
+        let parts = EngineParts {
             cx: cx.clone(),
             cache: Arc::clone(&cache),
             outside: outside.clone(),
@@ -114,7 +114,7 @@ impl World {
             told: RefCell::default(),
             opens,
             cache,
-            engine: Engine::new(surroundings, timeout, None),
+            engine: Engine::new(parts, timeout, None),
         };
         world.renew();
         world.settle();
@@ -151,6 +151,7 @@ impl World {
             let stepped = self.tasks.borrow_mut().step().is_some();
             let effects = self.cx.take_effects();
             if !stepped && effects.is_empty() {
+                self.cache.inodes().check();
                 return;
             }
             effects.into_iter().for_each(|effect| self.perform(effect));

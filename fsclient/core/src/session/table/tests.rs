@@ -120,7 +120,7 @@ fn what_was_never_sent_is_given_up_without_a_trace() {
         "nothing to cancel"
     );
     match taken_first.outcome.try_recv() {
-        Ok(Some(Outcome::GaveUp { refusal, unsettled })) => {
+        Ok(Some(RequestOutcome::GaveUp { refusal, unsettled })) => {
             assert_eq!(refusal, Refusal::TimedOut);
             assert!(unsettled.is_none());
         }
@@ -149,7 +149,7 @@ fn a_change_that_waits_is_not_sent_in_another_life_of_the_host_than_it_was_made_
     table.hold_back(false);
     assert!(matches!(
         waits.outcome.try_recv(),
-        Ok(Some(Outcome::Overtaken))
+        Ok(Some(RequestOutcome::Overtaken))
     ));
     for outcome in [&mut early.outcome, &mut any.outcome] {
         assert!(matches!(outcome.try_recv(), Ok(None)));
@@ -157,7 +157,7 @@ fn a_change_that_waits_is_not_sent_in_another_life_of_the_host_than_it_was_made_
     table.hold_back(true);
     assert!(matches!(
         early.outcome.try_recv(),
-        Ok(Some(Outcome::Overtaken))
+        Ok(Some(RequestOutcome::Overtaken))
     ));
     assert!(
         matches!(any.outcome.try_recv(), Ok(None)),
@@ -176,7 +176,7 @@ fn a_change_that_may_have_happened_is_never_stale() {
         "to be cancelled"
     );
     match taken.outcome.try_recv() {
-        Ok(Some(Outcome::GaveUp { refusal, .. })) => assert_eq!(refusal, Refusal::Lost),
+        Ok(Some(RequestOutcome::GaveUp { refusal, .. })) => assert_eq!(refusal, Refusal::Lost),
         other => panic!("{other:?}"),
     }
 }
