@@ -104,7 +104,9 @@ pub enum Unconnected {
 /// What is to be done, in this order.
 #[derive(Debug)]
 pub enum Action<W> {
-    /// A request is answered. May be done late, but not in another life of the kernel's connection.
+    /// A request is answered. May be done late, but not in another life of the kernel's connection; an
+    /// answer that is [`Answer::believed`] is given before the core is told anything else, since pages of
+    /// an answer that is decided later may be newer.
     Answer(W, Result<Answer, Refusal>),
     /// Something else.
     Do(Effect),

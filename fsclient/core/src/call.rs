@@ -423,3 +423,14 @@ pub enum Answer {
     /// An offset in a file.
     Offset(u64),
 }
+
+impl Answer {
+    /// Whether the kernel takes a size from it that no lease covers: it cuts off pages that lie behind.
+    pub fn believed(&self) -> bool {
+        match self {
+            Self::Attr(attr) => attr.valid.is_zero(),
+            Self::Made(_) | Self::Created(..) => true,
+            _ => false,
+        }
+    }
+}

@@ -20,7 +20,7 @@ use crate::session::{Ear, Link, Status, Wire};
 use batch::Batch;
 use keeping::Keeping;
 use leasefs_client::{
-    Answer, CacheStatus, Call, ClientCore, Config, Event, Notice, Noticed, SessionStatus,
+    Action, Answer, CacheStatus, Call, ClientCore, Config, Event, Notice, Noticed, SessionStatus,
     Undelivered,
 };
 use leasefs_protocol::{Handle, Refusal};
@@ -155,6 +155,13 @@ impl<W: Waiter> Driver<W> {
     fn turn(&self, core: &mut ClientCore<W>, event: Event<W>, batch: &mut Batch<W>) {
         core.handle(clock::now(), event);
         while let Some(action) = core.poll_action() {
+            let action = match action {
+                Action::Answer(waiter, Ok(answer)) if answer.believed() => {
+                    waiter.answer(Ok(answer));
+                    continue;
+                }
+                action => action,
+            };
             if let Some((id, notice)) = batch.take_in(action) {
                 let noticed = self.kernel.tell(&notice);
                 core.handle(clock::now(), Event::Notified(id, noticed));

@@ -105,12 +105,12 @@ impl Ops {
             .live()
             .and_then(|mut tier| tier.attr_for_kernel(&object));
         let (attr, valid) = match cached {
-            Some(cached) => cached,
-            None => self.getattr_from_server(ask, &object).await?,
+            Some((attr, valid)) => {
+                self.grow(node, &object, &attr).await;
+                (attr, valid)
+            }
+            None => self.getattr_from_server(ask, node, &object).await?,
         };
-        if self.must_grow(node, &object, &attr) {
-            self.grow(node, attr.size).await;
-        }
         self.inodes().told_size(node, attr.size);
         Ok(ShownFor {
             shown: self.shown(node, attr),
@@ -121,6 +121,7 @@ impl Ops {
     async fn getattr_from_server(
         &self,
         ask: &Ask,
+        node: NodeId,
         object: &Handle,
     ) -> Result<(Attr, Duration), Refusal> {
         let mut asked = 0;
@@ -130,6 +131,7 @@ impl Ops {
             let attr = attr_of(&told.response)?;
             ask.unless_left(self.engine.clean(object)).await?;
             let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
+            self.grow(node, object, &attr).await;
             asked += 1;
             // If no lease covers them, pages that have come since may be newer, and the kernel cuts
             // off what lies behind the size it is told.
@@ -152,7 +154,11 @@ impl Ops {
             && inodes.is_open(object)
     }
 
-    async fn grow(&self, node: NodeId, size: u64) {
+    async fn grow(&self, node: NodeId, object: &Handle, attr: &Attr) {
+        if !self.must_grow(node, object, attr) {
+            return;
+        }
+        let size = attr.size;
         let grown = self.outside.tell(Notice::Grow { node, size }).await;
         if grown == Noticed::Done {
             self.inodes().grown(node, size);
