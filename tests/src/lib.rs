@@ -52,3 +52,4 @@ pub mod mounted;
 pub mod once;
 pub mod rng;
 pub mod sim;
+pub mod sim2;

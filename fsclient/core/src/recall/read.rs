@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long to wait before the server is asked a further time.
-const PAUSES: [Duration; 5] = [
+const PAUSES: [Duration; 6] = [
     Duration::ZERO,
-    Duration::ZERO,
+    Duration::from_micros(500),
+    Duration::from_millis(1),
     Duration::from_millis(2),
     Duration::from_millis(20),
     Duration::from_millis(100),

@@ -3,7 +3,7 @@
 //! The session survives lost connections, address changes and server restarts. Requests that
 //! change nothing are sent again freely; changes are numbered, sent again under their number and
 //! run once. A caller that gives up leaves at once; what became of its change is told later
-//! ([`Unsettled`]).
+//! ([`Changed::unsettled`]).
 
 mod border;
 mod closes;
