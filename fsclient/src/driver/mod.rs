@@ -28,6 +28,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use threads::Threads;
@@ -89,6 +90,8 @@ pub struct Setup {
 pub struct Driver<W: Waiter> {
     me: Weak<Self>,
     core: Mutex<ClientCore<W>>,
+    /// A panic has left the core as it is; changed while it is locked.
+    broken: AtomicBool,
     kernel: Arc<dyn Kernel>,
     wire: Wire<W>,
     keeping: Arc<Keeping>,
@@ -122,6 +125,7 @@ impl<W: Waiter> Driver<W> {
         let driver = Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
             core: Mutex::new(ClientCore::new(core, clock::now())),
+            broken: AtomicBool::new(false),
             kernel,
             wire: Wire::new(session, runtime.clone(), ear(me.clone())),
             keeping: Arc::new(Keeping::new(refuge)),
@@ -184,6 +188,9 @@ impl<W: Waiter> Driver<W> {
 
     /// What the core knows after a panic in it is not to be trusted, so that nobody goes on with it.
     fn guarded<T>(&self, core: &mut ClientCore<W>, ask: impl FnOnce(&mut ClientCore<W>) -> T) -> T {
+        if self.broken.load(Ordering::Relaxed) {
+            self.kernel.end_process();
+        }
         match catch_unwind(AssertUnwindSafe(|| ask(core))) {
             Ok(told) => told,
             Err(_) => self.give_up(core),
@@ -191,6 +198,7 @@ impl<W: Waiter> Driver<W> {
     }
 
     fn give_up(&self, core: &mut ClientCore<W>) -> ! {
+        self.broken.store(true, Ordering::Relaxed);
         tracing::error!("a defect of this program: the mount ends, for it can't be trusted");
         let left = catch_unwind(AssertUnwindSafe(|| core.take_undelivered()));
         for undelivered in left.unwrap_or_default() {
