@@ -90,8 +90,8 @@ pub struct Setup {
 pub struct Driver<W: Waiter> {
     me: Weak<Self>,
     core: Mutex<ClientCore<W>>,
-    /// A panic has left the core as it is; changed while it is locked.
-    broken: AtomicBool,
+    /// What the core held when it broke has been kept; changed while it is locked.
+    given_up: AtomicBool,
     kernel: Arc<dyn Kernel>,
     wire: Wire<W>,
     keeping: Arc<Keeping>,
@@ -125,7 +125,7 @@ impl<W: Waiter> Driver<W> {
         let driver = Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
             core: Mutex::new(ClientCore::new(core, clock::now())),
-            broken: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
             kernel,
             wire: Wire::new(session, runtime.clone(), ear(me.clone())),
             keeping: Arc::new(Keeping::new(refuge)),
@@ -188,9 +188,6 @@ impl<W: Waiter> Driver<W> {
 
     /// What the core knows after a panic in it is not to be trusted, so that nobody goes on with it.
     fn guarded<T>(&self, core: &mut ClientCore<W>, ask: impl FnOnce(&mut ClientCore<W>) -> T) -> T {
-        if self.broken.load(Ordering::Relaxed) {
-            self.kernel.end_process();
-        }
         match catch_unwind(AssertUnwindSafe(|| ask(core))) {
             Ok(told) => told,
             Err(_) => self.give_up(core),
@@ -198,12 +195,13 @@ impl<W: Waiter> Driver<W> {
     }
 
     fn give_up(&self, core: &mut ClientCore<W>) -> ! {
-        self.broken.store(true, Ordering::Relaxed);
-        tracing::error!("a defect of this program: the mount ends, for it can't be trusted");
-        let left = catch_unwind(AssertUnwindSafe(|| core.take_undelivered()));
-        for undelivered in left.unwrap_or_default() {
-            // What becomes of it is logged there.
-            self.keeping.keep(undelivered);
+        if !self.given_up.swap(true, Ordering::Relaxed) {
+            tracing::error!("a defect of this program: the mount ends, for it can't be trusted");
+            let left = catch_unwind(AssertUnwindSafe(|| core.take_undelivered()));
+            for undelivered in left.unwrap_or_default() {
+                // What becomes of it is logged there.
+                self.keeping.keep(undelivered);
+            }
         }
         self.kernel.end_process()
     }
