@@ -28,7 +28,7 @@ pub use api::{
 pub use cache::{CacheStatus, DEFAULT_BUDGET};
 pub use call::{Answer, Asker, Call, NodeId};
 pub use core::{ClientCore, Config};
-pub use life::refused_for_good;
+pub use life::{Pause, refused_for_good};
 pub use ops::Owner;
 pub use recall::Fault;
 pub use run::repeat_tables;

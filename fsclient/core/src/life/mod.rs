@@ -1,23 +1,24 @@
 //! The session's life: connections begin, serve, end, and others are tried.
 
+mod attempts;
 mod reclaim;
 mod serve;
+
+pub use attempts::{Pause, refused_for_good};
 
 use crate::api::{ConnectionId, Effect, Unconnected};
 use crate::recall::Engine;
 use crate::run::{Bell, Cx, Part, first};
 use crate::session::{Rpc, check_welcome};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::control::{HelloRefusal, Standing, ToClient, ToServer, Welcome};
-use leasefs_protocol::{BootId, Recall, Refusal};
+use leasefs_protocol::control::{Standing, ToClient, ToServer, Welcome};
+use leasefs_protocol::{BootId, Recall};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often the session looks after itself.
 const TICK: Duration = Duration::from_millis(250);
-/// Longest pause between two attempts to connect.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two attempts when the server refuses the session.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 /// How long what was cached may take to be dropped. What takes longer waits for the kernel's locked
@@ -308,39 +309,4 @@ impl Life {
         self.inbox.borrow_mut().current = None;
         self.rpc.disconnected(&over.reason);
     }
-}
-
-/// What requests are refused with while the server refuses the session; `None` if it is worth
-/// waiting.
-pub fn refused_for_good(refusal: &HelloRefusal) -> Option<Refusal> {
-    match refusal {
-        HelloRefusal::NoDirectory(_) => Some(Refusal::Stale),
-        HelloRefusal::TooMany(_) | HelloRefusal::Internal(_) => None,
-        HelloRefusal::Version { .. }
-        | HelloRefusal::NotHello(_)
-        | HelloRefusal::UnknownClient(_)
-        | HelloRefusal::Revoked(_)
-        | HelloRefusal::TicketUnknown
-        | HelloRefusal::TicketUsed
-        | HelloRefusal::TicketExpired
-        | HelloRefusal::ForeignSession => Some(Refusal::Access),
-    }
-}
-
-/// Jittered pauses between attempts: none, then up to a second.
-#[derive(Debug, Default)]
-struct Pause(Duration);
-
-impl Pause {
-    fn next(&mut self, now: BootTime) -> Duration {
-        let whole = self.0;
-        self.0 = (whole * 2).clamp(Duration::from_millis(50), LONGEST_PAUSE);
-        whole.mul_f64(0.5 + 0.5 * jitter(now))
-    }
-}
-
-/// Between 0 and 1; enough to spread the clients of a restarted server.
-fn jitter(now: BootTime) -> f64 {
-    let mixed = now.as_nanos().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-    mixed as f64 / (1u64 << 24) as f64
 }
