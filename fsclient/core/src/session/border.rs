@@ -2,6 +2,7 @@
 //! answer is longer than was asked for, and nothing is remembered of objects that nobody asked about.
 //! Pure: the caller answers a request whose reply is refused with EIO, or closes the connection.
 
+use super::request::objects_of;
 use leasefs_protocol::control::Welcome;
 use leasefs_protocol::limits::{
     MAX_BATCH, MAX_DRIFT_PPM, MAX_LISTING_ENTRIES, MAX_OPEN_TOKEN, MAX_PAYLOAD, MAX_RECALLS_OPEN,
@@ -203,24 +204,7 @@ pub(super) fn grants(
 }
 
 fn named(request: &Request, of_open: impl Fn(OpenId) -> Option<Handle>) -> Vec<Handle> {
-    let objects: [Option<Handle>; 2] = match request {
-        Request::Lookup { dir, .. }
-        | Request::Make { dir, .. }
-        | Request::Unlink { dir, .. }
-        | Request::Rmdir { dir, .. }
-        | Request::Create { dir, .. } => [Some(*dir), None],
-        Request::Rename { dir, new_dir, .. } => [Some(*dir), Some(*new_dir)],
-        Request::Link { object, dir, .. } => [Some(*object), Some(*dir)],
-        Request::GetAttr { object }
-        | Request::SetAttr { object, .. }
-        | Request::ReadLink { object }
-        | Request::Open { object, .. }
-        | Request::StatFs { object }
-        | Request::Access { object, .. }
-        | Request::GetXattr { object, .. }
-        | Request::ListXattr { object }
-        | Request::SetXattr { object, .. }
-        | Request::RemoveXattr { object, .. } => [Some(*object), None],
+    let objects = match request {
         Request::Read { open, .. }
         | Request::Write { open, .. }
         | Request::Commit { open, .. }
@@ -228,7 +212,7 @@ fn named(request: &Request, of_open: impl Fn(OpenId) -> Option<Handle>) -> Vec<H
         | Request::Seek { open, .. }
         | Request::ReadDir { open, .. } => [of_open(*open), None],
         Request::CopyRange { from, to, .. } => [of_open(*from), of_open(*to)],
-        Request::Close { .. } | Request::CommitAll => [None, None],
+        request => objects_of(request),
     };
     objects.into_iter().flatten().collect()
 }

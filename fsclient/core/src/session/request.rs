@@ -98,25 +98,34 @@ pub(super) struct Resend {
     pub(super) frames: Vec<ToSend>,
 }
 
-/// The object a request names, for people.
-pub(super) fn object_of(request: &Request) -> Option<Handle> {
+/// The objects that a request names, the one it is about first; those that opens are of apart.
+pub(super) fn objects_of(request: &Request) -> [Option<Handle>; 2] {
     match request {
         Request::Lookup { dir, .. }
         | Request::Make { dir, .. }
-        | Request::Create { dir, .. }
         | Request::Unlink { dir, .. }
-        | Request::Rmdir { dir, .. } => Some(*dir),
+        | Request::Rmdir { dir, .. }
+        | Request::Create { dir, .. } => [Some(*dir), None],
+        Request::Rename { dir, new_dir, .. } => [Some(*dir), Some(*new_dir)],
+        Request::Link { object, dir, .. } => [Some(*object), Some(*dir)],
         Request::GetAttr { object }
         | Request::SetAttr { object, .. }
         | Request::ReadLink { object }
-        | Request::Link { object, .. }
         | Request::Open { object, .. }
         | Request::StatFs { object }
         | Request::Access { object, .. }
         | Request::GetXattr { object, .. }
         | Request::ListXattr { object }
         | Request::SetXattr { object, .. }
-        | Request::RemoveXattr { object, .. } => Some(*object),
-        _ => None,
+        | Request::RemoveXattr { object, .. } => [Some(*object), None],
+        Request::Read { .. }
+        | Request::Write { .. }
+        | Request::Commit { .. }
+        | Request::Fallocate { .. }
+        | Request::Seek { .. }
+        | Request::ReadDir { .. }
+        | Request::CopyRange { .. }
+        | Request::Close { .. }
+        | Request::CommitAll => [None, None],
     }
 }

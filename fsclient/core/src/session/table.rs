@@ -1,7 +1,7 @@
 //! What has been asked and not been answered: numbers, order, resending. No I/O.
 
 use super::request::{
-    New, NotTaken, RequestOutcome, Resend, Taken, ToSend, Wait, Waiting, object_of,
+    New, NotTaken, RequestOutcome, Resend, Taken, ToSend, Wait, Waiting, objects_of,
 };
 use super::types::{Answered, Settlement, Unsettled};
 use crate::api::{ConnectionId, Now};
@@ -484,7 +484,7 @@ impl Table {
             .filter(|entry| entry.waiter.is_some())
             .map(|entry| Waiting {
                 kind: entry.frame.request.kind(),
-                object: object_of(&entry.frame.request).or(entry.touches.first().copied()),
+                object: objects_of(&entry.frame.request)[0].or(entry.touches.first().copied()),
                 uid: entry.frame.caller.uid,
                 pid: entry.pid,
                 since: entry.since,
