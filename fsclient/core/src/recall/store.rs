@@ -11,7 +11,10 @@ impl Engine {
     /// dropped.
     pub fn store_at_once(&self, store: &Store, budget: usize) -> Stored {
         let clear = false;
-        self.0.store(store, Conditions { budget, clear })
+        match self.0.dropping.try_lock() {
+            Some(_dropping) => self.0.store(store, Conditions { budget, clear }),
+            None => Stored::Pages,
+        }
     }
 
     /// Keeps a write here if the lease allows it. When it is done, no page and no attribute older
@@ -31,20 +34,19 @@ impl Engine {
         let scope = ChangeScope::only_pages(store.object, span);
         let mut change = self.own_change(scope).await?;
         change.close_gate().await;
-        let dropping = self.0.dropping().await;
-        drop(dropping);
         let clear = true;
-        let stored = self.0.store(store, Conditions { budget, clear });
+        let stored = {
+            let _dropping = self.0.dropping().await;
+            self.0.store(store, Conditions { budget, clear })
+        };
         change.never_sent();
         Ok(stored)
     }
 }
 
 impl EngineInner {
+    /// To be called while nothing is being dropped.
     fn store(&self, store: &Store, on: Conditions) -> Stored {
-        if self.dropping.try_lock().is_none() {
-            return Stored::Pages;
-        }
         let mut dropped = Dropped::default();
         let stored = {
             let mut state = self.cache.state();
