@@ -197,11 +197,32 @@ impl Ops {
         let request = Request::SetAttr { object, open, set };
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let attr = attr_of(&told.response)?;
+        let attr = self.newest(ask, &object, attr).await;
         self.inodes().told_size(node, attr.size);
         Ok(ShownFor {
             shown: self.shown(node, attr),
             valid: Duration::ZERO,
         })
+    }
+
+    /// What the kernel is told in the answer to a change: it takes the size from there even if it was
+    /// told a newer one since the change was asked for (`fuse_do_setattr`; `fuse_iget` without a version,
+    /// after a link), and reads of an open file go on with that.
+    pub(super) async fn newest(&self, ask: &Ask, object: &Handle, changed: Attr) -> Attr {
+        if changed.kind != FileKind::File || !self.inodes().is_open(object) {
+            return changed;
+        }
+        let cached = self.cache().live().and_then(|mut tier| tier.attr(object));
+        let node = self.inodes().node_of(object);
+        match (cached, node) {
+            (Some(attr), _) => attr,
+            // The change has been made, whatever is refused from here on.
+            (None, Some(node)) => {
+                let asked = self.getattr_from_server(ask, node, object).await;
+                asked.map_or(changed, |(attr, _)| attr)
+            }
+            (None, None) => changed,
+        }
     }
 
     /// A symlink's target, if it is cached.

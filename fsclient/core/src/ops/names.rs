@@ -283,6 +283,7 @@ impl Ops {
             .object(object, Parts::ATTRS);
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let (handle, attr) = object_of(&told.response)?;
+        let attr = self.newest(ask, &handle, attr).await;
         let name = name.as_bytes();
         Ok(self.made(&told, NameIn { parent, dir, name }, handle, attr))
     }
