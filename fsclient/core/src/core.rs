@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -226,10 +227,11 @@ impl<W> ClientCore<W> {
         let abandon = ask.abandon.clone();
         self.waiting.insert(id, WaitingCall { waiter, abandon });
         let (ops, cx) = (Arc::clone(&self.ops), self.cx.clone());
-        self.tasks.add(Box::pin(async move {
-            let answer = ops.answer(&ask, call);
+        let fut = async move {
+            let answer = pin!(ops.answer(&ask, call));
             Ended::Call(id, patiently(&cx, id, &ask, answer).await)
-        }));
+        };
+        self.tasks.add(Box::pin(fut));
     }
 
     /// Lets go on what can.
@@ -254,8 +256,9 @@ impl<W> ClientCore<W> {
 
     /// Takes up what tasks have asked for.
     fn settle(&mut self) {
-        let effects = self.cx.take_effects();
-        self.actions.extend(effects.into_iter().map(Action::Do));
+        while let Some(effect) = self.cx.next_effect() {
+            self.actions.push_back(Action::Do(effect));
+        }
     }
 }
 
@@ -273,11 +276,10 @@ async fn patiently(
     cx: &Cx,
     id: CallId,
     ask: &Ask,
-    answer: impl Future<Output = CallOutcome>,
+    mut answer: Pin<&mut impl Future<Output = CallOutcome>>,
 ) -> CallOutcome {
-    let mut answer = std::pin::pin!(answer);
     while !ask.abandon.is_triggered() && ask.asker.pid != 0 {
-        match cx.timeout(LOOK, &mut answer).await {
+        match cx.timeout(LOOK, answer.as_mut()).await {
             Ok(outcome) => return outcome,
             Err(_) => cx.effect(Effect::Watch(id, ask.asker.pid)),
         }

@@ -59,15 +59,15 @@ impl Ask {
 
     /// Waits for something, unless the caller leaves before. What is waited for may be given up
     /// at any time.
-    async fn unless_left<T>(
+    fn unless_left<T>(
         &self,
         wait: impl Future<Output = Result<T, Refusal>>,
-    ) -> Result<T, Refusal> {
+    ) -> impl Future<Output = Result<T, Refusal>> {
         let left = async {
             self.abandon.triggered().await;
             Err(Refusal::Cancelled)
         };
-        first(wait, left).await
+        first(wait, left)
     }
 
     fn options(&self) -> CallOptions<'_> {

@@ -65,10 +65,11 @@ use crate::api::{Notice, Noticed};
 use crate::cache::{Cache, State};
 use crate::inode::{Dropped, Outcome};
 use crate::outside::{Outside, Pending};
-use crate::run::{Cx, Part};
+use crate::run::{Cx, Part, within};
 use crate::session::{Rpc, Timeout};
 use crate::writeback::Writeback;
 use futures_channel::oneshot;
+use futures_util::TryFutureExt;
 use futures_util::lock::{Mutex, MutexGuard};
 use leasefs_lease::client::{PageGate, Step};
 use leasefs_lease::time::BootTime;
@@ -139,8 +140,11 @@ impl Engine {
     ///
     /// # Errors
     /// [`Refusal::TimedOut`].
-    pub async fn in_time<T>(&self, wait: impl Future<Output = T>) -> Result<T, Refusal> {
-        self.0.in_time(wait).await
+    pub fn in_time<T>(
+        &self,
+        wait: impl Future<Output = T>,
+    ) -> impl Future<Output = Result<T, Refusal>> {
+        self.0.in_time(wait)
     }
 
     /// The cache whose leases it keeps.
@@ -328,14 +332,12 @@ impl EngineInner {
         self.in_time(told).await.map(drop)
     }
 
-    async fn in_time<T>(&self, wait: impl Future<Output = T>) -> Result<T, Refusal> {
-        match self.timeout.limit() {
-            None => Ok(wait.await),
-            Some(limit) => {
-                let done = self.cx.timeout(limit, wait).await;
-                done.map_err(|_| Refusal::TimedOut)
-            }
-        }
+    fn in_time<T>(
+        &self,
+        wait: impl Future<Output = T>,
+    ) -> impl Future<Output = Result<T, Refusal>> {
+        let late = self.timeout.limit().map(|limit| self.cx.sleep(limit));
+        within(wait, late).map_err(|_| Refusal::TimedOut)
     }
 }
 

@@ -5,21 +5,22 @@
 //! in the order of the events, so a run is repeated exactly by the same events.
 
 mod hash;
+mod race;
 mod tasks;
 mod wait;
 
 pub use hash::repeat_tables;
 pub(crate) use hash::{Map, Set};
+pub(crate) use race::{Within, first, within};
 pub(crate) use tasks::{Task, Tasks};
 pub(crate) use wait::{Bell, Place, Places};
 
 use crate::api::{Effect, Now};
 use atomic_refcell::AtomicRefCell;
-use futures_util::future::{Either, select};
 use leasefs_lease::time::BootTime;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -48,10 +49,6 @@ struct CxInner {
 /// What all tasks of a core share. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Cx(Arc<CxInner>);
-
-/// A time that was waited for hasn't brought what it was waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Elapsed;
 
 impl Cx {
     /// When the event was that is being handled.
@@ -100,16 +97,8 @@ impl Cx {
     }
 
     /// Waits for something, but not for longer.
-    pub async fn timeout<T>(
-        &self,
-        most: Duration,
-        wait: impl Future<Output = T>,
-    ) -> Result<T, Elapsed> {
-        let (wait, late) = (pin!(wait), self.sleep(most));
-        match select(wait, late).await {
-            Either::Left((done, _)) => Ok(done),
-            Either::Right(_) => Err(Elapsed),
-        }
+    pub fn timeout<F: Future>(&self, most: Duration, wait: F) -> Within<F> {
+        within(wait, Some(self.sleep(most)))
     }
 
     /// It is later now. Wakes whom it was waited for.
@@ -146,8 +135,8 @@ impl Cx {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn take_effects(&self) -> VecDeque<Effect> {
-        std::mem::take(&mut self.0.world.borrow_mut().effects)
+    pub fn next_effect(&self) -> Option<Effect> {
+        self.0.world.borrow_mut().effects.pop_front()
     }
 }
 
@@ -176,13 +165,4 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         self.cx.0.world.borrow_mut().timers.remove(&self.due);
     }
-}
-
-/// What of two comes first; the former if both have come.
-pub(crate) async fn first<T>(
-    former: impl Future<Output = T>,
-    latter: impl Future<Output = T>,
-) -> T {
-    let (former, latter) = (pin!(former), pin!(latter));
-    select(former, latter).await.factor_first().0
 }

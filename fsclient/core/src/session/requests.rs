@@ -240,7 +240,6 @@ impl Rpc {
     /// Takes the request in and waits for what becomes of it.
     pub(super) async fn run(&self, mut new: New, options: CallOptions<'_>) -> RequestOutcome {
         loop {
-            let room = self.0.room.listen();
             let taken = self.0.table.borrow_mut().take(new, self.0.cx.now());
             let full = match taken {
                 Ok(taken) => {
@@ -251,6 +250,7 @@ impl Rpc {
                 Err(NotTaken::Overtaken) => return RequestOutcome::Overtaken,
                 Err(NotTaken::NoRoom(full)) => *full,
             };
+            let room = self.0.room.listen();
             if let Err(refusal) = self.patiently(full.wait, options, room).await {
                 return gave_up(refusal);
             }
