@@ -149,7 +149,7 @@ impl World {
                 self.tasks.borrow_mut().add(task);
             }
             let stepped = self.tasks.borrow_mut().step().is_some();
-            let effects = self.cx.take_effects();
+            let effects: Vec<_> = std::iter::from_fn(|| self.cx.next_effect()).collect();
             if !stepped && effects.is_empty() {
                 self.cache.inodes().check();
                 return;
