@@ -11,6 +11,7 @@ use crate::fuse::Driver;
 use crate::recovery::path_for_people;
 use leasefs_client::Call;
 use leasefs_protocol::Handle;
+use leasefs_transport::network_threads;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -81,6 +82,7 @@ fn close_inherited() {
 
 fn run(job: &Job, ready: Ready) -> Result<(), String> {
     let runtime = Builder::new_multi_thread()
+        .worker_threads(network_threads())
         .enable_all()
         .thread_name("leasefs")
         .build()

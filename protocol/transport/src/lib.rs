@@ -23,3 +23,4 @@ pub use error::{CloseCode, FrameError, Lost, TransportError};
 pub use frame::{Assembler, FrameReader, FrameWriter, OutFrame};
 pub use identity::{EndpointSecret, Identity, IdentityError, key_hash};
 pub use outbox::{Outbox, OutboxClosed};
+pub use tuning::network_threads;

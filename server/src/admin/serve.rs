@@ -33,6 +33,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), String> {
         ));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(leasefs_transport::network_threads())
         .enable_all()
         .thread_name("network")
         .build()
