@@ -1,6 +1,7 @@
 //! Bytes of a file, where there are any.
 
 use bytes::{Bytes, BytesMut};
+use rangemap::RangeSet;
 use std::collections::BTreeMap;
 
 /// Pieces of a file, none of which overlap.
@@ -122,7 +123,7 @@ impl Extents {
             let (begin, stop) = ((from - offset) as usize, (to - offset) as usize);
             if let Some(place) = into.get_mut(begin..stop) {
                 place.copy_from_slice(&part(at, piece, from, to));
-                known.add(begin, stop);
+                known.0.insert(begin..stop);
             }
         }
     }
@@ -165,28 +166,18 @@ fn part(at: u64, piece: &Bytes, from: u64, until: u64) -> Bytes {
     piece.slice((from - at) as usize..(until - at) as usize)
 }
 
-/// Which bytes of a buffer are known, as disjoint ranges.
+/// Which bytes of a buffer are known.
 #[derive(Clone, Debug, Default)]
-pub struct Known(BTreeMap<usize, usize>);
+pub struct Known(RangeSet<usize>);
 
 impl Known {
-    fn add(&mut self, mut from: usize, mut until: usize) {
-        let touching = self.0.range(..=until).rev();
-        let joined: Vec<(usize, usize)> = touching
-            .map(|(a, b)| (*a, *b))
-            .take_while(|(_, b)| *b >= from)
-            .collect();
-        for (a, b) in joined {
-            self.0.remove(&a);
-            (from, until) = (from.min(a), until.max(b));
-        }
-        self.0.insert(from, until);
-    }
-
     /// Whether the first `len` bytes are known.
     pub fn covers(&self, len: usize) -> bool {
-        let first = self.0.first_key_value();
-        len == 0 || first.is_some_and(|(from, until)| *from == 0 && *until >= len)
+        len == 0
+            || self
+                .0
+                .first()
+                .is_some_and(|first| first.start == 0 && first.end >= len)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sets of byte ranges.
 
-use std::collections::BTreeMap;
+use rangemap::RangeSet;
+use std::ops::Range;
 
 /// A half-open range of bytes of a file; never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,11 +62,8 @@ impl Span {
         }
     }
 
-    fn intersection(self, other: Span) -> Option<Span> {
-        self.intersects(other).then(|| Span {
-            start: self.start.max(other.start),
-            end: self.end.min(other.end),
-        })
+    fn range(self) -> Range<u64> {
+        self.start..self.end
     }
 }
 
@@ -77,21 +75,12 @@ const MAX_SPANS: usize = 256;
 /// Bounded: when it gets too fragmented it grows to its hull. So it is always a superset of
 /// what was put in and not taken out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Spans(BTreeMap<u64, u64>);
+pub struct Spans(RangeSet<u64>);
 
 impl Spans {
     /// Adds a span.
     pub fn insert(&mut self, span: Span) {
-        let (mut start, mut end) = (span.start, span.end);
-        while let Some((&s, &e)) = self.0.range(..=end).next_back() {
-            if e < start {
-                break;
-            }
-            start = start.min(s);
-            end = end.max(e);
-            self.0.remove(&s);
-        }
-        self.0.insert(start, end);
+        self.0.insert(span.range());
         if self.0.len() > MAX_SPANS {
             self.collapse();
         }
@@ -104,41 +93,27 @@ impl Spans {
 
     /// Takes a span out.
     pub fn remove(&mut self, span: Span) {
-        while let Some((&s, &e)) = self.0.range(..span.end).next_back() {
-            if e <= span.start {
-                break;
-            }
-            self.0.remove(&s);
-            if s < span.start {
-                self.0.insert(s, span.start);
-            }
-            if e > span.end {
-                self.0.insert(span.end, e);
-            }
-        }
+        self.0.remove(span.range());
     }
 
     /// Whether any byte of `span` is in the set.
     pub fn intersects(&self, span: Span) -> bool {
-        self.0
-            .range(..span.end)
-            .next_back()
-            .is_some_and(|(_, &end)| end > span.start)
+        self.0.overlaps(&span.range())
     }
 
     /// The part of the set inside `span`.
     #[must_use]
     pub fn within(&self, span: Span) -> Spans {
-        let mut inside = Spans::default();
-        for part in self.iter().filter_map(|s| s.intersection(span)) {
-            inside.insert(part);
-        }
-        inside
+        let inside = self.0.overlapping(span.range());
+        let cut = |part: &Range<u64>| part.start.max(span.start)..part.end.min(span.end);
+        Self(inside.map(cut).collect())
     }
 
     /// The spans in order.
     pub fn iter(&self) -> impl Iterator<Item = Span> + '_ {
-        self.0.iter().map(|(&start, &end)| Span { start, end })
+        self.0
+            .iter()
+            .map(|&Range { start, end }| Span { start, end })
     }
 
     /// The first bytes of the set that no span of `holes` touches, at most `most` of them.
@@ -163,10 +138,9 @@ impl Spans {
     }
 
     fn collapse(&mut self) {
-        let first = self.0.first_key_value().map(|(&start, _)| start);
-        let last = self.0.last_key_value().map(|(_, &end)| end);
-        if let (Some(start), Some(end)) = (first, last) {
-            self.0 = BTreeMap::from([(start, end)]);
+        if let (Some(first), Some(last)) = (self.0.first(), self.0.last()) {
+            let hull = first.start..last.end;
+            self.0.insert(hull);
         }
     }
 }
