@@ -1,17 +1,21 @@
 //! Writes that their callers need not wait for, and what has to wait for them.
 
-use super::expect::done;
+use super::expect::{attr_of, done};
 use super::opens::{OpenFile, durability};
 use super::{Ask, Ops, Told};
 use crate::cache::{Store, Stored};
 use crate::call::{Fh, Writing};
 use crate::inode::{Committed, Hearers, Wrote};
-use crate::writeback::BUDGET;
+use crate::writeback::{BUDGET, MappedPages};
 use leasefs_lease::client::{Run, Tenure};
 use leasefs_protocol::request::{Durability, WriteKind};
 use leasefs_protocol::{Attr, Handle, Mode, Parts, Refusal, Request, Response};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the answer of a mapped page waits to be told how long its file is.
+const SOON: Duration = Duration::from_secs(1);
 
 impl Ops {
     /// Whether the caller of a write need not wait until the server has it.
@@ -142,20 +146,38 @@ impl Ops {
         now.filter(|_| granted || now == before)
     }
 
-    /// A mapped page has come too late: another mount has changed the file since.
-    pub(super) async fn keep_page(&self, ask: &Ask, open: &OpenFile, writing: &Writing) {
-        let request = Request::GetAttr {
+    /// Writes mapped pages back. What can't be brought in is kept.
+    pub(super) async fn write_pages(
+        &self,
+        ask: &Ask,
+        open: &OpenFile,
+        writing: &Writing,
+    ) -> Result<u32, Refusal> {
+        let pages = MappedPages {
             object: open.object,
+            path: self.path(open),
+            run: Run {
+                offset: writing.offset,
+                data: writing.data.clone(),
+            },
         };
-        let told = self.call(ask, request).await;
-        let attr = told.and_then(|told| super::expect::attr_of(&told.response));
-        let run = Run {
-            offset: writing.offset,
-            data: writing.data.clone(),
-        };
-        let size = attr.map_or(0, |attr| attr.size).max(run.end());
-        let path = self.path(open);
-        self.writeback.keep_page(open.object, path, size, run).await;
+        let under_way = self.writeback.pages_leave(pages.clone());
+        let written = self.write_through(ask, open, writing).await;
+        if let Err(refusal) = written {
+            self.engine.distrust_pages(&open.object);
+            let size = self.size_for_people(ask, &open.object).await;
+            self.writeback.keep_pages(pages, size, refusal).await;
+        }
+        drop(under_way);
+        written
+    }
+
+    /// A file's size, if the server says it soon.
+    async fn size_for_people(&self, ask: &Ask, object: &Handle) -> u64 {
+        let request = Request::GetAttr { object: *object };
+        let told = self.cx.timeout(SOON, self.call(ask, request)).await;
+        let attr = told.map(|told| attr_of(&told?.response));
+        attr.map_or(0, |attr| attr.map_or(0, |attr| attr.size))
     }
 
     /// Waits until the server has what is buffered of a file.
@@ -182,7 +204,7 @@ impl Ops {
         }
         self.settle(ask, object).await?;
         let told = self.call(ask, Request::GetAttr { object: *object }).await?;
-        super::expect::attr_of(&told.response)
+        attr_of(&told.response)
     }
 
     /// Makes durable what was written to the file or directory.

@@ -180,6 +180,18 @@ impl Ops {
         if let Some(len) = self.buffer(ask, &open, &writing).await? {
             return Ok(len);
         }
+        match writing.writeback {
+            true => self.write_pages(ask, &open, &writing).await,
+            false => self.write_through(ask, &open, &writing).await,
+        }
+    }
+
+    pub(super) async fn write_through(
+        &self,
+        ask: &Ask,
+        open: &OpenFile,
+        writing: &Writing,
+    ) -> Result<u32, Refusal> {
         // A mapped page too comes behind what a crash of the server's host makes to be written again.
         self.settle(ask, &open.object).await?;
         let request = Request::Write {
@@ -187,19 +199,15 @@ impl Ops {
             at: writing.at(),
             kill_priv: writing.kill_priv,
             durability: writing.durability(),
-            kind: self.kind(&writing),
+            kind: self.kind(writing),
         };
         let scope = ChangeScope::default().pages(open.object, writing.pages());
         let caller = open.caller.clone();
         let data = writing.data.clone();
         let before = self.cache().tenure(&open.object);
-        let told = self.change_as(ask, caller, scope, request, data).await;
-        if writing.writeback && matches!(told, Err(Refusal::Changed)) {
-            self.keep_page(ask, &open, &writing).await;
-        }
-        let told = told?;
+        let told = self.change_as(ask, caller, scope, request, data).await?;
         let len = written(&told.response)?;
-        self.wrote(&open, &writing, before, &told)?;
+        self.wrote(open, writing, before, &told)?;
         u32::try_from(len).map_err(|_| Refusal::Internal)
     }
 

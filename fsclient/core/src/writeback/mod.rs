@@ -5,15 +5,19 @@
 
 mod commit;
 mod flusher;
+mod pages;
+
+pub(crate) use pages::MappedPages;
 
 use crate::api::{Undelivered, WhyNot};
 use crate::cache::{Cache, DirtyFile, Stored};
 use crate::call::NodeId;
 use crate::outside::Outside;
-use crate::run::{Bell, Cx, Places};
+use crate::run::{Bell, Cx, Part, Places};
 use crate::session::Rpc;
 use leasefs_lease::client::Run;
 use leasefs_protocol::Handle;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +47,8 @@ struct WritebackInner {
     room: Bell,
     /// Much waits for a commit.
     many: Bell,
+    /// Mapped pages that were sent and aren't answered.
+    pages: Part<BTreeMap<u64, MappedPages>>,
 }
 
 impl std::fmt::Debug for Writeback {
@@ -62,6 +68,7 @@ impl Writeback {
             window: Places::new(WINDOW),
             room: Bell::default(),
             many: Bell::default(),
+            pages: Part::default(),
         });
         cx.spawn(commit::keep_committing(Arc::clone(&inner)));
         Self(inner)
@@ -99,12 +106,6 @@ impl Writeback {
         }
     }
 
-    /// Keeps bytes of a mapped page in the recovery folder that came too late for a file of this size.
-    pub async fn keep_page(&self, object: Handle, path: Option<PathBuf>, size: u64, page: Run) {
-        let lost = undelivered(object, path, size, vec![page], WhyNot::ChangedElsewhere);
-        self.0.outside.keep(lost).await;
-    }
-
     /// Everything that could not be brought to the server, or to its disk.
     pub fn take_undelivered(&self) -> Vec<Undelivered> {
         self.take_back();
@@ -115,7 +116,10 @@ impl Writeback {
             Some(undelivered(object, path, size, runs, WhyNot::Unreachable))
         };
         let files = state.inodes.dirty_files().into_iter();
-        files.filter_map(undelivered).collect()
+        files
+            .filter_map(undelivered)
+            .chain(self.take_pages())
+            .collect()
     }
 
     /// The files that are not flushed, and where they are, as far as it is known.
