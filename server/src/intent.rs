@@ -4,6 +4,7 @@
 //! until its result is journalled: what is found after a crash is the state before the change or
 //! the state behind it. A change that must fail, by what it found, has no intent.
 
+use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::request::Durability;
 use leasefs_protocol::{Attr, Caller, Handle, RawName, Response};
@@ -141,6 +142,7 @@ pub fn decide(intent: &Intent, seen: &Seen) -> Verdict {
             Some((handle, attr)) => happened(Response::Object { handle, attr }),
         },
         Intent::Remove { object, .. } => match seen.name {
+            None if planted::is(Bug::ForgetRemoval) => Verdict::NotHappened,
             None => happened(Response::Done),
             Some((found, _)) => before(found == *object),
         },
@@ -192,6 +194,7 @@ fn renamed(object: Handle, replaced: Option<Handle>, exchange: bool, seen: &Seen
 fn appended(before: u64, len: u64, now: u64) -> Verdict {
     match now.checked_sub(before) {
         Some(0) => Verdict::NotHappened,
+        Some(_) if planted::is(Bug::AppendAgain) => Verdict::NotHappened,
         Some(grown) if grown == len => happened(Response::Written {
             len,
             offset: before,

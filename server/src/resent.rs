@@ -3,6 +3,7 @@
 //! Neither the disk nor the journal tells what has come of changes that ran before. So what is sent again and isn't
 //! known is lost, unless it is numbered at or above a change that has begun since.
 
+use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::Seq;
 
 /// Whether a session may send changes again that ran before a crash of the host.
@@ -41,7 +42,9 @@ impl Resent {
 
     /// Whether an unknown change that is sent again may have run before the crash.
     pub fn may_have_run(&self, seq: Seq) -> bool {
-        self.crashed && self.first.is_none_or(|first| seq < first)
+        self.crashed
+            && self.first.is_none_or(|first| seq < first)
+            && !planted::is(Bug::RunAfterHostCrash)
     }
 }
 

@@ -14,11 +14,15 @@
 //!   final tree.
 //! - [`durable`]: writers with a journal of what they were told, and whether what is there after a
 //!   crash is what that allows. Binary: `leasefs-durable-writer`, started by the suite.
+//! - [`sim`]: the shipped cores of client and server in a seeded simulation of all that is between and
+//!   around them.
 //! - [`mounted`]: the harness that starts real daemons on real mounts, for the suites in
 //!   `tests/tests/`.
 //!
 //! # How to run it
 //! - The parts without mounts, in seconds: `cargo test -p leasefs-tests --lib`
+//! - The simulation: `cargo test -p leasefs-tests --test simulation`; whether it finds faults put into what
+//!   ships: `cargo test -p leasefs-tests --features planted --test planted`
 //! - The mounted suites (they need /dev/fuse and fusermount3; each test has its own
 //!   server): `cargo test -p leasefs-tests --test '*' -- --test-threads=1`, or one of them:
 //!   `cargo test -p leasefs-tests --test coherence -- --test-threads=1 --nocapture`
@@ -52,4 +56,3 @@ pub mod mounted;
 pub mod once;
 pub mod rng;
 pub mod sim;
-pub mod sim2;

@@ -4,6 +4,7 @@
 //! Whoever needs an open has a [`ServerOpen`]; the server is told to close what nobody has any more.
 
 use crate::run::{Bell, Map, Part};
+use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::control::ReclaimOpen;
 use leasefs_protocol::limits::MAX_BATCH;
 use leasefs_protocol::{Handle, OpenId, OpenToken};
@@ -138,6 +139,9 @@ impl Opens {
     pub fn disconnected(&self) {
         let mut table = self.0.table.borrow_mut();
         let approved = std::mem::take(&mut table.approved);
+        if planted::is(Bug::CloseLost) {
+            return;
+        }
         table.queue(approved.into_iter().map(|(_, open)| open));
     }
 

@@ -5,5 +5,6 @@
 //! model checker can explore them.
 
 pub mod client;
+pub mod planted;
 pub mod server;
 pub mod time;

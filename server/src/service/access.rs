@@ -4,6 +4,7 @@
 //! What a name denotes is found, with its caller's rights, before the request is admitted and checked
 //! again when it is.
 
+use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::server::ReadKind::{FillForStore, FillPages, Metadata, Uncached};
 use leasefs_lease::server::{ReadItem, ReadKind, Touch};
 use leasefs_protocol::request::{Fill, O_TRUNC};
@@ -137,6 +138,7 @@ fn changed_names(request: &Request, names: &Names, targets: &Targets) -> Accesse
     match request {
         Request::Make { dir, .. } => all.renames(*dir, name()),
         Request::Unlink { dir, .. } | Request::Rmdir { dir, .. } => {
+            let named = named.filter(|_| !planted::is(Bug::ForgetVictim));
             let all = all.renames(*dir, name()).changes(named, Parts::ATTRS);
             all.changes(shelter, Parts::ATTRS)
         }
@@ -162,7 +164,10 @@ fn directory() -> Parts {
 
 /// What changes of a file along with its bytes.
 fn content() -> Parts {
-    Parts::DATA | Parts::ATTRS
+    match planted::is(Bug::SizeUnrecalled) {
+        true => Parts::DATA,
+        false => Parts::DATA | Parts::ATTRS,
+    }
 }
 
 fn kind_of(fill: Fill) -> ReadKind {

@@ -8,6 +8,7 @@ use super::entry::{Entry, State};
 use super::seqs::SeqSet;
 use super::violation::check;
 use crate::resent::Resent;
+use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::limits::{MAX_ANSWER_BYTES, MAX_ANSWERS, MAX_CHANGES_AHEAD};
 use leasefs_protocol::{Change, Refusal, Reply, Seq};
 use std::collections::{BTreeMap, VecDeque};
@@ -91,6 +92,7 @@ impl<J, S> Answers<J, S> {
         let mut answers = Self::default();
         for (seq, change) in changes {
             match change {
+                _ if planted::is(Bug::ForgetAnswers) => {}
                 Recovered::Lost => answers.forgotten.insert(seq),
                 Recovered::Interrupted => answers.entry(seq).state = State::Interrupted,
                 Recovered::Answered(reply) => {
@@ -311,7 +313,7 @@ impl<J, S> Answers<J, S> {
         let entry = self.entry(seq);
         match entry.state {
             State::Begun | State::Done(_) | State::Interrupted | State::Waiting { again: true } => {
-                outcome.begun = true;
+                outcome.begun = !planted::is(Bug::CancelBegun);
                 return outcome;
             }
             State::Cancelled => return outcome,
@@ -334,7 +336,7 @@ impl<J, S> Answers<J, S> {
         // stays until it is done.
         let (entries, bytes) = (&mut self.entries, &mut self.bytes);
         self.done.retain(|seq| {
-            let keep = *seq >= low;
+            let keep = *seq >= low && !(planted::is(Bug::DropAnswerAtMark) && *seq == low);
             if !keep && let Some(entry) = entries.remove(seq) {
                 *bytes -= entry.bytes();
             }
@@ -352,6 +354,8 @@ impl<J, S> Answers<J, S> {
         let entries = &mut self.entries;
         let sinks = entries.values_mut().filter_map(|e| e.sink.take()).collect();
         entries.retain(|_, e| !matches!(e.state, State::Held { .. } | State::Expected));
+        let waits = |e: &Entry<J, S>| matches!(e.state, State::Waiting { .. });
+        entries.retain(|_, e| !(planted::is(Bug::RunWaitingTwice) && waits(e)));
         for entry in entries.values_mut() {
             entry.followers.clear();
         }

@@ -1,19 +1,61 @@
 //! What all parts of the simulation share: time, chance, what is to come, the judge.
 
-use super::bug::Bug;
 use super::client::ClientEv;
 use super::judge::Judge;
 use super::kernel::KernelEv;
-use super::model::{Down, Nanos, Obj, US, Up};
+use super::model::{Nanos, Obj, US};
 use super::nemesis::Blow;
 use super::net::{LinkId, Net, Stream};
 use super::server::ServerEv;
 use crate::rng::Rng;
+use bytes::Bytes;
+use leasefs_protocol::control::{ToClient, ToServer};
+use leasefs_protocol::{Recall, Reply, RequestFrame};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+/// Client to server.
+#[derive(Clone, Debug)]
+pub enum Up {
+    /// On the control stream.
+    Control(ToServer),
+    /// A request and its data.
+    Request(Arc<RequestFrame>, Bytes),
+}
+
+/// Server to client.
+#[derive(Clone, Debug)]
+pub enum Down {
+    /// On the control stream.
+    Control(ToClient),
+    /// A recall.
+    Recall(Recall),
+    /// The answer to a request and its data.
+    Reply(Box<Reply>, Bytes),
+}
+
+impl Up {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Control(_) => 64,
+            Self::Request(_, payload) => 128 + payload.len(),
+        }
+    }
+}
+
+impl Down {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Control(_) | Self::Recall(_) => 64,
+            Self::Reply(_, payload) => 128 + payload.len(),
+        }
+    }
+}
 
 /// Something that happens at its time.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most are of the largest")]
 pub enum Ev {
     /// A message reaches the server.
     ToServer(LinkId, Stream, Box<Up>),
@@ -68,78 +110,74 @@ pub struct Line {
     pub text: String,
 }
 
-/// Counts for people.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Messages delivered, timers and faults fired.
-    pub steps: u64,
-    /// Operations of processes that ended with an answer.
-    pub ops: u64,
-    /// Operations that nobody could answer (crashes, abandoned, lost).
-    pub unanswered: u64,
-    /// Of those answered: from a cache.
-    pub cached: u64,
-    /// Pages the kernel was given.
-    pub fills: u64,
-    /// Of those: born recalled or without a lease, under an open recall.
-    pub owed_fills: u64,
-    /// Recalls acted on.
-    pub recalls: u64,
-    /// Leases reclaimed.
-    pub reclaimed: u64,
-    /// Changes answered with `Lost`.
-    pub lost: u64,
-    /// Sessions whose leases ended for want of renewal, by the server's clock.
-    pub expired: u64,
-    /// Faults fired.
-    pub blows: u64,
-    /// Drops of pages that had to wait for a locked page.
-    pub blocked_drops: u64,
-    /// Changes whose names denoted something else when their turn came.
-    pub requeued: u64,
-    /// Writes that were answered from a buffer.
-    pub buffered: u64,
-    /// Requests that flush.
-    pub flushes: u64,
-    /// Of those: refused because the file has changed elsewhere.
-    pub late: u64,
-    /// Of those: too late too, but the file held them.
-    pub held: u64,
-    /// Write leases reclaimed.
-    pub write_reclaims: u64,
-    /// Syncs that succeeded.
-    pub syncs: u64,
-    /// Syncs that told of a loss.
-    pub sync_failures: u64,
-    /// Changes that ran although they may have happened before a crash.
-    pub repeated: u64,
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts for people.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Stats {
+            /// Adds another run's.
+            pub fn add(&mut self, other: &Stats) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
 }
 
-impl Stats {
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Stats) {
-        self.steps += other.steps;
-        self.ops += other.ops;
-        self.unanswered += other.unanswered;
-        self.cached += other.cached;
-        self.fills += other.fills;
-        self.owed_fills += other.owed_fills;
-        self.recalls += other.recalls;
-        self.reclaimed += other.reclaimed;
-        self.lost += other.lost;
-        self.expired += other.expired;
-        self.blows += other.blows;
-        self.blocked_drops += other.blocked_drops;
-        self.requeued += other.requeued;
-        self.buffered += other.buffered;
-        self.flushes += other.flushes;
-        self.late += other.late;
-        self.held += other.held;
-        self.write_reclaims += other.write_reclaims;
-        self.syncs += other.syncs;
-        self.sync_failures += other.sync_failures;
-        self.repeated += other.repeated;
-    }
+stats! {
+    /// Messages delivered, timers and faults fired.
+    steps,
+    /// Operations of processes that ended with an answer.
+    ops,
+    /// Operations that nobody could answer (crashes, abandoned, lost).
+    unanswered,
+    /// Requests of kernels.
+    calls,
+    /// Requests that reached the server.
+    requests,
+    /// Things that were seen and judged.
+    seen,
+    /// Writes that were answered from a buffer.
+    buffered,
+    /// Stores into mapped pages.
+    stores,
+    /// Mapped pages written back.
+    writebacks,
+    /// Requests that flush.
+    flushes,
+    /// Of those: refused because the file has changed elsewhere.
+    late,
+    /// Too late, but the file held them.
+    held,
+    /// What was put into a recovery folder.
+    kept,
+    /// Recalls sent.
+    recalls,
+    /// Leases reclaimed.
+    reclaimed,
+    /// Of those, exclusive ones.
+    write_reclaims,
+    /// Changes answered with `Lost`.
+    lost,
+    /// Sessions whose leases ended for want of renewal, by the server's clock.
+    expired,
+    /// Faults fired.
+    blows,
+    /// Drops of pages that had to wait.
+    blocked_drops,
+    /// Changes whose names denoted something else when their turn came.
+    requeued,
+    /// Changes that ran although they may have happened before a crash.
+    repeated,
+    /// Syncs that succeeded.
+    syncs,
+    /// Syncs that told of a loss.
+    sync_failures,
+    /// Writes refused for want of room.
+    full,
 }
 
 /// What all parts share.
@@ -152,8 +190,6 @@ pub struct Cx {
     pub net: Net,
     /// What has happened and was seen.
     pub judge: Judge,
-    /// The fault put in on purpose.
-    pub bug: Option<Bug>,
     /// Counts.
     pub stats: Stats,
     /// The last fault that may excuse a delay, or its mending.
@@ -165,13 +201,12 @@ pub struct Cx {
 
 impl Cx {
     /// The start of a run.
-    pub fn new(seed: u64, bug: Option<Bug>, traced: bool) -> Self {
+    pub fn new(seed: u64, traced: bool) -> Self {
         Self {
             now: 0,
-            rng: Rng::new(seed),
+            rng: Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed),
             net: Net::default(),
             judge: Judge::default(),
-            bug,
             stats: Stats::default(),
             disturbed: 0,
             queue: BinaryHeap::new(),
@@ -192,7 +227,7 @@ impl Cx {
 
     /// Lets something happen a little later.
     pub fn after(&mut self, wait: Nanos, ev: Ev) {
-        self.at(self.now + wait, ev);
+        self.at(self.now.saturating_add(wait), ev);
     }
 
     /// The next thing that happens; time moves on to it.
@@ -205,13 +240,19 @@ impl Cx {
 
     /// Sends a message to the server.
     pub fn up(&mut self, link: LinkId, stream: Stream, up: Up) {
-        let at = self.net.arrival(&mut self.rng, self.now, link, stream);
+        let bytes = up.bytes();
+        let at = self
+            .net
+            .arrival(&mut self.rng, self.now, (link, stream), bytes);
         self.at(at, Ev::ToServer(link, stream, Box::new(up)));
     }
 
     /// Sends a message to a client.
     pub fn down(&mut self, link: LinkId, stream: Stream, down: Down) {
-        let at = self.net.arrival(&mut self.rng, self.now, link, stream);
+        let bytes = down.bytes();
+        let at = self
+            .net
+            .arrival(&mut self.rng, self.now, (link, stream), bytes);
         self.at(at, Ev::ToClient(link, stream, Box::new(down)));
     }
 
@@ -220,11 +261,6 @@ impl Cx {
         let usual = (most / 16).max(US);
         let most = if self.rng.chance(10) { most } else { usual };
         self.rng.below(most as usize) as Nanos
-    }
-
-    /// Whether this fault was put in.
-    pub fn has(&self, bug: Bug) -> bool {
-        self.bug == Some(bug)
     }
 
     /// Notes something for the trace of a run that failed.

@@ -1,11 +1,13 @@
 //! Whether what processes saw is right.
 //!
-//! The server's store is the one place where changes take effect, so their order is known: what was
-//! seen must have been current in the store at some moment of the operation that saw it. That is
+//! The server's host is the one place where changes take effect, so their order is known: what was
+//! seen must have been current there at some moment of the operation that saw it. That is
 //! linearizability, item by item, with the moment of effect as each change's linearization point.
+//! What a client has buffered stands over what the host has (`ledger`).
 
 use super::ledger::Ledger;
-use super::model::{DeedId, Item, Nanos};
+use super::model::{DeedId, Item, Nanos, Obj};
+use leasefs_protocol::{Attr, SessionId};
 use std::collections::BTreeMap;
 
 /// Something that must never happen.
@@ -38,17 +40,48 @@ pub enum End {
     Unknown,
 }
 
+/// What an item was from a moment on.
+#[derive(Clone, Debug)]
+struct Was {
+    at: Nanos,
+    value: u64,
+    /// A crash of the host has undone these values, which may be written again.
+    or: Vec<u64>,
+    /// Whose change it is holds it alone, and need not show it before it is told of it.
+    own: Option<(SessionId, Vec<u64>)>,
+}
+
+impl Was {
+    fn fits(&self, who: SessionId, fits: &impl Fn(u64) -> bool) -> bool {
+        let own = self.own.iter().filter(|(of, _)| *of == who);
+        let mut old = own.flat_map(|(_, old)| old);
+        let mut or = self.or.iter();
+        fits(self.value) || or.any(|or| fits(*or)) || old.any(|value| fits(*value))
+    }
+}
+
+/// An item has changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Fresh {
+    /// Which.
+    pub item: Item,
+    /// Who did it.
+    pub by: Option<SessionId>,
+}
+
 /// What has happened, and what was seen of it.
 #[derive(Debug, Default)]
 pub struct Judge {
-    history: BTreeMap<Item, Vec<(Nanos, u64)>>,
+    history: BTreeMap<Item, Vec<Was>>,
     deeds: Vec<Known>,
     /// The first thing that was wrong.
     pub violation: Option<Violation>,
     /// What was seen.
     pub seen: u64,
     /// What has just changed.
-    pub fresh: Vec<(Item, u64)>,
+    pub fresh: Vec<Fresh>,
+    /// Attributes that were shown, to be compared with those that the host ever had.
+    pub(super) shown: Vec<(Obj, Attr)>,
     /// Writes that may not be in the store, or not on its disk.
     pub(super) ledger: Ledger,
 }
@@ -68,15 +101,76 @@ impl Judge {
     }
 
     /// An item has another value from `now` on.
-    pub fn effect(&mut self, now: Nanos, item: Item, value: u64) {
-        self.history.entry(item).or_default().push((now, value));
-        self.fresh.push((item, value));
+    pub fn effect(&mut self, now: Nanos, item: Item, value: u64, by: Option<SessionId>) {
+        self.note(now, item, value, Vec::new());
+        self.fresh.push(Fresh { item, by });
+    }
+
+    pub(super) fn note(&mut self, at: Nanos, item: Item, value: u64, or: Vec<u64>) {
+        let own = None;
+        let was = Was { at, value, or, own };
+        self.history.entry(item).or_default().push(was);
+    }
+
+    /// As [`Judge::effect`], of what `by` need not show before its change is answered.
+    pub(super) fn own_effect(&mut self, now: Nanos, item: Item, value: u64, by: SessionId) {
+        let last = self.last(item).cloned();
+        let before = last.as_ref().map_or(initial(item), |was| was.value);
+        let mut old = match last.and_then(|was| was.own) {
+            Some((of, old)) if of == by => old,
+            _ => Vec::new(),
+        };
+        old.push(before);
+        self.effect(now, item, value, Some(by));
+        if let Some(was) = self.history.get_mut(&item).and_then(|all| all.last_mut()) {
+            was.own = Some((by, old));
+        }
+        self.ledger_mut().pending.insert((by, item));
+    }
+
+    /// The changes of a file by a session are answered.
+    pub fn answered(&mut self, now: Nanos, by: SessionId, object: Obj) {
+        let pending = &mut self.ledger_mut().pending;
+        let of = |(session, item): &(SessionId, Item)| *session == by && item.object() == object;
+        let items: Vec<_> = pending.iter().filter(|p| of(p)).copied().collect();
+        pending.retain(|p| !of(p));
+        for (_, item) in items {
+            let last = self.last(item).filter(|was| was.own.is_some());
+            if let Some((value, or)) = last.map(|was| (was.value, was.or.clone())) {
+                self.note(now, item, value, or);
+            }
+        }
+    }
+
+    fn ledger_mut(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    fn last(&self, item: Item) -> Option<&Was> {
+        self.history.get(&item)?.last()
+    }
+
+    /// What an item is now; `initial` if nothing was ever told of it.
+    pub fn current_or(&self, item: Item, initial: u64) -> u64 {
+        self.last(item).map_or(initial, |was| was.value)
     }
 
     /// What an item is now.
     pub fn current(&self, item: Item) -> u64 {
-        let last = self.history.get(&item).and_then(|history| history.last());
-        last.map_or(0, |(_, value)| *value)
+        self.current_or(item, initial(item))
+    }
+
+    /// Whether an item may be this now.
+    pub fn may_be(&self, item: Item, value: u64) -> bool {
+        match self.last(item) {
+            Some(was) => was.fits(SessionId::default(), &|v| v == value),
+            None => value == initial(item),
+        }
+    }
+
+    /// Whether an item may be another one than it is.
+    pub fn is_unsettled(&self, item: Item) -> bool {
+        self.last(item).is_some_and(|was| !was.or.is_empty())
     }
 
     /// All items that have ever changed.
@@ -86,19 +180,23 @@ impl Judge {
 
     /// A change runs and finds nothing to do.
     pub fn happens_idly(&mut self, deed: DeedId) {
-        self.deeds[deed.0 as usize].idle = true;
+        self.known(deed).idle = true;
+    }
+
+    fn known(&mut self, deed: DeedId) -> &mut Known {
+        &mut self.deeds[deed.0 as usize]
     }
 
     /// A change that may have taken effect before a crash takes effect again.
     pub fn happens_again(&mut self, deed: DeedId, item: Option<Item>) {
-        if self.deeds[deed.0 as usize].effects == 0 {
+        if self.known(deed).effects == 0 {
             self.happens(deed, item);
         }
     }
 
     /// A change takes effect.
     pub fn happens(&mut self, deed: DeedId, item: Option<Item>) {
-        let known = &mut self.deeds[deed.0 as usize];
+        let known = self.known(deed);
         known.effects += 1;
         let known = *known;
         if known.effects > 1 {
@@ -112,7 +210,7 @@ impl Judge {
 
     /// The caller of a change is told how it ended.
     pub fn ended(&mut self, deed: DeedId, end: End, item: Option<Item>) {
-        let known = &mut self.deeds[deed.0 as usize];
+        let known = self.known(deed);
         known.never |= end == End::Not;
         let (effects, idle) = (known.effects, known.idle);
         let wrong = match end {
@@ -127,32 +225,41 @@ impl Judge {
         }
     }
 
+    /// Somebody saw these attributes.
+    pub fn saw_attr(&mut self, object: Obj, attr: &Attr) {
+        self.shown.push((object, *attr));
+    }
+
     /// Somebody saw `item` with a value in an operation from `start` to `end`.
-    pub fn saw(&mut self, item: Item, value: u64, start: Nanos, end: Nanos) {
-        self.saw_any(item, start, end, |v| v == value, || format!("{value}"));
+    pub fn saw(&mut self, who: SessionId, item: Item, value: u64, (start, end): (Nanos, Nanos)) {
+        let fits = |v| v == value;
+        self.saw_any(who, item, (start, end), fits, || format!("{value:x}"));
     }
 
     /// Somebody saw a value that `fits`.
     pub fn saw_any(
         &mut self,
+        who: SessionId,
         item: Item,
-        start: Nanos,
-        end: Nanos,
+        (start, end): (Nanos, Nanos),
         fits: impl Fn(u64) -> bool,
         shown: impl FnOnce() -> String,
     ) {
         self.seen += 1;
         let history = self.history.get(&item).map_or(&[][..], Vec::as_slice);
-        let first = history.partition_point(|(at, _)| *at <= start);
-        let within = history[first.saturating_sub(1)..].iter();
-        let mut within = within.take_while(|(at, _)| *at <= end);
-        let initial = first == 0 && fits(0);
-        if initial || within.any(|(_, value)| fits(*value)) {
+        let first = history.partition_point(|was| was.at <= start);
+        let late = &history[first.saturating_sub(1)..];
+        let mut within = late.iter().take_while(|was| was.at <= end);
+        let initial = first == 0 && fits(initial(item));
+        if initial || within.any(|was| was.fits(who, &fits)) {
             return;
         }
-        let was: Vec<String> = history[first.saturating_sub(1)..]
+        let was: Vec<String> = late
             .iter()
-            .map(|(at, value)| format!("{value} from {:.3} ms", *at as f64 / 1e6))
+            .map(|was| {
+                let or: String = was.or.iter().map(|or| format!(" or {or:x}")).collect();
+                format!("{:x}{or} from {:.3} ms", was.value, was.at as f64 / 1e6)
+            })
             .collect();
         self.accuse(Some(item), || {
             format!(
@@ -166,41 +273,51 @@ impl Judge {
     }
 }
 
+/// What an item is before anything has happened to it.
+pub fn initial(item: Item) -> u64 {
+    match item {
+        Item::Cell(..) => super::model::ABSENT,
+        Item::Attrs(_) | Item::Name(..) => 0,
+        Item::Listing(_) => super::model::digest(std::iter::empty()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::model::Obj;
+    use super::super::model::{ABSENT, Obj};
     use super::*;
 
-    const PAGE: Item = Item::Page(Obj(1), 0);
+    const PAGE: Item = Item::Cell(Obj(1), 0);
+    const WHO: SessionId = SessionId([1; 16]);
 
     fn judge() -> Judge {
         let mut judge = Judge::default();
-        judge.effect(100, PAGE, 7);
-        judge.effect(200, PAGE, 8);
+        judge.effect(100, PAGE, 7, None);
+        judge.effect(200, PAGE, 8, None);
         judge
     }
 
     #[test]
     fn what_was_current_at_some_moment_of_the_operation_is_right() {
         let mut judge = judge();
-        judge.saw(PAGE, 0, 50, 90);
-        judge.saw(PAGE, 7, 150, 160);
-        judge.saw(PAGE, 7, 199, 300);
-        judge.saw(PAGE, 8, 150, 200);
+        judge.saw(WHO, PAGE, ABSENT, (50, 90));
+        judge.saw(WHO, PAGE, 7, (150, 160));
+        judge.saw(WHO, PAGE, 7, (199, 300));
+        judge.saw(WHO, PAGE, 8, (150, 200));
         assert_eq!(judge.violation, None);
     }
 
     #[test]
     fn what_was_over_before_the_operation_began_is_stale() {
         let mut judge = judge();
-        judge.saw(PAGE, 7, 200, 300);
+        judge.saw(WHO, PAGE, 7, (200, 300));
         assert!(judge.violation.is_some());
     }
 
     #[test]
     fn what_came_after_the_operation_is_wrong_too() {
         let mut judge = judge();
-        judge.saw(PAGE, 8, 120, 199);
+        judge.saw(WHO, PAGE, 8, (120, 199));
         assert!(judge.violation.is_some());
     }
 

@@ -1,21 +1,28 @@
 //! The kernel of a client's host, as far as FUSE's caches go. It never stands still: what it has
 //! been told is believed for as long as it was told, whatever the daemon does.
 //!
-//! - A page that a READ fills is *locked* until the READ is answered; dropping a range waits for
-//!   locked pages in it, in order, and new READs may come behind it meanwhile.
+//! - A page that a READ fills is *locked* until the reader has the answer; a page that is written back
+//!   until its WRITE is answered. Dropping a range waits for such pages in it, in order, and writes dirty
+//!   ones back first; new READs may come behind it meanwhile.
 //! - `read` looks at the attributes' timeout first and asks for them when it is over; a mapped read
-//!   doesn't.
+//!   doesn't. A size that is told is believed at once; the pages follow a little later.
 //! - An attribute reply that was asked for before an invalidation isn't believed.
 //! - A name counts while its timeout lasts and no newer epoch has begun since it was asked for; a
 //!   rename takes timeout and epoch along.
-//! - LOOKUP of an unknown name holds its directory shared; what changes names holds it alone.
+//! - LOOKUP of an unknown name holds its directory shared; what changes names holds it alone. Truncations
+//!   and writes beyond the end hold their file alone.
+//! - While a size changes, what is to be written back is held back.
 
 use super::client::ClientEv;
 use super::clock::HostClock;
 use super::cx::{Cx, Ev};
-use super::model::{Deed, DeedId, Item, MS, NAMES, Nanos, Obj, PAGES, US};
-use super::procs::Proc;
+use super::ledger::FdId;
+use super::model::{CELL, CELLS, Item, MS, Nanos, Obj, PAGE, US, bytes_of, value_of};
+use super::procs::{Proc, Want};
+use leasefs_client::call::{At, Entry, Fh, ShownFor, Writing};
+use leasefs_client::{Answer, Asker, Call, EffectId, NodeId, Notice};
 use leasefs_lease::time::BootTime;
+use leasefs_protocol::{Attr, FileKind, Handle, Refusal};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -23,107 +30,119 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unique(pub u64);
 
-/// What the kernel asks the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
-    /// GETATTR.
-    Attr(Obj),
-    /// LOOKUP.
-    Name(Obj, u8),
-    /// READDIR.
-    List(Obj),
-    /// READ of so many pages from the first, which are locked.
-    Pages(Obj, u8, u8),
-    /// READ of a direct descriptor.
-    Direct(Obj, u8),
-    /// FSYNC, of a process.
-    Sync(Obj, usize),
-    /// Anything that changes something.
-    Change(DeedId, Deed),
-}
-
-/// Why the daemon can't answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// The server's host refused.
-    Errno(u16),
-    /// It is not known whether it has happened.
-    Unknown,
-    /// It never happens.
-    Never,
-}
-
-/// The daemon's answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// Attributes and how long to believe them.
-    Attr(u64, Duration),
-    /// A name and how long to believe it.
-    Name(Option<Obj>, Duration),
-    /// Both halves of a listing.
-    List([u64; 2]),
-    /// Pages.
-    Pages(Vec<u64>),
-    /// Done; what was made.
-    Done(Option<Obj>),
-    /// Not.
-    Not(Trouble),
-}
-
 /// What happens in the kernel and its processes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum KernelEv {
     /// A process begins its next operation.
     Next(usize),
     /// A process goes on.
     Go(usize),
-    /// The daemon's answer is taken up by whom it is for. The flag: it came from a cache.
-    Told(Unique, Told, bool),
-    /// A drop that was blocked goes on.
-    Drop(Obj),
+    /// The daemon's answer is taken up by whom it is for.
+    Told(Unique, Box<Result<Answer, Refusal>>),
+    /// Dirty pages are written back.
+    WriteBack,
     /// Memory is short: a file is forgotten.
     Shrink,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Page {
-    #[default]
-    Empty,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// A READ is to fill it.
     Locked,
-    Full(u64),
+    Full,
+    Dirty,
+    /// Its WRITE is unanswered, or held back.
+    Writeback,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Page {
+    pub state: State,
+    pub cells: [u64; CELLS as usize],
+    /// Values that were stored and that the server may not have.
+    pub stored: [bool; CELLS as usize],
+}
+
+#[derive(Clone, Debug)]
 pub(super) struct Inode {
-    pub pages: [Page; PAGES as usize],
-    attrs: u64,
+    pub handle: Handle,
+    pub kind: FileKind,
+    lookups: u64,
+    pub size: u64,
+    attr: Attr,
     until: BootTime,
-    /// Of the last invalidation.
+    /// Of the last invalidation or change.
     version: u64,
-    /// The drop under way: what is left of it.
-    dropping: Option<(u8, u8)>,
+    /// Sizes that are being changed.
+    pub unstable: u32,
+    nowrite: bool,
+    held_back: Vec<u32>,
+    pub pages: BTreeMap<u32, Page>,
+    /// Failures of writing back so far.
+    pub errors: u64,
     /// Processes that wait for a page.
     pub waiters: Vec<usize>,
 }
 
+impl Inode {
+    pub fn object(&self) -> Obj {
+        Obj::of(&self.handle)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Dentry {
-    target: Obj,
+    node: NodeId,
     until: BootTime,
     epoch: u64,
 }
 
+/// Who holds a lock, or wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    Process(usize),
+    Notice(EffectId),
+}
+
 #[derive(Clone, Debug, Default)]
-struct DirLock {
+struct Lock {
     shared: u32,
     alone: bool,
-    queue: VecDeque<(usize, bool)>,
+    queue: VecDeque<(Who, bool)>,
+}
+
+/// For whom pages are dropped or written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    Process(usize),
+    Notice(EffectId),
+}
+
+/// What becomes of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// Dirty ones are written back.
+    WriteBack,
+    /// They are dropped, dirty ones written back before.
+    Drop,
+    /// Those that are being read are waited for.
+    Wait,
+}
+
+#[derive(Clone, Debug)]
+struct Dropping {
+    node: NodeId,
+    at: u32,
+    end: u32,
+    how: How,
+    whose: For,
+    blocked: bool,
 }
 
 /// A request that is not answered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Asked {
-    pub process: usize,
+    pub process: Option<usize>,
     pub want: Want,
     epoch: u64,
     version: u64,
@@ -135,10 +154,18 @@ pub(super) struct Asked {
 pub struct Habit {
     /// Chance that a file is the host's own, percent.
     pub own: usize,
-    /// How old buffered bytes get before they are sent.
-    pub age: Nanos,
     /// How long the kernel keeps everything at most.
     pub memory: Nanos,
+    /// Chance that a process stores into maps where it can, percent.
+    pub stores: usize,
+    /// Whether files that are stored into are written otherwise too, on the same mount.
+    pub mixed: bool,
+    /// Whether names are changed.
+    pub names: bool,
+    /// Cells that a write has at most.
+    pub run: usize,
+    /// Cells that a file has as a rule.
+    pub cells: usize,
 }
 
 impl Habit {
@@ -146,8 +173,12 @@ impl Habit {
     pub fn any(cx: &mut Cx) -> Self {
         Self {
             own: [0, 50, 90][cx.rng.below(3)],
-            age: [50, 300, 1_000][cx.rng.below(3)] * MS,
-            memory: [100, 1_000][cx.rng.below(2)] * MS,
+            memory: [100, 1_000, 5_000][cx.rng.below(3)] * MS,
+            stores: [0, 40, 90][cx.rng.below(3)],
+            mixed: false,
+            names: cx.rng.chance(80),
+            run: 3,
+            cells: 14,
         }
     }
 }
@@ -159,14 +190,19 @@ pub struct Kernel {
     pub(super) clock: HostClock,
     epoch: u64,
     version: u64,
-    pub(super) inodes: BTreeMap<Obj, Inode>,
-    dentries: BTreeMap<(Obj, u8), Dentry>,
-    dirs: BTreeMap<Obj, DirLock>,
+    pub(super) inodes: BTreeMap<NodeId, Inode>,
+    dentries: BTreeMap<(NodeId, Vec<u8>), Dentry>,
+    locks: BTreeMap<NodeId, Lock>,
     pub(super) asked: BTreeMap<Unique, Asked>,
     next: u64,
+    drops: BTreeMap<u64, Dropping>,
+    next_drop: u64,
+    pub(super) next_fd: u64,
     pub(super) processes: Vec<Proc>,
     /// The daemon stands or stood still, and has not cleaned up since: mapped pages may be stale.
-    pub mapped_may_be_stale: bool,
+    pub stale_until: Nanos,
+    /// Whether its daemon has a connection.
+    pub in_contact: bool,
     /// No further operations begin.
     pub winding_down: bool,
     /// How long processes pause at most.
@@ -176,14 +212,15 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel that knows nothing.
+    /// A kernel that knows the root alone.
     pub fn new(
         (client, life): (usize, u64),
         clock: HostClock,
+        (root, root_attr): (Handle, Attr),
         processes: usize,
         (pace, habit): (Nanos, Habit),
     ) -> Self {
-        Self {
+        let mut kernel = Self {
             client,
             life,
             clock,
@@ -191,31 +228,76 @@ impl Kernel {
             version: 1,
             inodes: BTreeMap::new(),
             dentries: BTreeMap::new(),
-            dirs: BTreeMap::new(),
+            locks: BTreeMap::new(),
             asked: BTreeMap::new(),
             next: 0,
+            drops: BTreeMap::new(),
+            next_drop: 0,
+            next_fd: 0,
             processes: (0..processes).map(|_| Proc::default()).collect(),
-            mapped_may_be_stale: false,
+            stale_until: 0,
+            in_contact: true,
             winding_down: false,
             pace,
             habit,
-        }
+        };
+        kernel.know(NodeId::ROOT, root, &root_attr);
+        kernel
+    }
+
+    fn know(&mut self, node: NodeId, handle: Handle, attr: &Attr) {
+        let inode = Inode {
+            handle,
+            kind: attr.kind,
+            lookups: 0,
+            size: attr.size,
+            attr: *attr,
+            until: BootTime::ZERO,
+            version: self.version,
+            unstable: 0,
+            nowrite: false,
+            held_back: Vec::new(),
+            pages: BTreeMap::new(),
+            errors: 0,
+            waiters: Vec::new(),
+        };
+        self.inodes.insert(node, inode);
     }
 
     pub(super) fn later(&self, cx: &mut Cx, wait: Nanos, ev: KernelEv) {
         cx.after(wait, Ev::Kernel(self.client, self.life, ev));
     }
 
-    fn tell_daemon(&self, cx: &mut Cx, wait: Nanos, ev: ClientEv) {
+    pub(super) fn tell_daemon(&self, cx: &mut Cx, wait: Nanos, ev: ClientEv) {
         cx.after(wait, Ev::Client(self.client, self.life, ev));
     }
 
-    pub(super) fn inode(&mut self, object: Obj) -> &mut Inode {
-        self.inodes.entry(object).or_default()
+    pub(super) fn object(&self, node: NodeId) -> Option<Obj> {
+        self.inodes.get(&node).map(Inode::object)
+    }
+
+    pub(super) fn new_fd(&mut self) -> FdId {
+        self.next_fd += 1;
+        FdId(self.life << 32 | self.next_fd)
+    }
+
+    /// Process id of a process.
+    pub(super) fn pid(&self, process: usize) -> u32 {
+        (self.client * 100 + process + 1) as u32
+    }
+
+    fn monotonic(&self, cx: &Cx) -> BootTime {
+        self.clock.monotonic(cx.now)
     }
 
     /// Sends a request to the daemon.
-    pub(super) fn ask(&mut self, cx: &mut Cx, process: usize, want: Want) -> Unique {
+    pub(super) fn ask(
+        &mut self,
+        cx: &mut Cx,
+        (process, asker): (Option<usize>, Asker),
+        want: Want,
+        call: Call,
+    ) -> Unique {
         self.next += 1;
         let unique = Unique(self.next);
         let asked = Asked {
@@ -225,36 +307,53 @@ impl Kernel {
             version: self.version,
             since: cx.now,
         };
+        cx.stats.calls += 1;
         self.asked.insert(unique, asked);
         let wait = US + cx.short(300 * US);
-        self.tell_daemon(cx, wait, ClientEv::Ask(unique, want));
+        self.tell_daemon(cx, wait, ClientEv::Ask(unique, asker, Box::new(call)));
         unique
     }
 
     /// Attributes that are still believed.
-    pub(super) fn attrs(&self, cx: &Cx, object: Obj) -> Option<u64> {
-        let inode = self.inodes.get(&object)?;
-        (self.clock.at(cx.now) < inode.until).then_some(inode.attrs)
+    pub(super) fn attrs(&self, cx: &Cx, node: NodeId) -> Option<Attr> {
+        let inode = self.inodes.get(&node)?;
+        (self.monotonic(cx) < inode.until).then_some(inode.attr)
     }
 
     /// A name that is still believed; the flag: the kernel has a dentry for it at all.
-    pub(super) fn name(&self, cx: &Cx, at: (Obj, u8)) -> (Option<Obj>, bool) {
-        let Some(dentry) = self.dentries.get(&at) else {
+    pub(super) fn name(&self, cx: &Cx, dir: NodeId, name: &[u8]) -> (Option<NodeId>, bool) {
+        let Some(dentry) = self.dentries.get(&(dir, name.to_vec())) else {
             return (None, false);
         };
-        let valid = dentry.epoch == self.epoch && self.clock.at(cx.now) < dentry.until;
-        (valid.then_some(dentry.target), true)
+        let valid = dentry.epoch == self.epoch && self.monotonic(cx) < dentry.until;
+        (valid.then_some(dentry.node), true)
     }
 
     /// Whether a name denotes something else than the kernel's dentry says.
-    pub(super) fn is_other(&self, at: (Obj, u8), found: Option<Obj>) -> bool {
-        let dentry = self.dentries.get(&at);
-        dentry.is_some_and(|dentry| Some(dentry.target) != found)
+    pub(super) fn is_other(&self, dir: NodeId, name: &[u8], found: Option<NodeId>) -> bool {
+        let dentry = self.dentries.get(&(dir, name.to_vec()));
+        dentry.is_some_and(|dentry| Some(dentry.node) != found)
     }
 
     /// Drops a dentry.
-    pub(super) fn forget_name(&mut self, at: (Obj, u8)) {
-        self.dentries.remove(&at);
+    pub(super) fn forget_name(&mut self, dir: NodeId, name: &[u8]) {
+        self.dentries.remove(&(dir, name.to_vec()));
+    }
+
+    /// Moves a dentry with its timeout and epoch.
+    pub(super) fn move_name(&mut self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) {
+        let key = |(dir, name): (NodeId, &[u8])| (dir, name.to_vec());
+        let both = (self.dentries.get(&key(from)), self.dentries.get(&key(to)));
+        if let (Some(a), Some(b)) = both
+            && a.node == b.node
+        {
+            // Two names of one inode: nothing has happened.
+            return;
+        }
+        match self.dentries.remove(&key(from)) {
+            Some(dentry) => drop(self.dentries.insert(key(to), dentry)),
+            None => drop(self.dentries.remove(&key(to))),
+        }
     }
 
     /// Until when something is believed that is told for `valid` now.
@@ -263,245 +362,617 @@ impl Kernel {
             return BootTime::ZERO;
         }
         let jiffies = cx.rng.below(8 * MS as usize) as u64;
-        self.clock.at(cx.now) + valid + Duration::from_nanos(jiffies)
+        self.monotonic(cx) + valid + Duration::from_nanos(jiffies)
     }
 
-    /// Takes up attributes.
-    pub(super) fn told_attr(&mut self, cx: &mut Cx, asked: &Asked, attrs: u64, valid: Duration) {
-        let Want::Attr(object) = asked.want else {
-            return;
-        };
-        let until = self.until(cx, valid);
-        let inode = self.inode(object);
-        if inode.version <= asked.version {
-            inode.attrs = attrs;
-            inode.until = until;
-        }
-    }
-
-    /// Takes up a name.
-    pub(super) fn told_name(
+    /// Takes up an entry; counted as a reference. Returns whether its pages have to follow.
+    pub(super) fn told_entry(
         &mut self,
         cx: &mut Cx,
         asked: &Asked,
-        found: Option<Obj>,
-        valid: Duration,
-    ) {
-        let Want::Name(dir, name) = asked.want else {
+        at: Option<(NodeId, &[u8])>,
+        entry: &Entry,
+    ) -> Option<PagesFollow> {
+        let node = entry.node.id;
+        let mut follow = None;
+        let same = |inode: &Inode| inode.handle == entry.node.handle;
+        if self.inodes.get(&node).is_some_and(same) {
+            let shown = ShownFor {
+                shown: entry.shown,
+                valid: Duration::ZERO,
+            };
+            follow = self.told_attr(cx, asked, node, &shown);
+        } else {
+            self.know(node, entry.node.handle, &entry.shown.attr);
+        }
+        if let Some(inode) = self.inodes.get_mut(&node) {
+            inode.lookups += 1;
+        }
+        let until = self.until(cx, entry.valid);
+        if let Some((dir, name)) = at {
+            let dentry = Dentry {
+                node,
+                until,
+                epoch: asked.epoch,
+            };
+            self.dentries.insert((dir, name.to_vec()), dentry);
+        }
+        follow
+    }
+
+    /// A reference that nothing keeps is given back.
+    pub(super) fn give_back(&self, cx: &mut Cx, node: NodeId) {
+        if node == NodeId::ROOT {
+            return;
+        }
+        self.tell_daemon(cx, US, ClientEv::Forget(node, 1));
+    }
+
+    /// Takes up attributes, unless they are outdated. Returns whether pages have to follow.
+    pub(super) fn told_attr(
+        &mut self,
+        cx: &mut Cx,
+        asked: &Asked,
+        node: NodeId,
+        told: &ShownFor,
+    ) -> Option<PagesFollow> {
+        let until = self.until(cx, told.valid);
+        let next = self.version + 1;
+        let inode = self.inodes.get_mut(&node)?;
+        if inode.version > asked.version || inode.unstable > 0 {
+            return None;
+        }
+        self.version = next;
+        inode.version = next;
+        inode.until = until;
+        Self::take(inode, &told.shown.attr)
+    }
+
+    /// Attributes after an own truncation, which no invalidation makes outdated.
+    pub(super) fn told_set(&mut self, node: NodeId, attr: &Attr) -> Option<PagesFollow> {
+        self.version += 1;
+        let version = self.version;
+        let inode = self.inodes.get_mut(&node)?;
+        inode.version = version;
+        inode.until = BootTime::ZERO;
+        Self::take(inode, attr)
+    }
+
+    fn take(inode: &mut Inode, attr: &Attr) -> Option<PagesFollow> {
+        let resized = inode.size != attr.size;
+        let changed = inode.attr.mtime != attr.mtime;
+        inode.attr = *attr;
+        inode.size = attr.size;
+        let pages = inode.kind == FileKind::File && !inode.pages.is_empty();
+        ((resized || changed) && pages).then_some(PagesFollow { resized })
+    }
+
+    /// A write has been answered: its file is at least so large.
+    pub(super) fn wrote(&mut self, node: NodeId, end: u64) {
+        self.version += 1;
+        let version = self.version;
+        if let Some(inode) = self.inodes.get_mut(&node) {
+            inode.version = version;
+            inode.until = BootTime::ZERO;
+            inode.size = inode.size.max(end);
+        }
+    }
+
+    /// Attributes are asked for again.
+    pub(super) fn forget_attrs(&mut self, node: NodeId) {
+        if let Some(inode) = self.inodes.get_mut(&node) {
+            inode.until = BootTime::ZERO;
+        }
+    }
+
+    /// Cuts the pages off that are behind the size. Nothing of what is being read, or written back.
+    pub(super) fn cut(&mut self, cx: &mut Cx, node: NodeId) {
+        let Some(inode) = self.inodes.get_mut(&node) else {
             return;
         };
-        let until = self.until(cx, valid);
-        match found {
-            Some(target) => {
-                let dentry = Dentry {
-                    target,
-                    until,
-                    epoch: asked.epoch,
-                };
-                self.dentries.insert((dir, name), dentry);
+        let size = inode.size;
+        let mut gone = Vec::new();
+        for (number, page) in &mut inode.pages {
+            for cell in 0..CELLS {
+                let begins = u64::from(*number) * PAGE + u64::from(cell) * CELL;
+                if begins >= size && page.state != State::Locked {
+                    let at = cell as usize;
+                    if std::mem::take(&mut page.stored[at]) {
+                        gone.push(page.cells[at]);
+                    }
+                    page.cells[at] = 0;
+                }
             }
-            None => drop(self.dentries.remove(&(dir, name))),
+        }
+        inode.pages.retain(|number, page| {
+            u64::from(*number) * PAGE < size
+                || matches!(page.state, State::Locked | State::Writeback)
+        });
+        for value in gone {
+            cx.judge.page_gone(cx.now, value);
         }
     }
 
-    /// What a change of names that was answered does to the dentries, and one of the size to the pages.
-    pub(super) fn told_done(&mut self, deed: Deed, made: Option<Obj>) {
-        match (deed, made) {
-            (Deed::Truncate(file, _), _) => {
-                let pages = self.inode(file).pages.iter_mut();
-                let full = pages.filter(|page| matches!(page, Page::Full(_)));
-                full.for_each(|page| *page = Page::Empty);
-            }
-            (Deed::Create(dir, name) | Deed::Link(_, (dir, name)), Some(target)) => {
-                let dentry = Dentry {
-                    target,
-                    until: BootTime::ZERO,
-                    epoch: self.epoch,
-                };
-                self.dentries.insert((dir, name), dentry);
-            }
-            (Deed::Unlink(dir, name), _) => drop(self.dentries.remove(&(dir, name))),
-            (Deed::Rename(from, to), _) if from != to => {
-                let both = (self.dentries.get(&from), self.dentries.get(&to));
-                if let (Some(a), Some(b)) = both
-                    && a.target == b.target
-                {
-                    // Two names of one inode: nothing has happened.
-                    return;
-                }
-                if let Some(dentry) = self.dentries.remove(&from) {
-                    self.dentries.insert(to, dentry);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Locks the empty pages from `first` on and reads them, a few at a time.
-    pub(super) fn read_pages(&mut self, cx: &mut Cx, process: usize, file: Obj, first: u8) {
-        let ahead = cx.rng.between(1, 3) as u8;
-        let inode = self.inode(file);
-        let empty = |page: &u8| inode.pages[*page as usize] == Page::Empty;
-        let count = (first..PAGES.min(first + ahead)).take_while(empty).count() as u8;
+    /// Locks the missing pages from `first` on and reads them, a few at a time.
+    pub(super) fn read_pages(
+        &mut self,
+        cx: &mut Cx,
+        process: usize,
+        (node, fh): (NodeId, Fh),
+        first: u32,
+    ) {
+        let ahead = cx.rng.between(1, 3) as u32;
+        let Some(inode) = self.inodes.get_mut(&node) else {
+            return;
+        };
+        let end = inode.size.div_ceil(PAGE) as u32;
+        let missing = |page: &u32| !inode.pages.contains_key(page);
+        let count = (first..end.min(first + ahead)).take_while(missing).count() as u32;
+        let count = count.max(1);
         for page in first..first + count {
-            inode.pages[page as usize] = Page::Locked;
+            let locked = Page {
+                state: State::Locked,
+                cells: Default::default(),
+                stored: Default::default(),
+            };
+            inode.pages.insert(page, locked);
         }
-        self.ask(cx, process, Want::Pages(file, first, count));
+        let at = At {
+            fh,
+            offset: u64::from(first) * PAGE,
+        };
+        let len = count * PAGE as u32;
+        let asker = self.asker(process, None);
+        let want = Want::Pages { node, first, count };
+        self.ask(
+            cx,
+            (Some(process), asker),
+            want,
+            Call::ReadPages { at, len },
+        );
     }
 
     /// Pages come, or don't: they are unlocked.
     pub(super) fn told_pages(
         &mut self,
         cx: &mut Cx,
-        (file, first, count): (Obj, u8, u8),
-        told: &Told,
+        asked: &Asked,
+        (node, first, count): (NodeId, u32, u32),
+        told: Option<&[u64]>,
     ) {
-        let inode = self.inode(file);
-        for at in 0..count {
-            let page = match told {
-                Told::Pages(values) => Page::Full(values[at as usize]),
-                _ => Page::Empty,
-            };
-            inode.pages[(first + at) as usize] = page;
+        let next = self.version + 1;
+        let Some(inode) = self.inodes.get_mut(&node) else {
+            return;
+        };
+        match told {
+            None => inode
+                .pages
+                .retain(|page, _| !(first..first + count).contains(page)),
+            Some(cells) => {
+                for number in 0..count {
+                    let from = (number * CELLS) as usize;
+                    let mut page = Page {
+                        state: State::Full,
+                        cells: Default::default(),
+                        stored: Default::default(),
+                    };
+                    for (to, cell) in page.cells.iter_mut().zip(cells.iter().skip(from)) {
+                        *to = *cell;
+                    }
+                    inode.pages.insert(first + number, page);
+                }
+                // A short read: the file ends there, unless that is outdated.
+                let end = u64::from(first) * PAGE + cells.len() as u64 * CELL;
+                let is_short = cells.len() < (count * CELLS) as usize;
+                let believed = inode.version <= asked.version && inode.unstable == 0;
+                if is_short && believed && end < inode.size {
+                    inode.size = end;
+                    inode.version = next;
+                    self.version = next;
+                }
+            }
         }
-        let waiters = std::mem::take(&mut inode.waiters);
-        let blocked = inode.dropping.is_some();
-        for process in waiters {
+        self.page_event(cx, node);
+    }
+
+    /// The state of a page has changed: whoever waits looks again.
+    pub(super) fn page_event(&mut self, cx: &mut Cx, node: NodeId) {
+        let Some(inode) = self.inodes.get_mut(&node) else {
+            return;
+        };
+        for process in std::mem::take(&mut inode.waiters) {
             let wait = cx.short(50 * US);
             self.later(cx, wait, KernelEv::Go(process));
         }
-        if blocked {
-            let wait = cx.short(50 * US);
-            self.later(cx, wait, KernelEv::Drop(file));
+        let of_it = self.drops.iter().filter(|(_, d)| d.node == node);
+        let of_it: Vec<u64> = of_it.map(|(id, _)| *id).collect();
+        for id in of_it {
+            self.go_on_dropping(cx, id);
         }
     }
 
     /// Forgets attributes, also those of replies under way. Never blocks.
-    pub fn drop_attrs(&mut self, object: Obj) {
+    fn drop_attrs(&mut self, node: NodeId) {
         self.version += 1;
         let version = self.version;
-        // Whoever asks for attributes has looked the object up: the kernel knows the inode.
-        let inode = self.inode(object);
-        inode.version = version;
-        inode.until = BootTime::ZERO;
+        if let Some(inode) = self.inodes.get_mut(&node) {
+            inode.version = version;
+            inode.until = BootTime::ZERO;
+        }
     }
 
-    /// Looks all names up again, also those of replies under way. Never blocks.
-    pub fn inc_epoch(&mut self) {
-        self.epoch += 1;
+    /// What never blocks is done here and now.
+    pub fn notice_at_once(&mut self, notice: &Notice) {
+        match notice {
+            Notice::DropAttrs(node) => self.drop_attrs(*node),
+            Notice::ForgetNames => self.epoch += 1,
+            _ => {}
+        }
     }
 
-    /// Drops attributes and pages; the daemon is told when that is done.
-    pub fn drop_pages(&mut self, cx: &mut Cx, object: Obj, pages: (u8, u8)) {
-        self.drop_attrs(object);
-        self.inode(object).dropping = Some(pages);
-        self.go_on_dropping(cx, object, false);
+    /// What may block.
+    pub fn notice(&mut self, cx: &mut Cx, id: EffectId, notice: Notice) {
+        match notice {
+            Notice::DropPages { node, offset, len } => {
+                self.drop_attrs(node);
+                let first = (offset / PAGE).min(u64::from(u32::MAX)) as u32;
+                let end = match len {
+                    0 => u32::MAX,
+                    len => ((offset + len - 1) / PAGE + 1).min(u64::from(u32::MAX)) as u32,
+                };
+                self.drop_pages(cx, node, (first, end), How::Drop, For::Notice(id));
+            }
+            Notice::Grow { node, size } => {
+                if let Some(inode) = self.inodes.get_mut(&node) {
+                    inode.size = inode.size.max(size);
+                    self.version += 1;
+                    inode.version = self.version;
+                }
+                // It waits for the page as a drop does, and leaves it.
+                let page = (size.saturating_sub(1) / PAGE) as u32;
+                let locked = |inode: &Inode| {
+                    let page = inode.pages.get(&page);
+                    page.is_some_and(|page| page.state == State::Locked)
+                };
+                match self.inodes.get(&node).is_some_and(locked) {
+                    true => self.drop_pages(cx, node, (page, page + 1), How::Wait, For::Notice(id)),
+                    false => self.notice_done(cx, id),
+                }
+            }
+            Notice::DropName { dir, name } => {
+                if self.lock(dir, Who::Notice(id), true) {
+                    self.forget_name(dir, &name);
+                    self.unlock(cx, dir, true);
+                    self.notice_done(cx, id);
+                } else {
+                    // By the time it has the lock the name is dropped.
+                    self.forget_name(dir, &name);
+                }
+            }
+            other => {
+                self.notice_at_once(&other);
+                self.notice_done(cx, id);
+            }
+        }
     }
 
-    fn go_on_dropping(&mut self, cx: &mut Cx, object: Obj, again: bool) {
-        let inode = self.inode(object);
-        let Some((mut at, end)) = inode.dropping else {
+    fn notice_done(&self, cx: &mut Cx, id: EffectId) {
+        let wait = US + cx.short(200 * US);
+        self.tell_daemon(cx, wait, ClientEv::Notified(id));
+    }
+
+    /// Writes back, and maybe drops, pages; whoever wants it is told.
+    pub(super) fn drop_pages(
+        &mut self,
+        cx: &mut Cx,
+        node: NodeId,
+        (at, end): (u32, u32),
+        how: How,
+        whose: For,
+    ) {
+        self.next_drop += 1;
+        let dropping = Dropping {
+            node,
+            at,
+            end,
+            how,
+            whose,
+            blocked: false,
+        };
+        self.drops.insert(self.next_drop, dropping);
+        self.go_on_dropping(cx, self.next_drop);
+    }
+
+    fn go_on_dropping(&mut self, cx: &mut Cx, id: u64) {
+        let Some(dropping) = self.drops.get(&id).cloned() else {
             return;
         };
-        while at < end && inode.pages[at as usize] != Page::Locked {
-            inode.pages[at as usize] = Page::Empty;
-            at += 1;
+        let node = dropping.node;
+        let mut at = dropping.at;
+        while let Some((number, page)) = self.page_from(node, at).filter(|(n, _)| *n < dropping.end)
+        {
+            at = number;
+            let waits = match page.state {
+                State::Locked => dropping.how != How::WriteBack,
+                _ if dropping.how == How::Wait => false,
+                State::Full => false,
+                State::Dirty => {
+                    self.write_back(cx, node, number);
+                    true
+                }
+                State::Writeback => true,
+            };
+            // Writing back may have ended at once.
+            let state = self
+                .page_from(node, number)
+                .map(|(n, page)| (n, page.state));
+            if waits && !matches!(state, Some((n, State::Full)) if n == number) {
+                if let Some(dropping) = self.drops.get_mut(&id) {
+                    cx.stats.blocked_drops += u64::from(!dropping.blocked);
+                    dropping.blocked = true;
+                    dropping.at = at;
+                }
+                return;
+            }
+            if dropping.how == How::Drop {
+                self.remove_page(cx, node, number);
+            }
+            at = number + 1;
         }
-        if at < end {
-            inode.dropping = Some((at, end));
-            cx.stats.blocked_drops += u64::from(!again);
+        self.drops.remove(&id);
+        match dropping.whose {
+            For::Notice(effect) => self.notice_done(cx, effect),
+            For::Process(process) => {
+                let wait = cx.short(20 * US);
+                self.later(cx, wait, KernelEv::Go(process));
+            }
+        }
+    }
+
+    fn page_from(&self, node: NodeId, at: u32) -> Option<(u32, Page)> {
+        let inode = self.inodes.get(&node)?;
+        let (number, page) = inode.pages.range(at..).next()?;
+        Some((*number, *page))
+    }
+
+    fn remove_page(&mut self, cx: &mut Cx, node: NodeId, number: u32) {
+        let inode = self.inodes.get_mut(&node);
+        let page = inode.and_then(|inode| inode.pages.remove(&number));
+        let Some(page) = page else { return };
+        for (value, stored) in page.cells.iter().zip(page.stored) {
+            if stored {
+                cx.judge.page_gone(cx.now, *value);
+            }
+        }
+    }
+
+    /// Whether somebody waits for a drop.
+    pub(super) fn is_dropping_for(&self, process: usize) -> bool {
+        let mut drops = self.drops.values();
+        drops.any(|d| d.whose == For::Process(process))
+    }
+
+    /// Begins to write a dirty page back.
+    fn write_back(&mut self, cx: &mut Cx, node: NodeId, number: u32) {
+        let Some(inode) = self.inodes.get_mut(&node) else {
             return;
+        };
+        let Some(page) = inode.pages.get_mut(&number) else {
+            return;
+        };
+        page.state = State::Writeback;
+        match inode.nowrite {
+            true => inode.held_back.push(number),
+            false => self.send_page(cx, node, number),
         }
-        inode.dropping = None;
-        let wait = US + cx.short(200 * US);
-        self.tell_daemon(cx, wait, ClientEv::Dropped(object));
+    }
+
+    fn send_page(&mut self, cx: &mut Cx, node: NodeId, number: u32) {
+        let fh = self.writable(node);
+        let Some(inode) = self.inodes.get_mut(&node) else {
+            return;
+        };
+        let Some(page) = inode.pages.get_mut(&number) else {
+            return;
+        };
+        let begins = u64::from(number) * PAGE;
+        let cells = inode.size.saturating_sub(begins).div_ceil(CELL);
+        let cells = cells.min(u64::from(CELLS)) as usize;
+        let values = page.cells[..cells].to_vec();
+        let (Some(fh), false) = (fh, values.is_empty()) else {
+            page.state = State::Full;
+            return;
+        };
+        cx.stats.writebacks += 1;
+        let writing = Writing {
+            offset: begins,
+            data: bytes_of(&values).into(),
+            flags: 2,
+            writeback: true,
+            kill_priv: false,
+        };
+        let want = Want::Page { node, number };
+        let nobody = (None, Asker::default());
+        self.ask(cx, nobody, want, Call::Write { fh, writing });
+    }
+
+    /// A descriptor by which pages of a file are written back.
+    fn writable(&self, node: NodeId) -> Option<Fh> {
+        let fds = self.processes.iter().flat_map(Proc::fds);
+        let mut of_it = fds.filter(|fd| fd.node == node && fd.writes());
+        of_it.next().map(|fd| fd.fh)
+    }
+
+    /// A page was written back, or not.
+    pub(super) fn told_page(&mut self, cx: &mut Cx, node: NodeId, number: u32, done: bool) {
+        let Some(inode) = self.inodes.get_mut(&node) else {
+            return;
+        };
+        if let Some(page) = inode.pages.get_mut(&number) {
+            // It counts as clean either way.
+            page.state = State::Full;
+            for (value, stored) in page.cells.iter().zip(&mut page.stored) {
+                if *stored {
+                    match done {
+                        true => *stored = false,
+                        false => cx.judge.page_failed(*value),
+                    }
+                }
+            }
+        }
+        inode.errors += u64::from(!done);
+        if done {
+            inode.until = BootTime::ZERO;
+        }
+        self.cut(cx, node);
+        self.page_event(cx, node);
+    }
+
+    /// While a size changes nothing is written back; whether nothing is under way.
+    pub(super) fn hold_writes(&mut self, node: NodeId) -> bool {
+        let under_way = self.asked.values().any(|asked| match asked.want {
+            Want::Page { node: of, .. } => of == node,
+            _ => false,
+        });
+        if let Some(inode) = self.inodes.get_mut(&node) {
+            inode.nowrite = true;
+        }
+        !under_way
+    }
+
+    /// What was held back is written.
+    pub(super) fn release_writes(&mut self, cx: &mut Cx, node: NodeId) {
+        let Some(inode) = self.inodes.get_mut(&node) else {
+            return;
+        };
+        inode.nowrite = false;
+        for number in std::mem::take(&mut inode.held_back) {
+            self.send_page(cx, node, number);
+        }
+        self.cut(cx, node);
+        self.page_event(cx, node);
     }
 
     /// Something happens.
-    pub fn happens(&mut self, cx: &mut Cx, ev: KernelEv, store: &super::store::Store) {
+    pub fn happens(&mut self, cx: &mut Cx, ev: KernelEv) {
         match ev {
-            KernelEv::Next(process) => self.begin(cx, process, store),
+            KernelEv::Next(process) => self.begin(cx, process),
             KernelEv::Go(process) => self.go_on(cx, process),
-            KernelEv::Told(unique, told, cached) => self.told(cx, unique, told, cached),
-            KernelEv::Drop(object) => self.go_on_dropping(cx, object, true),
+            KernelEv::Told(unique, told) => self.told(cx, unique, *told),
+            KernelEv::WriteBack => self.write_some_back(cx),
             KernelEv::Shrink => self.shrink(cx),
+        }
+    }
+
+    fn write_some_back(&mut self, cx: &mut Cx) {
+        let wait = (100 + cx.rng.below(2_000) as u64) * MS;
+        self.later(cx, wait, KernelEv::WriteBack);
+        let dirty = self.inodes.iter().flat_map(|(node, inode)| {
+            let pages = inode.pages.iter();
+            let dirty = pages.filter(|(_, page)| page.state == State::Dirty);
+            dirty.map(|(number, _)| (*node, *number))
+        });
+        let dirty: Vec<(NodeId, u32)> = dirty.collect();
+        for (node, number) in dirty {
+            self.write_back(cx, node, number);
         }
     }
 
     fn shrink(&mut self, cx: &mut Cx) {
         let wait = self.habit.memory / 10 + cx.rng.below(self.habit.memory as usize) as u64;
         self.later(cx, wait, KernelEv::Shrink);
-        let count = self.inodes.len();
-        let victim = self.inodes.keys().copied().nth(cx.rng.below(count.max(1)));
-        let Some((object, inode)) = victim.and_then(|o| Some((o, self.inodes.get_mut(&o)?))) else {
+        let files = self.inodes.iter().filter(|(node, inode)| {
+            **node != NodeId::ROOT && inode.kind == FileKind::File && inode.lookups > 0
+        });
+        let files: Vec<NodeId> = files.map(|(node, _)| *node).collect();
+        let Some(node) = files.get(cx.rng.below(files.len())).copied() else {
             return;
         };
-        let busy = inode.dropping.is_some() || inode.pages.contains(&Page::Locked);
-        let asked = self.asked.values().any(|a| a.want == Want::Attr(object));
-        if busy || asked {
+        if self.is_used(node) {
             return;
         }
-        inode.pages = Default::default();
-        inode.until = BootTime::ZERO;
-        self.tell_daemon(cx, US, ClientEv::Forget(object));
-    }
-
-    /// Whether the kernel has, or asks for, anything of a file.
-    pub fn knows(&self, object: Obj) -> bool {
-        let inode = self.inodes.get(&object);
-        let pages = inode.is_some_and(|i| i.pages.iter().any(|page| *page != Page::Empty));
-        let of_it = |asked: &Asked| match asked.want {
-            Want::Attr(o) | Want::Pages(o, ..) => o == object,
-            _ => false,
+        let Some(inode) = self.inodes.remove(&node) else {
+            return;
         };
-        pages || self.asked.values().any(of_it)
+        self.dentries.retain(|_, dentry| dentry.node != node);
+        self.locks.remove(&node);
+        self.tell_daemon(cx, US, ClientEv::Forget(node, inode.lookups));
     }
 
-    /// Until when anything is believed at the longest.
-    pub fn believes_until(&self) -> Nanos {
-        let attrs = self.inodes.values().map(|inode| inode.until);
-        let dentries = self.dentries.values().filter(|d| d.epoch == self.epoch);
-        let all = attrs.chain(dentries.map(|dentry| dentry.until));
-        all.max().map_or(0, |until| self.clock.when(until))
-    }
-
-    /// Whether a drop under way has yet to reach a page.
-    pub(super) fn is_dropping(&self, file: Obj, page: u8) -> bool {
-        let dropping = self.inodes.get(&file).and_then(|inode| inode.dropping);
-        dropping.is_some_and(|(at, end)| (at..end).contains(&page))
+    /// Whether an inode can't be forgotten just now.
+    fn is_used(&self, node: NodeId) -> bool {
+        let clean = |inode: &Inode| {
+            inode.unstable == 0 && inode.pages.values().all(|page| page.state == State::Full)
+        };
+        let open = self.processes.iter().flat_map(Proc::fds);
+        let lock = self.locks.get(&node);
+        let locked = lock.is_some_and(|l| l.alone || l.shared > 0 || !l.queue.is_empty());
+        !self.inodes.get(&node).is_some_and(clean)
+            || locked
+            || open.into_iter().any(|fd| fd.node == node)
+            || self.processes.iter().any(|p| p.uses(node))
+            || self.drops.values().any(|d| d.node == node)
+            || self.asked.values().any(|a| a.want.is_of(node))
     }
 
     /// What a process would be told of an item now without the daemon being asked, if anything.
-    ///
-    /// Without leases (`live`) a mapped page in the range of a blocked drop is passed over: the drop
-    /// waits for a READ that may have no answer while the server can't be reached. (Only mapped
-    /// reads see it: `read` asks for attributes first, which are not told before the file is clean.)
-    pub fn believes(&self, cx: &Cx, item: Item, live: bool) -> Option<u64> {
+    pub fn believes(&self, cx: &Cx, item: Item) -> Option<u64> {
+        let object = item.object();
+        let of_it = |inode: &Inode| inode.object() == object;
         match item {
-            Item::Attrs(object) => self.attrs(cx, object),
-            Item::Name(dir, name) => Some(self.name(cx, (dir, name)).0?.0.into()),
+            Item::Attrs(_) => {
+                let (node, _) = self.inodes.iter().find(|(_, inode)| of_it(inode))?;
+                Some(value_of(&self.attrs(cx, *node)?))
+            }
+            Item::Name(_, name) => {
+                let (node, _) = self.inodes.iter().find(|(_, inode)| of_it(inode))?;
+                let found = self.name(cx, *node, &[b'a' + name]).0?;
+                Some(self.object(found)?.0.into())
+            }
             Item::Listing(_) => None,
-            Item::Page(file, page) => {
-                let inode = self.inodes.get(&file)?;
-                let blocked = !live && self.is_dropping(file, page);
-                let mapped = !self.mapped_may_be_stale && !blocked;
-                if !mapped && self.attrs(cx, file).is_none() {
+            Item::Cell(_, cell) => {
+                let (node, inode) = self.inodes.iter().find(|(_, inode)| of_it(inode))?;
+                let mapped = self.maps_count(cx, *node);
+                if !mapped && self.attrs(cx, *node).is_none() {
                     return None;
                 }
-                match inode.pages[page as usize] {
-                    Page::Full(value) => Some(value),
-                    Page::Empty | Page::Locked => None,
-                }
+                let number = cell / CELLS;
+                let blocked = self.drops.values().any(|d| {
+                    d.node == *node && (d.at..d.end).contains(&number) && d.how == How::Drop
+                });
+                let page = inode.pages.get(&number)?;
+                let within = u64::from(cell) * CELL < inode.size;
+                let readable = matches!(page.state, State::Full | State::Dirty);
+                (within && readable && !blocked).then(|| page.cells[(cell % CELLS) as usize])
             }
         }
     }
 
-    /// Takes a directory's lock for a process; `false`: it is told when it has it.
-    pub(super) fn lock(&mut self, dir: Obj, process: usize, alone: bool) -> bool {
-        let lock = self.dirs.entry(dir).or_default();
+    /// Whether what mapped pages show is promised. Not while the daemon stands still; nor while it is out of
+    /// contact and a drop waits for a READ, which may have no answer: the rest of the file waits behind it.
+    pub(super) fn maps_count(&self, cx: &Cx, node: NodeId) -> bool {
+        self.maps_count_at(cx, node, None)
+    }
+
+    /// As [`Kernel::maps_count`]; nor does a page that a drop has yet to reach, which may wait for its
+    /// write-back.
+    pub(super) fn maps_count_at(&self, cx: &Cx, node: NodeId, page: Option<u32>) -> bool {
+        let covers = |d: &Dropping| page.is_some_and(|page| (d.at..d.end).contains(&page));
+        let of_it = |d: &&Dropping| d.node == node && d.how == How::Drop;
+        if self.drops.values().filter(of_it).any(covers) {
+            return false;
+        }
+        let blocked = |d: &Dropping| d.node == node && d.blocked;
+        let stuck = !self.in_contact && self.drops.values().any(blocked);
+        cx.now > self.stale_until && !stuck
+    }
+
+    /// Takes an inode's lock; `false`: it is told when it has it.
+    pub(super) fn lock(&mut self, node: NodeId, who: Who, alone: bool) -> bool {
+        let lock = self.locks.entry(node).or_default();
         let free = !lock.alone && lock.queue.is_empty() && (!alone || lock.shared == 0);
         if !free {
-            lock.queue.push_back((process, alone));
+            lock.queue.push_back((who, alone));
             return false;
         }
         lock.alone = alone;
@@ -510,30 +981,69 @@ impl Kernel {
     }
 
     /// Gives it back; those who wait have it in their order.
-    pub(super) fn unlock(&mut self, cx: &mut Cx, dir: Obj, alone: bool) {
-        let lock = self.dirs.entry(dir).or_default();
+    pub(super) fn unlock(&mut self, cx: &mut Cx, node: NodeId, alone: bool) {
+        let lock = self.locks.entry(node).or_default();
         match alone {
             true => lock.alone = false,
             false => lock.shared -= 1,
         }
         let mut woken = Vec::new();
-        while let Some((process, alone)) = lock.queue.front().copied() {
+        let mut noticed = Vec::new();
+        while let Some((who, alone)) = lock.queue.front().copied() {
             if lock.alone || (alone && lock.shared > 0) {
                 break;
             }
             lock.queue.pop_front();
-            lock.alone = alone;
-            lock.shared += u32::from(!alone);
-            woken.push(process);
+            match who {
+                Who::Process(process) => {
+                    lock.alone = alone;
+                    lock.shared += u32::from(!alone);
+                    woken.push(process);
+                }
+                Who::Notice(id) => noticed.push(id),
+            }
         }
         for process in woken {
+            self.processes[process].has_lock();
             let wait = cx.short(20 * US);
             self.later(cx, wait, KernelEv::Go(process));
         }
+        for id in noticed {
+            self.notice_done(cx, id);
+        }
     }
 
-    /// Names of a directory, for choosing one.
-    pub(super) fn any_name(cx: &mut Cx) -> u8 {
-        cx.rng.below(usize::from(NAMES)) as u8
+    /// What is under way, for people.
+    pub fn describe(&self) -> String {
+        let asked: Vec<String> = self
+            .asked
+            .iter()
+            .map(|(unique, asked)| {
+                format!(
+                    "  asked {unique:?} at {:.3}: {:?}",
+                    asked.since as f64 / 1e6,
+                    asked.want
+                )
+            })
+            .collect();
+        let drops: Vec<String> = self.drops.values().map(|d| format!("  {d:?}")).collect();
+        let processes: Vec<String> = self
+            .processes
+            .iter()
+            .enumerate()
+            .map(|(number, p)| format!("  process {number}: {}", p.describe()))
+            .collect();
+        format!(
+            "{}\n{}\n{}",
+            asked.join("\n"),
+            drops.join("\n"),
+            processes.join("\n")
+        )
     }
+}
+
+/// The pages of a file have to follow its attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PagesFollow {
+    pub resized: bool,
 }

@@ -13,6 +13,10 @@ pub enum Blow {
     Freeze(usize, Nanos),
     /// It goes on.
     Thaw(usize),
+    /// A client's host sleeps for a while.
+    Suspend(usize, Nanos),
+    /// It wakes up.
+    Resume(usize, Nanos),
     /// A client's connection breaks; the network is well.
     Break(usize),
     /// A client can't reach the server for a while.
@@ -21,6 +25,8 @@ pub enum Blow {
     Join(usize),
     /// A client notices that its connection is gone.
     Lost(usize, LinkId),
+    /// The server notices that its client has ended a connection.
+    Left(LinkId),
     /// The threads of a client that drop pages stand still for a while.
     Stall(usize, Nanos),
     /// A client's daemon is killed; another mounts after a while.
@@ -47,31 +53,55 @@ pub enum Blow {
     },
 }
 
+/// Kinds of misfortune, in the order of the weather's weights.
+pub const KINDS: [&str; 9] = [
+    "freeze", "break", "part", "stall", "kill", "unmount", "crash", "shutdown", "suspend",
+];
+
 /// How rough a run is.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     /// Mean time between two misfortunes.
     pub pause: Nanos,
     /// Chance of each kind, in the order of [`Weather::choose`].
-    pub weights: [usize; 8],
+    pub weights: [usize; KINDS.len()],
+    /// Chance that a crash is one of the host, percent.
+    pub host_crashes: usize,
 }
 
 impl Weather {
-    /// The weather of a run.
-    pub fn any(cx: &mut Cx) -> Self {
+    /// The weather of a run, of the kinds that are allowed.
+    pub fn any(cx: &mut Cx, allowed: &[bool; KINDS.len()]) -> Self {
         let pause = [400, 1_000, 2_500, 6_000][cx.rng.below(4)] * MS;
-        let mut weights = [0; 8];
-        for weight in &mut weights {
-            *weight = [0, 1, 2, 4][cx.rng.below(4)];
+        let mut weights = [0; KINDS.len()];
+        for (weight, allowed) in weights.iter_mut().zip(allowed) {
+            let drawn = [0, 1, 2, 4][cx.rng.below(4)];
+            *weight = if *allowed { drawn } else { 0 };
         }
-        Self { pause, weights }
+        Self {
+            pause,
+            weights,
+            host_crashes: [0, 25][cx.rng.below(2)],
+        }
+    }
+
+    /// As many misfortunes as can be, of the kinds that are allowed.
+    #[must_use]
+    pub fn rough(mut self, allowed: &[bool; KINDS.len()], host_crashes: usize) -> Self {
+        self.pause = self.pause.min(1_000 * MS);
+        for (weight, allowed) in self.weights.iter_mut().zip(allowed) {
+            *weight = (*weight).max(usize::from(*allowed));
+        }
+        self.host_crashes = host_crashes;
+        self
     }
 
     /// No misfortunes.
     pub fn calm() -> Self {
         Self {
             pause: 1_000 * MS,
-            weights: [0; 8],
+            weights: [0; KINDS.len()],
+            host_crashes: 0,
         }
     }
 
@@ -100,23 +130,23 @@ impl Weather {
             5 => Blow::Unmount(client, brief),
             6 => Blow::Crash {
                 down_for: any,
-                host_crashed: cx.rng.chance(25),
+                host_crashed: cx.rng.chance(self.host_crashes),
                 amid: cx.rng.chance(50),
             },
-            _ => Blow::ShutDown(brief),
+            7 => Blow::ShutDown(brief),
+            _ => Blow::Suspend(client, any),
         })
     }
 
     /// When a client can reach the server again, or the server has started, its process may crash in
     /// the middle of what is sent to it then; within which time.
     pub fn company(&self, cx: &mut Cx, within: Nanos) -> Option<(Nanos, Blow)> {
-        let [.., crashes, _] = self.weights;
         let crash = Blow::Crash {
             down_for: (1 + cx.rng.below(300) as u64) * MS,
             host_crashed: false,
             amid: cx.rng.chance(70),
         };
-        (crashes > 0 && cx.rng.chance(40)).then(|| (cx.short(within), crash))
+        (self.weights[6] > 0 && cx.rng.chance(40)).then(|| (cx.short(within), crash))
     }
 
     /// Lets the next one come.

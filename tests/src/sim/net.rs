@@ -1,14 +1,14 @@
-//! Connections: streams that each keep their order, and cuts that lose what is under way.
+//! Connections: streams that each keep their order, links that are slow, cuts that lose what is under way.
 
-use super::model::{MS, Nanos, US};
+use super::model::{MS, Nanos, S, US};
 use crate::rng::Rng;
 
 /// A connection's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkId(pub u32);
+pub struct LinkId(pub u64);
 
-/// Request lanes of a connection.
-pub const LANES: u8 = 2;
+/// Request lanes of a connection: one for what is small, the others for what isn't.
+pub const LANES: u8 = 4;
 
 /// A stream, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +40,19 @@ impl Stream {
         }
     }
 
-    fn is_up(self) -> bool {
+    /// Whether it goes to the server.
+    pub fn is_up(self) -> bool {
         matches!(self, Self::ControlUp | Self::LaneUp(_))
     }
+}
+
+/// What a client's way to the server is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// It usually takes so long.
+    pub usual: Nanos,
+    /// Bytes a second, in each direction.
+    pub rate: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -50,11 +60,14 @@ struct Link {
     client: usize,
     /// When each stream's last message arrives.
     last: [Nanos; Stream::COUNT],
+    /// When the line is free again: down, up.
+    free: [Nanos; 2],
     /// From when on nothing arrives any more, per direction.
     up_ends: Nanos,
     down_ends: Nanos,
-    /// The usual way takes so long.
-    way: Nanos,
+    way: Way,
+    /// Datagrams that the client has received.
+    heard: u64,
 }
 
 /// All connections.
@@ -75,53 +88,93 @@ impl Net {
         self.slowest
     }
 
+    fn link(&self, link: LinkId) -> &Link {
+        &self.links[link.0 as usize]
+    }
+
+    fn link_mut(&mut self, link: LinkId) -> &mut Link {
+        &mut self.links[link.0 as usize]
+    }
+
     /// A new connection of a client.
-    pub fn connect(&mut self, client: usize, way: Nanos) -> LinkId {
+    pub fn connect(&mut self, client: usize, way: Way) -> LinkId {
         self.links.push(Link {
             client,
             last: [0; Stream::COUNT],
+            free: [0; 2],
             up_ends: Nanos::MAX,
             down_ends: Nanos::MAX,
             way,
+            heard: 0,
         });
-        LinkId(self.links.len() as u32 - 1)
+        LinkId(self.links.len() as u64 - 1)
     }
 
     /// Whose connection it is.
     pub fn client(&self, link: LinkId) -> usize {
-        self.links[link.0 as usize].client
+        self.link(link).client
     }
 
-    /// When a message that is sent now arrives.
-    pub fn arrival(&mut self, rng: &mut Rng, now: Nanos, link: LinkId, stream: Stream) -> Nanos {
-        let link = &mut self.links[link.0 as usize];
+    /// When a message of so many bytes that is sent now arrives.
+    pub fn arrival(
+        &mut self,
+        rng: &mut Rng,
+        now: Nanos,
+        (link, stream): (LinkId, Stream),
+        bytes: usize,
+    ) -> Nanos {
+        let slowest = self.slowest;
+        let link = self.link_mut(link);
         let slow = match rng.below(200) {
-            0 => rng.below(self.slowest as usize) as Nanos,
+            0 => rng.below(slowest as usize) as Nanos,
             1..20 => rng.below(20 * MS as usize) as Nanos,
-            _ => rng.below(link.way as usize) as Nanos,
+            _ => rng.below(link.way.usual as usize) as Nanos,
         };
+        // The line takes one byte after the other, but small messages find their way in between.
+        let takes = bytes as u64 * S / link.way.rate.max(1);
+        let free = &mut link.free[usize::from(stream.is_up())];
+        let begins = match bytes > 2 * 1024 {
+            true => now.max(*free),
+            false => now,
+        };
+        *free = now.max(*free) + takes;
+        let sent = begins + takes;
         let last = &mut link.last[stream.index()];
-        *last = (*last + 1).max(now + link.way + slow + 10 * US);
+        *last = (*last + 1).max(sent + link.way.usual + slow + 10 * US);
         *last
     }
 
     /// Whether what arrives now on a stream is delivered.
-    pub fn delivers(&self, now: Nanos, link: LinkId, stream: Stream) -> bool {
-        let link = &self.links[link.0 as usize];
+    pub fn delivers(&mut self, now: Nanos, link: LinkId, stream: Stream) -> bool {
+        let link = self.link_mut(link);
+        let up = now < link.up_ends;
+        let down = now < link.down_ends;
         match stream.is_up() {
-            true => now < link.up_ends,
-            false => now < link.down_ends,
+            true => {
+                // It is acknowledged.
+                link.heard += u64::from(up && down);
+                up
+            }
+            false => {
+                link.heard += u64::from(down);
+                down
+            }
         }
+    }
+
+    /// Datagrams that a connection's client has received.
+    pub fn heard(&self, link: LinkId) -> u64 {
+        self.link(link).heard
     }
 
     /// The usual way there and back.
     pub fn round_trip(&self, link: LinkId) -> Nanos {
-        3 * self.links[link.0 as usize].way
+        3 * self.link(link).way.usual
     }
 
     /// Cuts a connection: its directions end at these moments.
     pub fn cut(&mut self, link: LinkId, up_ends: Nanos, down_ends: Nanos) {
-        let link = &mut self.links[link.0 as usize];
+        let link = self.link_mut(link);
         link.up_ends = link.up_ends.min(up_ends);
         link.down_ends = link.down_ends.min(down_ends);
     }

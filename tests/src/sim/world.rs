@@ -1,14 +1,16 @@
 //! A run: what there is, what happens, what must be true.
 
-use super::bug::Bug;
 use super::client::{Client, ClientEv, Make};
 use super::clock::HostClock;
 use super::cx::{Cx, Ev, Line, Stats};
-use super::judge::Violation;
+use super::host::Host;
+use super::judge::{Fresh, Violation};
 use super::kernel::Habit;
-use super::model::{Item, MS, Nanos};
-use super::nemesis::{Blow, Weather};
+use super::model::{Item, MS, Nanos, S};
+use super::nemesis::{Blow, KINDS, Weather};
+use super::net::Way;
 use super::server::{Server, Settings};
+use leasefs_client::repeat_tables;
 use leasefs_lease::time::lengthened;
 use std::fmt;
 use std::time::Duration;
@@ -20,8 +22,47 @@ pub struct Plan {
     pub seed: u64,
     /// Events until it winds down.
     pub steps: u64,
-    /// A fault put in on purpose.
-    pub bug: Option<Bug>,
+    /// Clients at most; 0 is as many as the seed says.
+    pub clients: usize,
+    /// Kinds of misfortune that may come.
+    pub allowed: [bool; KINDS.len()],
+    /// Whether processes store into maps.
+    pub maps: bool,
+    /// Whether names change.
+    pub names: bool,
+    /// Whether the disk may be full.
+    pub fills: bool,
+    /// Whether links are slow, and files large.
+    pub slow: bool,
+    /// Whether clients may be away until they are forgotten.
+    pub away: bool,
+    /// Misfortunes come thick and fast; so many crashes in a hundred are of the server's host.
+    pub rough: Option<usize>,
+}
+
+impl Plan {
+    /// Everything, of a seed.
+    pub fn of(seed: u64, steps: u64) -> Self {
+        Self {
+            seed,
+            steps,
+            clients: 0,
+            allowed: [true; KINDS.len()],
+            maps: true,
+            names: true,
+            fills: true,
+            slow: false,
+            away: true,
+            rough: None,
+        }
+    }
+
+    /// With these kinds of misfortune alone.
+    #[must_use]
+    pub fn with_only(mut self, kinds: &[&str]) -> Self {
+        self.allowed = KINDS.map(|name| kinds.contains(&name));
+        self
+    }
 }
 
 /// A run that went wrong.
@@ -29,8 +70,21 @@ pub struct Plan {
 pub struct Failure {
     plan: Plan,
     at: Nanos,
+    steps: u64,
     violation: Violation,
     lines: Vec<Line>,
+}
+
+impl Failure {
+    /// What was wrong, in a line.
+    pub fn what(&self) -> &str {
+        self.violation.what.lines().next().unwrap_or_default()
+    }
+
+    /// Events until then.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
 }
 
 /// Lines of the trace that a failure shows.
@@ -40,9 +94,8 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Plan { seed, steps, .. } = self.plan;
         let at = self.at as f64 / 1e6;
-        writeln!(f, "seed {seed}, at {at:.3} ms: {}", self.violation.what)?;
         writeln!(f, "What went before:")?;
-        let object = self.violation.item.map(|item| item.object());
+        let object = self.violation.item.map(Item::object);
         let concerns = |line: &&Line| line.object.is_none() || line.object == object;
         let lines: Vec<&Line> = self.lines.iter().filter(concerns).collect();
         let shown = if f.alternate() { lines.len() } else { SHOWN };
@@ -55,6 +108,7 @@ impl fmt::Display for Failure {
                 line.text
             )?;
         }
+        writeln!(f, "seed {seed}, at {at:.3} ms: {}", self.violation.what)?;
         write!(
             f,
             "To see it again: LEASEFS_SIM_SEED={seed} LEASEFS_SIM_STEPS={steps} \
@@ -68,21 +122,25 @@ impl fmt::Display for Failure {
 /// # Errors
 /// What went wrong.
 pub fn run(plan: Plan) -> Result<Stats, Box<Failure>> {
+    repeat_tables();
     let mut world = World::new(plan, false);
     world.run();
-    if world.cx.judge.violation.is_none() {
+    let Some(first) = world.cx.judge.violation.take() else {
         return Ok(world.cx.stats);
-    }
+    };
     let mut world = World::new(plan, true);
     world.run();
     let violation = world.cx.judge.violation.take().unwrap_or(Violation {
-        what: "a run that failed did not fail again: it depends on something beside its seed"
-            .into(),
-        item: None,
+        what: format!(
+            "a run that failed did not fail again: it depends on something beside its seed. It was: {}",
+            first.what
+        ),
+        item: first.item,
     });
     Err(Box::new(Failure {
         plan,
         at: world.cx.now,
+        steps: world.cx.stats.steps,
         violation,
         lines: world.cx.take_trace(),
     }))
@@ -93,7 +151,14 @@ const AUDIT: Nanos = 100 * MS;
 /// How long an unmount waits for what is to be flushed.
 const LONGEST_UNMOUNT: Nanos = 1_500 * MS;
 /// What an operation may take beyond what it waits for: reconnecting, pauses, other operations.
-const SLACK: Nanos = 4_000 * MS;
+const SLACK: Nanos = 6_000 * MS;
+
+/// How often it is looked whether what a client has closed is closed at the server.
+const CLOSES: usize = 20;
+/// How often it is asked whether a client caches.
+const PROBES: usize = 20;
+/// How long a session is kept for its client's return.
+const COURTESY: Nanos = 20 * S;
 
 struct World {
     cx: Cx,
@@ -105,20 +170,31 @@ struct World {
     drift_ppm: u32,
     /// No more misfortunes.
     healing: bool,
+    /// All mounts end.
+    leaving: bool,
 }
 
 impl World {
     fn new(plan: Plan, traced: bool) -> Self {
-        let mut cx = Cx::new(plan.seed, plan.bug, traced);
+        let mut cx = Cx::new(plan.seed, traced);
         let drift_ppm = [1_000, 20_000, 100_000][cx.rng.below(3)];
         let clock = any_clock(&mut cx, drift_ppm);
         let settings = any_settings(&mut cx, drift_ppm);
         let weather = match cx.rng.chance(10) {
             true => Weather::calm(),
-            false => Weather::any(&mut cx),
+            false => Weather::any(&mut cx, &plan.allowed),
         };
+        let weather = match plan.rough {
+            Some(host_crashes) => weather.rough(&plan.allowed, host_crashes),
+            None => weather,
+        };
+        let room = match plan.fills && cx.rng.chance(20) {
+            true => cx.rng.between(30, 60),
+            false => 100_000,
+        };
+        let host = Host::new(&mut cx, room, false);
         let mut world = Self {
-            server: Server::new(clock, settings),
+            server: Server::new(clock, host, settings),
             cx,
             plan,
             clients: Vec::new(),
@@ -126,6 +202,7 @@ impl World {
             weather,
             drift_ppm,
             healing: false,
+            leaving: false,
         };
         world.begin();
         world
@@ -133,23 +210,42 @@ impl World {
 
     fn begin(&mut self) {
         self.server.start(&mut self.cx, false);
-        let count = self.cx.rng.between(2, 4);
+        let count = match self.plan.clients {
+            0 => self.cx.rng.between(2, 4),
+            most => most,
+        };
         let farthest = [1, 1, 1, 4, 4, 4, 40, 120][self.cx.rng.below(8)] * MS as usize;
-        let pace = [100, 400, 1_500][self.cx.rng.below(3)] * MS;
-        let habit = Habit::any(&mut self.cx);
+        let pace = [20, 100, 400, 1_500][self.cx.rng.below(4)] * MS;
+        let mut habit = Habit::any(&mut self.cx);
+        habit.names &= self.plan.names;
+        habit.stores *= usize::from(self.plan.maps);
+        if self.plan.slow {
+            (habit.run, habit.cells) = (16, 160);
+        }
+        let forgets_names = self.cx.rng.chance(80);
         self.cx
             .net
             .set_slowest([20, 150, 600][self.cx.rng.below(3)] * MS);
         for index in 0..count {
             let clock = any_clock(&mut self.cx, self.drift_ppm);
+            let way = Way {
+                usual: self.cx.rng.between(50_000, farthest) as Nanos,
+                rate: match self.plan.slow {
+                    true => [20, 50, 100][self.cx.rng.below(3)] * 1024,
+                    false => 1 << 30,
+                },
+            };
+            let patience = [None, Some(60), Some(20)][self.cx.rng.below(3)];
             let make = Make {
                 index,
                 clock,
                 drift_ppm: self.drift_ppm,
-                way: self.cx.rng.between(50_000, farthest) as Nanos,
+                way,
                 processes: self.cx.rng.between(1, 4),
                 pace,
                 habit,
+                patience: patience.map(Duration::from_secs),
+                forgets_names,
             };
             let client = self.mount(make);
             self.clients.push(client);
@@ -171,7 +267,7 @@ impl World {
             return;
         }
         self.heal();
-        let end = self.cx.now + self.longest() + 10 * (SLACK + self.distance());
+        let end = self.cx.now + 2 * self.longest() + 10 * (SLACK + self.distance());
         while self.cx.judge.violation.is_none() && self.cx.now < end && self.is_busy() {
             self.step();
         }
@@ -185,13 +281,13 @@ impl World {
                 .accuse(None, || format!("operations never end\n{what}"));
         }
         self.leave();
+        self.cx.stats.seen = self.cx.judge.seen;
     }
 
     fn is_busy(&self) -> bool {
-        let busy = |c: &Client| c.kernel.processes.iter().any(|p| p.busy_since().is_some());
         self.clients
             .iter()
-            .any(|c| c.alive && (busy(c) || c.is_dirty()))
+            .any(|c| c.alive && (!c.busy().is_empty() || c.is_dirty()))
     }
 
     fn describe(&self) -> String {
@@ -203,8 +299,12 @@ impl World {
     fn heal(&mut self) {
         self.healing = true;
         let cx = &mut self.cx;
+        cx.trace(None, || "everything is mended".into());
         for client in &mut self.clients {
-            client.kernel.winding_down = true;
+            client.winding_down = true;
+            if let Some(kernel) = &mut client.kernel {
+                kernel.winding_down = true;
+            }
             client.apart = None;
             client.thaw(cx);
         }
@@ -213,21 +313,97 @@ impl World {
 
     /// All mounts end: nothing is left then.
     fn leave(&mut self) {
-        self.cx.judge.check_nothing_is_held();
+        // Mapped pages are written back by then.
+        let end = self.cx.now + 3 * S;
+        while self.cx.judge.violation.is_none() && self.cx.now < end {
+            self.step();
+        }
+        self.check_that_all_cache();
+        self.check_opens();
+        let alive: Vec<_> = self
+            .clients
+            .iter()
+            .filter(|c| c.alive)
+            .map(Client::session)
+            .collect();
+        self.cx
+            .judge
+            .check_nothing_is_held(|session| alive.contains(&session));
+        if self.cx.judge.violation.is_some() {
+            return;
+        }
+        self.leaving = true;
         for client in &mut self.clients {
             if client.alive {
                 client.goodbye(&mut self.cx);
             }
         }
-        let end = self.cx.now + self.longest() + SLACK;
+        let end = self.cx.now + 2 * self.longest() + SLACK;
         while self.cx.judge.violation.is_none() && self.cx.now < end {
             self.step();
         }
-        let left = self.server.leases();
-        if left > 0 {
+        let leases = self.server.leases();
+        if leases > 0 && self.server.up {
             self.cx
                 .judge
-                .accuse(None, || format!("{left} leases are left in the end"));
+                .accuse(None, || format!("{leases} leases are left in the end"));
+        }
+    }
+
+    /// The server has nothing open that its client doesn't.
+    fn check_opens(&mut self) {
+        for _ in 0..CLOSES {
+            if self.left_open().is_none() || self.cx.judge.violation.is_some() {
+                return;
+            }
+            self.wait(500 * MS);
+        }
+        if let Some((index, here, there)) = self.left_open() {
+            self.cx.judge.accuse(None, || {
+                format!("client {index} has {here} files open, the server {there} of it")
+            });
+        }
+    }
+
+    fn left_open(&self) -> Option<(usize, usize, usize)> {
+        let clients = self.clients.iter().filter(|c| c.alive && self.server.up);
+        let mut opens = clients.filter_map(|client| {
+            let there = self.server.opens(client.session());
+            Some((client.make.index, client.opens()?, there))
+        });
+        opens.find(|(_, here, there)| there > here)
+    }
+
+    fn wait(&mut self, time: Nanos) {
+        let end = self.cx.now + time;
+        while self.cx.judge.violation.is_none() && self.cx.now < end {
+            self.step();
+        }
+    }
+
+    /// Whoever is well and hasn't held others up lately caches again, unless its leases are shorter than
+    /// the way to the server.
+    fn check_that_all_cache(&mut self) {
+        let near = self.distance() < 400 * MS && self.cx.net.slowest() < 100 * MS;
+        let may = near && self.server.settings.max_leases > 100 && self.drift_ppm < 50_000;
+        if self.cx.judge.violation.is_some() || !may || self.plan.slow {
+            return;
+        }
+        self.wait(3 * S);
+        let mut asked: Vec<Vec<u64>> = Vec::new();
+        for _ in 0..PROBES {
+            let cx = &mut self.cx;
+            let clients = self.clients.iter_mut().filter(|c| c.alive);
+            asked.push(clients.map(|client| client.probe(cx)).collect());
+            self.wait(100 * MS);
+        }
+        let first = asked[0].clone();
+        let last = asked[PROBES - 1].clone();
+        let always = |(a, b): (&u64, &u64)| *b >= a + PROBES as u64 - 2;
+        if let Some(client) = first.iter().zip(&last).position(always) {
+            self.cx.judge.accuse(None, || {
+                format!("client {client} of those that live caches nothing: {asked:?}")
+            });
         }
     }
 
@@ -236,7 +412,7 @@ impl World {
         let cx = &mut self.cx;
         match ev {
             Ev::ToServer(link, stream, up) => {
-                if self.server.up && cx.net.delivers(cx.now, link, stream) {
+                if cx.net.delivers(cx.now, link, stream) && self.server.up {
                     self.server.message(cx, link, stream, *up);
                 }
             }
@@ -260,36 +436,45 @@ impl World {
             Ev::Kernel(index, life, ev) => {
                 let client = &mut self.clients[index];
                 if client.life == life && client.alive {
-                    client.kernel.happens(cx, ev, &self.server.store);
+                    client.kernel_happens(cx, ev);
                 }
             }
             Ev::Blow(blow) => self.blow(blow),
             Ev::Audit => self.audit(),
+        }
+        for (object, attr) in std::mem::take(&mut self.cx.judge.shown) {
+            if !self.server.host.had(object, &attr) {
+                let item = Item::Attrs(object);
+                self.cx
+                    .judge
+                    .accuse(Some(item), || format!("{object:?} never was {attr:?}"));
+            }
         }
         if !self.cx.judge.fresh.is_empty() {
             self.check_beliefs();
         }
     }
 
-    /// What has just changed is believed to be otherwise by nobody.
+    /// What has just changed is believed to be otherwise by nobody else.
     fn check_beliefs(&mut self) {
-        // Of several values at the same moment the last counts.
         let fresh = std::mem::take(&mut self.cx.judge.fresh);
-        for (item, _) in fresh {
-            self.check_belief(item);
-        }
-    }
-
-    fn check_belief(&mut self, item: Item) {
-        let current = self.cx.judge.current(item);
-        for client in &self.clients {
-            for (who, belief) in client.believes(&self.cx, item) {
-                let Some(belief) = belief.filter(|belief| *belief != current) else {
+        for Fresh { item, by } in fresh {
+            // Of several values at the same moment the last counts.
+            if self.cx.judge.is_unsettled(item) {
+                continue;
+            }
+            for client in &self.clients {
+                // Whose change it is holds the file alone until it is told.
+                if by == Some(client.session()) || by.is_none() {
+                    continue;
+                }
+                let believed = client.believes(&self.cx, item);
+                let Some(belief) = believed.filter(|b| !self.cx.judge.may_be(item, *b)) else {
                     continue;
                 };
-                let index = client.index;
+                let (index, current) = (client.make.index, self.cx.judge.current(item));
                 self.cx.judge.accuse(Some(item), || {
-                    format!("the {who} of client {index} believes {item:?} to be {belief}, it is {current}")
+                    format!("the kernel of client {index} believes {item:?} to be {belief:x}, it is {current:x}")
                 });
             }
         }
@@ -308,6 +493,12 @@ impl World {
             self.clients[index].happens(&mut self.cx, ClientEv::Lost(link));
             return;
         }
+        if let Blow::Left(link) = blow {
+            if self.server.up {
+                self.server.link_ends(&mut self.cx, link);
+            }
+            return;
+        }
         if let Blow::Choose = blow {
             if !self.healing {
                 self.weather.schedule(&mut self.cx);
@@ -322,33 +513,58 @@ impl World {
         cx.disturbed = cx.now;
         cx.trace(None, || format!("{blow:?}"));
         match blow {
-            Blow::Choose | Blow::Lost(..) => {}
+            Blow::Choose | Blow::Lost(..) | Blow::Left(_) => {}
             Blow::Freeze(index, time) => {
-                if self.clients[index].frozen.is_none() && self.clients[index].alive {
-                    self.clients[index].freeze(cx);
+                let client = &mut self.clients[index];
+                if client.frozen.is_none() && client.alive && !client.asleep {
+                    client.freeze(cx);
                     cx.after(time, Ev::Blow(Blow::Thaw(index)));
                 }
             }
             Blow::Thaw(index) => self.clients[index].thaw(cx),
+            Blow::Suspend(index, time) => {
+                let client = &mut self.clients[index];
+                if client.frozen.is_none() && client.alive && !client.asleep {
+                    client.suspend();
+                    cx.after(time, Ev::Blow(Blow::Resume(index, time)));
+                }
+            }
+            Blow::Resume(index, time) => {
+                if self.clients[index].asleep {
+                    self.clients[index].resume(cx, time);
+                }
+            }
             Blow::Break(index) => break_link(cx, &mut self.clients[index]),
             Blow::Part(index, time) => {
+                let often = if self.plan.names { 4 } else { 40 };
+                let time = match self.plan.away && cx.rng.chance(often) {
+                    true => 2 * COURTESY,
+                    false => time,
+                };
                 // What it has buffered comes too late.
                 let dirty = self.clients.iter().position(Client::is_dirty);
                 let index = dirty.filter(|_| cx.rng.chance(50)).unwrap_or(index);
                 if self.clients[index].apart.is_none() {
                     self.clients[index].apart = Some(cx.now);
+                    self.clients[index].hurt = Nanos::MAX;
                     break_link(cx, &mut self.clients[index]);
                     cx.after(time, Ev::Blow(Blow::Join(index)));
                 }
             }
             Blow::Join(index) => {
                 self.clients[index].apart = None;
+                self.clients[index].hurt = cx.now;
                 self.company(20 * MS);
             }
             Blow::Stall(index, time) => {
-                let until = &mut self.clients[index].stalled_until;
+                let client = &mut self.clients[index];
+                let until = &mut client.stalled_until;
                 *until = (cx.now + time).max(*until);
-                self.clients[index].kernel.mapped_may_be_stale = true;
+                let until = *until + 300 * MS;
+                client.hurt = client.hurt.max(until);
+                if let Some(kernel) = &mut client.kernel {
+                    kernel.stale_until = kernel.stale_until.max(until);
+                }
             }
             Blow::Kill(index, time) => {
                 if self.clients[index].alive {
@@ -357,7 +573,11 @@ impl World {
                 }
             }
             Blow::Unmount(index, time) => self.unmount(index, time),
-            Blow::Mount(index) => self.mount_again(index),
+            Blow::Mount(index) => {
+                if !self.leaving {
+                    self.mount_again(index);
+                }
+            }
             Blow::Crash {
                 down_for,
                 host_crashed,
@@ -368,6 +588,10 @@ impl World {
             },
             Blow::ShutDown(down_for) => {
                 if self.server.up && !self.server.is_ending() {
+                    // It takes in no flush any more, but may see the session expire.
+                    for client in &mut self.clients {
+                        client.hurt = client.hurt.max(cx.now + down_for + 4 * S);
+                    }
                     self.server.shut_down(cx, down_for);
                 }
             }
@@ -384,32 +608,28 @@ impl World {
         if !client.alive {
             return;
         }
+        let begins = client.leaving.is_none();
         let since = *client.leaving.get_or_insert(cx.now);
         if client.is_dirty() && client.frozen.is_none() && cx.now - since < LONGEST_UNMOUNT {
-            client.kernel.winding_down = true;
-            client.hurry_all(cx);
+            if let Some(kernel) = &mut client.kernel {
+                kernel.winding_down = true;
+            }
+            if begins {
+                client.flush_all(cx);
+            }
             cx.after(20 * MS, Ev::Blow(Blow::Unmount(index, time)));
             return;
         }
         client.goodbye(cx);
-        cx.after(time, Ev::Blow(Blow::Mount(index)));
+        cx.after(time + 3 * S, Ev::Blow(Blow::Mount(index)));
     }
 
     fn mount_again(&mut self, index: usize) {
         let old = &self.clients[index];
-        let make = Make {
-            index,
-            clock: old.clock,
-            drift_ppm: self.drift_ppm,
-            way: old.way,
-            processes: old.kernel.processes.len(),
-            pace: old.kernel.pace,
-            habit: old.kernel.habit,
-        };
-        let apart = old.apart;
+        let (make, apart) = (old.make, old.apart);
         let mut client = self.mount(make);
         client.apart = apart;
-        client.kernel.winding_down = self.healing;
+        client.winding_down = self.healing;
         self.clients[index] = client;
     }
 
@@ -419,8 +639,19 @@ impl World {
             return;
         }
         self.server.crash(cx);
+        // Leases end while it is away, or before who is far away has claimed them back.
+        let far = self.clients.iter().map(|c| c.make.way.usual).max();
+        let far = far.unwrap_or_default() > 10 * MS || cx.net.slowest() > 100 * MS;
+        if down_for > 300 * MS || far {
+            for client in &mut self.clients {
+                client.hurt = client.hurt.max(cx.now + down_for + 2 * S);
+            }
+        }
         if host_crashed {
             self.server.clock = any_clock(cx, self.drift_ppm);
+            for client in &mut self.clients {
+                client.hurt = client.hurt.max(cx.now + 5 * S);
+            }
         }
         cx.after(down_for, Ev::Blow(Blow::Start { host_crashed }));
     }
@@ -435,7 +666,7 @@ impl World {
         for client in &self.clients {
             if let Some(link) = client.link() {
                 let wait = cx.rng.below(500 * MS as usize) as Nanos;
-                cx.after(wait, Ev::Blow(Blow::Lost(client.index, link)));
+                cx.after(wait, Ev::Blow(Blow::Lost(client.make.index, link)));
             }
         }
     }
@@ -451,21 +682,20 @@ impl World {
 
     /// What the way to the server may add to an operation: some twenty times there and back.
     fn distance(&self) -> Nanos {
-        let ways = self.clients.iter().map(|c| 2 * c.way);
+        let ways = self.clients.iter().map(|c| 2 * c.make.way.usual);
         20 * ways.max().unwrap_or_default()
     }
 
     fn audit(&mut self) {
         self.cx.after(AUDIT, Ev::Audit);
-        let farthest = self.clients.iter().map(|c| 2 * c.way).max();
-        self.server
-            .audit(&mut self.cx, farthest.unwrap_or_default());
+        self.server.audit(&mut self.cx);
+        let server = &self.server;
+        self.cx
+            .judge
+            .reveal(self.cx.now, |object| server.may_write(object));
         self.check_promises();
         self.check_the_dead();
         self.check_patience();
-        for item in self.cx.judge.items() {
-            self.check_belief(item);
-        }
     }
 
     /// No client trusts in its leases for longer than the server keeps them.
@@ -476,7 +706,7 @@ impl World {
             };
             let trusted = client.trusts_until();
             if trusted > self.cx.now.max(promised) {
-                let index = client.index;
+                let index = client.make.index;
                 self.cx.judge.accuse(None, || {
                     format!("client {index} trusts in its leases until {trusted} ns, the server keeps them until {promised} ns")
                 });
@@ -496,7 +726,7 @@ impl World {
             let since = client.frozen.filter(|_| client.alive);
             let long = since.is_some_and(|since| self.cx.now - since > most);
             if long && settled && self.server.is_alive(client.session()) {
-                let index = client.index;
+                let index = client.make.index;
                 self.cx.judge.accuse(None, || {
                     format!("client {index} has stood still for over a term, its leases stand")
                 });
@@ -511,14 +741,16 @@ impl World {
             self.cx.disturbed = now;
             return;
         }
-        let patience = longest + SLACK + self.distance();
-        let well = self.clients.iter().filter(|c| c.is_well(&self.cx));
+        let slow = if self.plan.slow { 90 * S } else { 0 };
+        let patience = longest + SLACK + slow + self.distance();
+        let well = self.clients.iter().filter(|c| c.is_well(now));
         let waiting = well.flat_map(|c| {
-            let busy = c.kernel.processes.iter().filter_map(|p| p.busy_since());
-            busy.map(|since| (c.index, since))
+            let busy = c.busy().into_iter();
+            busy.map(|since| (c.make.index, since))
         });
         let disturbed = self.cx.disturbed;
         let overdue = |(_, since): &(usize, Nanos)| now - disturbed.max(*since) > patience;
+        let waiting: Vec<(usize, Nanos)> = waiting.collect();
         if let Some((index, since)) = waiting.into_iter().find(overdue) {
             let what = self.describe();
             self.cx.judge.accuse(None, || {
@@ -534,7 +766,7 @@ impl World {
 fn any_clock(cx: &mut Cx, drift_ppm: u32) -> HostClock {
     let half = drift_ppm as usize / 2;
     let error = cx.rng.below(2 * half + 1) as i64 - half as i64;
-    let base = cx.rng.below(1_000_000_000) as u64;
+    let base = 1_000_000_000 + cx.rng.below(1_000_000_000) as u64;
     HostClock::new(base, cx.now, error)
 }
 
@@ -545,6 +777,7 @@ fn any_settings(cx: &mut Cx, drift_ppm: u32) -> Settings {
         term,
         drift_ppm,
         max_leases,
+        courtesy: COURTESY,
     }
 }
 
@@ -555,5 +788,7 @@ fn break_link(cx: &mut Cx, client: &mut Client) {
     let down = cx.now + cx.short(80 * MS);
     cx.net.cut(link, up, down);
     let noticed = up.max(down) + cx.rng.below(400 * MS as usize) as Nanos;
-    cx.at(noticed, Ev::Blow(Blow::Lost(client.index, link)));
+    // Until it is in contact again.
+    client.hurt = client.hurt.max(noticed + S);
+    cx.at(noticed, Ev::Blow(Blow::Lost(client.make.index, link)));
 }

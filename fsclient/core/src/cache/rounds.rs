@@ -7,6 +7,7 @@ use crate::inode::{Dirty, Hearers, Writer};
 use crate::run::Bell;
 use futures_channel::oneshot;
 use leasefs_lease::client::Run;
+use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Attr, Grant, Handle, Parts, Refusal, Reply, Stamp, Timestamp, Version};
 use std::sync::Arc;
@@ -78,6 +79,11 @@ impl State {
             if runs.is_empty() {
                 return None;
             }
+            if planted::is(Bug::FlushedWhenSent) {
+                file.this_round
+                    .drain(..)
+                    .for_each(|tell| tell.send(()).unwrap_or_default());
+            }
             Some(Round {
                 runs,
                 writer,
@@ -124,7 +130,9 @@ impl State {
                 self.inodes.drop_clean(object);
                 self.inodes.with_dirty(object, |file| {
                     file.buffer.given_up();
-                    file.hearers.failed(refusal);
+                    if !planted::is(Bug::ForgetRefused) {
+                        file.hearers.failed(refusal);
+                    }
                 });
             }
         }

@@ -4,6 +4,7 @@
 use crate::inode::{Approvable, Dentry, Dropped, Inodes, Outcome, PagesOf, Then};
 use crate::run::Set;
 use leasefs_lease::client::{Asked, DropKind, Leases, Renewal, SessionClock};
+use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Attr, BootId, Grant, Handle, Parts, Recall, Release, Scope, Stamp};
 use std::time::Duration;
@@ -65,7 +66,8 @@ impl State {
     /// The server's host is in this life. What was cached in another may never have reached its disk.
     /// The leases of dirty files stay: what is here of them is newer than anything there.
     pub fn host_is(&mut self, host: BootId) {
-        if self.host.replace(host).is_none_or(|known| known == host) {
+        let same = |known| known == host || planted::is(Bug::KeepAfterHostCrash);
+        if self.host.replace(host).is_none_or(same) {
             return;
         }
         let inodes = &self.inodes;
@@ -152,6 +154,7 @@ impl State {
     pub fn recalled_pages(&self, recall: &Recall) -> Vec<PagesOf> {
         match &recall.scope {
             Scope::Everything => self.inodes.filled(),
+            _ if planted::is(Bug::ApproveUndropped) => Vec::new(),
             Scope::Object { object, parts, .. } if parts.contains(Parts::DATA) => {
                 vec![PagesOf::all(*object)]
             }
@@ -169,6 +172,9 @@ impl State {
     /// A lease could not be reclaimed.
     pub fn lost(&mut self, object: &Handle, dropped: &mut Dropped) {
         self.leases.lost(object);
+        if planted::is(Bug::LostKept) {
+            return;
+        }
         self.inodes.drop_clean(object);
         self.inodes.drop_parts(object, Parts::ALL, [], dropped);
     }
@@ -249,7 +255,8 @@ impl State {
     pub fn release_idle(&mut self) -> Vec<Release> {
         let idle = std::mem::take(&mut self.idle);
         // The lease of a dirty file keeps others from what they would not see.
-        let dirty = |object: &Handle| self.inodes.is_dirty(object);
+        let dirty =
+            |object: &Handle| self.inodes.is_dirty(object) && !planted::is(Bug::ReleaseDirty);
         let (dirty, idle): (Vec<Handle>, Vec<Handle>) = idle.into_iter().partition(dirty);
         self.idle = dirty;
         let unused = idle.into_iter().filter(|object| {

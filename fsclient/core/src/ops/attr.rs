@@ -6,6 +6,7 @@ use crate::api::{Notice, Noticed};
 use crate::call::{Fh, Node, NodeId, Shown, ShownFor};
 use crate::recall::{ChangeScope, PageChange};
 use bytes::Bytes;
+use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{Attr, FileKind, Handle, Parts, Refusal, Request, SetAttr};
 use std::time::Duration;
 
@@ -99,7 +100,9 @@ impl Ops {
     /// The server's refusal.
     pub async fn getattr(&self, ask: &Ask, node: NodeId) -> Result<ShownFor, Refusal> {
         let object = self.node(node)?.handle;
-        self.settle(ask, &object).await?;
+        if !planted::is(Bug::StatUnflushed) {
+            self.settle(ask, &object).await?;
+        }
         let cached = self
             .cache()
             .live()
@@ -152,6 +155,7 @@ impl Ops {
         attr.kind == FileKind::File
             && inodes.may_be_short(node, attr.size)
             && inodes.is_open(object)
+            && !planted::is(Bug::GrownUntold)
     }
 
     async fn grow(&self, node: NodeId, object: &Handle, attr: &Attr) {
@@ -209,7 +213,8 @@ impl Ops {
     /// told a newer one since the change was asked for (`fuse_do_setattr`; `fuse_iget` without a version,
     /// after a link), and reads of an open file go on with that.
     pub(super) async fn newest(&self, ask: &Ask, object: &Handle, changed: Attr) -> Attr {
-        if changed.kind != FileKind::File || !self.inodes().is_open(object) {
+        let old = planted::is(Bug::OldAnswer);
+        if changed.kind != FileKind::File || !self.inodes().is_open(object) || old {
             return changed;
         }
         let cached = self.cache().live().and_then(|mut tier| tier.attr(object));

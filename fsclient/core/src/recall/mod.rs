@@ -72,6 +72,7 @@ use futures_channel::oneshot;
 use futures_util::TryFutureExt;
 use futures_util::lock::{Mutex, MutexGuard};
 use leasefs_lease::client::{DropKind, PageGate, Step};
+use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Handle, Parts, Refusal};
 use std::future::Future;
@@ -223,7 +224,7 @@ impl EngineInner {
             wake,
             passes,
         } = outcome;
-        if !approve.is_empty() {
+        if !approve.is_empty() && !planted::is(Bug::NeverApprove) {
             // Before it is sent: a recall repeated on a new connection must not be taken for one
             // that is still under way.
             self.cache.state().approved(&approve);
@@ -289,7 +290,8 @@ impl EngineInner {
     /// (`Failed`), or the names (`Unable`).
     async fn drop_at_once(&self, dropped: &Dropped) -> Noticed {
         let attrs: Vec<_> = dropped.attrs.iter().map(|o| self.drop_attrs(o)).collect();
-        let names = (!dropped.names.is_empty()).then(|| self.forget_names());
+        let told = !dropped.names.is_empty() && !planted::is(Bug::KeepNames);
+        let names = told.then(|| self.forget_names());
         let mut failed = false;
         for told in attrs {
             failed |= told.await != Noticed::Done;

@@ -7,6 +7,7 @@ use crate::inode::{Inodes, Outcome, PagesOf, Then};
 use crate::session::{Changed, Settlement};
 use futures_channel::oneshot;
 use leasefs_lease::client::{DropId, DropKind, Span, WriteId};
+use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{Handle, Refusal, Reply, Stamp};
 use std::sync::Arc;
 
@@ -186,7 +187,9 @@ impl OwnChange {
     }
 
     async fn open_gate(&mut self) -> Result<(), Refusal> {
-        let Some(ChangedPages { file, change }) = self.scope.changed_pages() else {
+        let keeps = planted::is(Bug::KeepOwnPages);
+        let pages = self.scope.changed_pages().filter(|_| !keeps);
+        let Some(ChangedPages { file, change }) = pages else {
             return Ok(());
         };
         let inner = Arc::clone(&self.inner);

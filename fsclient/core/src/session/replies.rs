@@ -7,6 +7,7 @@ use super::table::Sent;
 use crate::api::ConnectionId;
 use crate::opens::ServerOpen;
 use bytes::Bytes;
+use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Welcome;
 use leasefs_protocol::{Recall, Refusal, Reply, Request, Response, Stamp, Timestamp};
@@ -88,7 +89,8 @@ impl Rpc {
             self.0.renewing.borrow_mut().changed = true;
         }
         if reply.renews {
-            self.renewed(sent.at);
+            let late = planted::is(Bug::TermFromReply).then(|| self.0.cx.boot());
+            self.renewed(late.unwrap_or(sent.at));
         }
         if let Some(date) = server_time::latest(reply) {
             let now = self.0.cx.boot();

@@ -7,6 +7,7 @@ use crate::api::WhyNot;
 use crate::inode::{Committed, HostLife, Noted, Undone, Wrote};
 use crate::session::CallOptions;
 use bytes::Bytes;
+use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{BootId, Caller, Handle, Refusal, Request};
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +116,8 @@ impl WritebackInner {
         let undone = self.cache.inodes().server_host_is(host);
         for undone in undone {
             let object = undone.object;
-            if self.cache.tenure(&object) == Some(undone.tenure) {
+            let anyway = planted::is(Bug::RestoreAnyway);
+            if self.cache.tenure(&object) == Some(undone.tenure) || anyway {
                 tracing::info!(%object, "the server's host has crashed: writing again");
                 self.restore(undone);
             } else {

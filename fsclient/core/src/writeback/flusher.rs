@@ -8,9 +8,10 @@ use crate::run::Bell;
 use crate::session::{Answered, CallOptions, Settlement};
 use futures_util::future::join_all;
 use leasefs_lease::client::{Run, Tenure};
+use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
-use leasefs_protocol::{Attr, BootId, Handle, Refusal, Reply, Request, Response};
+use leasefs_protocol::{Attr, BootId, Handle, Refusal, Reply, Request, Response, Version};
 use std::sync::Arc;
 
 /// A request of a round that has ended: when it was asked, and in which life of the server's host it
@@ -40,7 +41,10 @@ impl Flush {
             hearers: Arc::clone(&round.hearers),
             kill_priv: round.kill_priv,
             kind: WriteKind::Flush {
-                base: round.base,
+                base: match planted::is(Bug::FlushBaseless) {
+                    true => Version::default(),
+                    false => round.base,
+                },
                 written: round.date,
                 repeated: round.repeated,
             },
@@ -155,7 +159,10 @@ impl WritebackInner {
             Flushed::Answered(..) | Flushed::Again(_) => None,
         });
         let (mut runs, refusals): (Vec<Run>, Vec<Refusal>) = failed.unzip();
-        let Some(refusal) = refusals.first().copied() else {
+        let told = refusals
+            .first()
+            .filter(|_| !planted::is(Bug::RefusedDropped));
+        let Some(refusal) = told.copied() else {
             return;
         };
         let (reason, file) = {

@@ -1,5 +1,6 @@
 //! How long the session's leases are valid, by the client's own clock.
 
+use crate::planted::{self, Bug};
 use crate::time::{BootTime, shortened};
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -120,7 +121,10 @@ impl SessionClock {
     pub fn witness(&self, now: BootTime) -> Option<Live<'_>> {
         let remaining = self.remaining(now);
         (remaining > Duration::ZERO).then(|| Live {
-            kernel: remaining.saturating_sub(self.kernel_guard()),
+            kernel: match planted::is(Bug::WholeTermTimeout) {
+                true => self.term,
+                false => remaining.saturating_sub(self.kernel_guard()),
+            },
             not_send: PhantomData,
         })
     }
@@ -135,6 +139,7 @@ impl SessionClock {
         let most = self.ahead.map_or(ahead, |most| most.max(ahead));
         let before = self.ahead.replace(most);
         before.is_some_and(|before| ahead.saturating_sub(before) > JUMP)
+            && !planted::is(Bug::SuspendUnnoticed)
     }
 
     /// The term as last granted; zero before.

@@ -26,6 +26,7 @@
 //! again.
 
 use super::spans::{Span, Spans};
+use crate::planted::{self, Bug};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A READ that fills pages; unique in its file.
@@ -164,7 +165,7 @@ impl PageGate {
         };
         let span = read.span;
         let recalled = self.has_cause(span, |kind| kind == DropKind::Recall);
-        if reply == ReadReply::Bare && !(read.owed && recalled) {
+        if reply == ReadReply::Bare && !(read.owed && recalled) && !planted::is(Bug::BareFill) {
             self.send(id, span);
             return Verdict::AskAgain;
         }
@@ -357,7 +358,7 @@ impl PageGate {
     /// Whether the leases' loss has left pages that are not dropped yet: what is told of the file
     /// must wait for that.
     pub fn is_unclean(&self) -> bool {
-        self.causes.values().any(|c| c.kind == DropKind::Sweep)
+        !planted::is(Bug::AnswerUnclean) && self.causes.values().any(|c| c.kind == DropKind::Sweep)
     }
 
     /// Whether the kernel may hold pages of the file, or is about to.

@@ -1,6 +1,7 @@
 //! What the session holds, and whether what a reply says may be cached.
 
 use super::object::{Object, Tenure};
+use crate::planted::{self, Bug};
 use leasefs_protocol::control::ReclaimLease;
 use leasefs_protocol::limits::{MAX_LEASES_PER_CLIENT, MAX_RECALLS_OPEN};
 use leasefs_protocol::{
@@ -171,7 +172,11 @@ impl Leases {
     pub fn may_buffer(&self, object: &Handle) -> bool {
         let content = Parts::ATTRS | Parts::DATA;
         let known = self.objects.get(object);
-        self.everything == 0 && known.is_some_and(|o| o.write.contains(content))
+        self.everything == 0
+            && known.is_some_and(|o| {
+                o.write.contains(content)
+                    || (planted::is(Bug::BufferShared) && o.held.contains(content))
+            })
     }
 
     /// Objects on which a lease is held.
@@ -264,7 +269,7 @@ impl Leases {
         for change in changes {
             if let Some(object) = self.objects.get_mut(&change.object) {
                 object.unblock(change.parts, raw_names(change));
-                if let Some(stamp) = stamp {
+                if let Some(stamp) = stamp.filter(|_| !planted::is(Bug::EndChangeUnstamped)) {
                     object.act(change.parts, stamp);
                     object.act_on_names(raw_names(change), stamp);
                 }

@@ -1,5 +1,6 @@
 //! What a session knows of its leases on one object.
 
+use crate::planted::{self, Bug};
 use leasefs_protocol::{Parts, Stamp};
 use std::collections::BTreeMap;
 
@@ -68,7 +69,13 @@ impl Object {
     /// Those of `parts` about which a reply of this stamp says nothing outdated.
     pub fn current(&self, parts: Parts, stamp: Stamp) -> Parts {
         slots(parts)
-            .filter(|(slot, _)| self.acted.get(*slot).is_some_and(|acted| stamp >= *acted))
+            .filter(|(slot, _)| {
+                self.acted.get(*slot).is_some_and(|acted| {
+                    stamp >= *acted
+                        || planted::is(Bug::StaleStamp)
+                        || (planted::is(Bug::StampBefore) && stamp.next() >= *acted)
+                })
+            })
             .fold(Parts::NONE, |sum, (_, part)| sum | part)
     }
 
@@ -91,7 +98,8 @@ impl Object {
     pub fn name_is_settled(&self, name: &[u8], stamp: Stamp) -> bool {
         self.names.as_ref().is_none_or(|names| {
             !names.busy.contains_key(name)
-                && names.acted.get(name).is_none_or(|acted| stamp >= *acted)
+                && (names.acted.get(name).is_none_or(|acted| stamp >= *acted)
+                    || planted::is(Bug::NameStale))
         })
     }
 

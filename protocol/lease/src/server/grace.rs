@@ -1,6 +1,7 @@
 //! Grace: the time after a restart in which leases of the earlier life may still be alive.
 
 use super::api::{Grace, LoggedWrites};
+use crate::planted::{self, Bug};
 use crate::time::{BootTime, lengthened};
 use leasefs_protocol::{Handle, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,11 +21,12 @@ pub(super) struct GraceState {
 impl GraceState {
     pub(super) fn begin(known: Grace, now: BootTime) -> Option<Self> {
         let missing: BTreeSet<SessionId> = known.sessions.into_iter().collect();
-        if missing.is_empty() {
+        if missing.is_empty() || planted::is(Bug::NoGrace) {
             return None;
         }
         let mut writers = BTreeMap::<Handle, BTreeSet<SessionId>>::new();
-        let host_crashed = known.writes == LoggedWrites::Unknown;
+        let trusts = planted::is(Bug::TrustAfterHostCrash);
+        let host_crashed = known.writes == LoggedWrites::Unknown && !trusts;
         if let LoggedWrites::Trusted(logged) = known.writes {
             for (session, object) in logged {
                 writers.entry(object).or_default().insert(session);
@@ -51,7 +53,8 @@ impl GraceState {
     pub(super) fn hides_data(&self, reader: Option<SessionId>, object: &Handle) -> bool {
         let other = |session: &SessionId| Some(*session) != reader;
         let logged = self.writers.get(object);
-        self.host_crashed || logged.is_some_and(|w| w.iter().any(other))
+        (self.host_crashed || logged.is_some_and(|w| w.iter().any(other)))
+            && !planted::is(Bug::ReadInGrace)
     }
 
     pub(super) fn is_logged(&self, session: SessionId, object: &Handle) -> bool {

@@ -7,6 +7,7 @@ use super::ids::Sid;
 use super::op::{Cause, exclusive};
 use super::recall::Waiter;
 use super::table::Holder;
+use crate::planted::{self, Bug};
 use crate::time::BootTime;
 use leasefs_protocol::{Grant, Handle, Mode, Parts, SessionId, Stamp};
 
@@ -38,7 +39,8 @@ impl Core {
             let found = self.table.get(o)?;
             Some((o, found.queue(), found.demand()?))
         });
-        let Some((object, queue, demand)) = busy else {
+        let Some((object, queue, demand)) = busy.filter(|_| !planted::is(Bug::GrantContested))
+        else {
             return Parts::NONE;
         };
         // Names apart, what they cover is counted.
@@ -103,7 +105,10 @@ impl Core {
         else {
             return;
         };
-        for id in object.recalls_of(sid) {
+        for id in object
+            .recalls_of(sid)
+            .filter(|_| !planted::is(Bug::SpoilNothing))
+        {
             if let Some(open) = session.recalls.get_mut(&id) {
                 open.fresh.subtract(granted);
                 // One name granted again means that not all names are free to go.
@@ -200,7 +205,7 @@ impl Core {
             return;
         };
         let holder = self.table.get(object).and_then(|o| o.holder(sid));
-        if holder.is_some_and(|h| h.stamp <= seen) {
+        if holder.is_some_and(|h| h.stamp <= seen || planted::is(Bug::ReleaseStale)) {
             let free = parts - self.owed(sid, object);
             self.unhold(sid, object, free);
         }

@@ -6,6 +6,7 @@ use super::ids::Sid;
 use super::op::Cause;
 use super::session::Session;
 use super::timer::Timer;
+use crate::planted::{self, Bug};
 use crate::time::BootTime;
 use leasefs_protocol::{KeyHash, Parts, RecallId, SessionId};
 use std::collections::BTreeSet;
@@ -32,8 +33,9 @@ impl Core {
             return false;
         };
         let ended = session.expires.is_none_or(|at| at.has_come(now));
-        if ended || session.reclaiming || session.is_overdue(now) {
-            return false;
+        let overdue = session.is_overdue(now) && !planted::is(Bug::RenewOverdue);
+        if ended || session.reclaiming || overdue {
+            return planted::is(Bug::RenewalTold) && !ended;
         }
         // What was promised in an earlier life, for a longer term, is kept.
         let expires = session
@@ -196,6 +198,9 @@ impl Core {
     pub(super) fn stop_waiting(&mut self, op: OpId, sid: Sid, recall: RecallId) {
         if let Some(op) = self.ops.get_mut(&op) {
             op.waits.remove(&(sid, recall));
+            if planted::is(Bug::FirstApprovalServes) {
+                op.waits.clear();
+            }
             // A recall of everything has no object of its own.
             if op.waits.is_empty() {
                 self.dirty.extend(op.needs.iter().map(|need| need.object));

@@ -4,6 +4,7 @@ use super::api::{OpId, OpState, ReadKind, Touch};
 use super::cover::{self, Cover, Want};
 use super::ids::ObjId;
 use super::ids::Sid;
+use crate::planted::{self, Bug};
 use crate::time::BootTime;
 use leasefs_protocol::{Handle, Mode, Parts, RecallId, SessionId};
 use std::collections::BTreeMap;
@@ -111,7 +112,7 @@ impl Op {
     }
 
     pub(super) fn is_writeback(&self) -> bool {
-        matches!(self.kind, Kind::Change { writeback: true })
+        matches!(self.kind, Kind::Change { writeback: true }) && !planted::is(Bug::WritebackWaits)
     }
 
     pub(super) fn is_running(&self) -> bool {

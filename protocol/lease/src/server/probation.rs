@@ -14,6 +14,7 @@ use super::ids::{ObjId, Sid};
 use super::op::{Arrival, Kind, Op};
 use super::session::{OpenRecall, Session};
 use super::timer::Timer;
+use crate::planted::{self, Bug};
 use crate::time::BootTime;
 use leasefs_protocol::{KeyHash, Parts, RecallId, SessionId};
 
@@ -22,6 +23,7 @@ impl Core {
     pub(super) fn is_denied(&self, sid: Sid) -> bool {
         let session = self.sessions.get(sid);
         session.is_some_and(|session| self.denied_until(session).is_some())
+            && !planted::is(Bug::DeniedGranted)
     }
 
     pub(super) fn denied_until(&self, session: &Session) -> Option<BootTime> {

@@ -1,17 +1,21 @@
 //! Changes: each has its turn, runs once, and keeps its answer.
 
-use super::journal::Record;
-use super::{Bug, Job, Mark, Server, ServerEv, Sink, Work, refused};
-use crate::sim::cx::Cx;
-use crate::sim::model::{Deed, Down, MS, Obj, Payload, checked};
+use super::durable::Record;
+use super::opens::Open;
+use super::reads::{kind_of, names_of};
+use super::{Job, Mark, Server, ServerEv, Sink, Work, refused};
+use crate::sim::cx::{Cx, Down};
+use crate::sim::host::{By, EEXIST, ENOENT, Errno};
+use crate::sim::model::{CELL, MS, Obj};
 use crate::sim::net::{LinkId, Stream};
-use crate::sim::store::{By, Denoted, EEXIST};
-use fsserver::service::access::{Accesses, Names, Targets, accesses};
-use fsserver::session::answers::{Answers, Arrival};
+use bytes::Bytes;
+use fsserver::service::access::{O_EXCL, Targets, accesses};
+use fsserver::session::answers::Arrival;
 use leasefs_lease::server::{Event, OpId, Touch, Wanted};
-use leasefs_protocol::limits::FLUSH_PROGRESS;
+use leasefs_protocol::control::ToClient;
+use leasefs_protocol::request::{Durability, Make, O_TRUNC, WriteAt, WriteKind};
 use leasefs_protocol::{
-    Handle, OpenId, OpenToken, Parts, Refusal, Reply, Response, Seq, SessionId, Touched,
+    FileKind, Grant, Handle, Parts, Refusal, Reply, Request, Response, Seq, SessionId, Touched,
 };
 use std::sync::Arc;
 
@@ -21,46 +25,55 @@ pub(super) struct Change {
     session: SessionId,
     seq: Seq,
     job: Job,
+    open: Option<Open>,
     mark: Mark,
-    denoted: Denoted,
+    targets: Targets,
     touches: Vec<Touch>,
+    /// Of a create that opens.
+    grants: Vec<Grant>,
     stage: Stage,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+type Result_ = Result<Response, Refusal>;
+
+#[derive(Clone, Debug)]
 enum Stage {
     /// It waits for its turn.
     Waits,
-    /// A create of a name that exists: it reads.
+    /// It changes nothing, given what its names denote: it reads.
     Reads,
     /// Its turn has come, with this number among all changes; 0 for one that only reads.
     Turn(u64),
     /// It may run: what it has begun is never cancelled.
     Begun,
     /// It has run.
-    Ran(Result<Option<Obj>, Refusal>),
+    Ran(Result_),
     /// It comes too late, but what it would write is there.
-    Repeated,
+    Repeated(u64),
 }
 
-/// How bytes come that were buffered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How bytes come that were kept back under a lease.
 enum Lateness {
     InTime,
     /// The lease has ended, and the file has changed since.
     TooLate,
     /// So it is, but the file holds them.
-    Repeated,
+    Repeated(u64),
 }
 
 impl Change {
     pub fn is_read(&self) -> bool {
-        self.stage == Stage::Reads
+        matches!(self.stage, Stage::Reads)
     }
 
-    pub fn admitted(&mut self, turn: u64) {
+    pub fn admitted(&mut self, turn: u64, grants: Vec<Grant>) {
         self.stage = Stage::Turn(turn);
+        self.grants = grants;
     }
+}
+
+fn host(errno: Errno) -> Refusal {
+    Refusal::Host(errno.0)
 }
 
 impl Server {
@@ -76,20 +89,25 @@ impl Server {
         let Some(s) = self.sessions.get_mut(&session) else {
             return;
         };
-        if cx.has(Bug::RunTwice) && change.resent {
-            s.changes = Answers::default();
-        }
         let seq = change.seq;
         match s.changes.arrive(change, job, sink) {
             Ok(Arrival::Run(job)) => self.start_change(cx, session, seq, job),
             Ok(Arrival::Held | Arrival::Attached) => {}
             Ok(Arrival::Repeat(reply, sink)) => {
-                self.send(cx, sink, (*reply).clone(), Payload::Nothing);
+                if let Ok(Response::Created { open, .. } | Response::Opened { open, .. }) =
+                    &reply.result
+                {
+                    s.opens.claim(*open);
+                }
+                self.send(cx, sink, (*reply).clone(), Bytes::new());
             }
             Ok(Arrival::Refuse(refusal, sink)) => {
-                self.send(cx, sink, refused(refusal), Payload::Nothing);
+                self.send(cx, sink, refused(refusal), Bytes::new());
             }
-            Ok(Arrival::Lost) => self.end_change(cx, session, seq, refused(Refusal::Lost)),
+            Ok(Arrival::Lost) => {
+                cx.stats.lost += 1;
+                self.end_change(cx, session, seq, refused(Refusal::Lost));
+            }
             Err(violation) => cx.judge.accuse(None, || {
                 format!("the client broke the protocol: {violation}")
             }),
@@ -101,30 +119,92 @@ impl Server {
         if let Some(s) = self.sessions.get_mut(&session) {
             s.ops.insert(seq, op);
         }
+        let open = match self.open_of(session, &job.request) {
+            Ok(open) => open,
+            Err(refusal) => return self.refuse(cx, op, (session, seq), refusal),
+        };
         let change = Change {
             session,
             seq,
             job,
+            open,
             mark: Mark::default(),
-            denoted: Denoted::default(),
+            targets: Targets::default(),
             touches: Vec::new(),
+            grants: Vec::new(),
             stage: Stage::Waits,
         };
-        self.look(cx, op, change, false);
+        self.look(cx, op, Box::new(change), false);
+    }
+
+    /// What a change's names denote just now, if it may be done.
+    fn targets(&self, change: &Change) -> Result<Targets, Refusal> {
+        let mut targets = Targets {
+            opened: change.open.map(|open| open.object.handle()),
+            ..Targets::default()
+        };
+        let named = |dir: &Handle, name: &[u8]| self.host.name(Obj::of(dir), name);
+        match &change.job.request {
+            Request::Make { dir, name, .. } => {
+                if named(dir, &name.0).is_some() {
+                    return Err(host(EEXIST));
+                }
+            }
+            Request::Link { object, dir, name } => {
+                if named(dir, &name.0).is_some() {
+                    return Err(host(EEXIST));
+                }
+                if !self.host.exists(Obj::of(object)) {
+                    return Err(Refusal::Stale);
+                }
+                if !self.host.is_linked(Obj::of(object)) {
+                    return Err(host(ENOENT));
+                }
+            }
+            Request::Unlink { dir, name } | Request::Rmdir { dir, name } => {
+                let found = named(dir, &name.0).ok_or(host(ENOENT))?;
+                targets.named = Some(found.handle());
+            }
+            Request::Create { dir, name, .. } => {
+                targets.named = named(dir, &name.0).map(Obj::handle);
+            }
+            Request::Rename {
+                dir,
+                name,
+                new_dir,
+                new_name,
+                ..
+            } => {
+                let found = named(dir, &name.0).ok_or(host(ENOENT))?;
+                targets.named = Some(found.handle());
+                targets.replaced = named(new_dir, &new_name.0).map(Obj::handle);
+            }
+            Request::SetAttr { object, .. } | Request::Open { object, .. } => {
+                if !self.host.exists(Obj::of(object)) {
+                    return Err(Refusal::Stale);
+                }
+            }
+            Request::Write { .. } => {}
+            _ => return Err(Refusal::Unsupported),
+        }
+        Ok(targets)
     }
 
     /// Looks what the change's names denote and queues it for that.
-    pub(super) fn look(&mut self, cx: &mut Cx, op: OpId, mut change: Change, queued: bool) {
-        let (deed, session) = (change.job.deed, change.session);
+    pub(super) fn look(&mut self, cx: &mut Cx, op: OpId, mut change: Box<Change>, queued: bool) {
+        let (session, seq) = (change.session, change.seq);
         change.mark = self.mark();
-        change.denoted = self.store.denoted(deed);
-        let all = accesses_of(deed, change.denoted);
+        match self.targets(&change) {
+            Ok(targets) => change.targets = targets,
+            Err(refusal) => {
+                self.works.insert(op, Work::Change(change));
+                return self.refuse(cx, op, (session, seq), refusal);
+            }
+        }
+        let names = names_of(&change.job.request);
+        let all = accesses(&change.job.request, &names, &change.targets);
         change.touches = all.touches.clone();
-        let dropped = match cx.has(Bug::ForgetRequester) {
-            true => all.touches.iter().map(|touch| touch.object).collect(),
-            false => change.job.dropped.clone(),
-        };
-        let seq = change.seq;
+        let dropped = change.job.dropped.clone();
         if all.touches.is_empty() {
             if queued {
                 self.step(cx, Event::Withdraw { op });
@@ -132,6 +212,12 @@ impl Server {
             let op = self.new_op();
             if let Some(s) = self.sessions.get_mut(&session) {
                 s.ops.insert(seq, op);
+            }
+            if all.reads.is_empty() {
+                change.stage = Stage::Turn(0);
+                self.works.insert(op, Work::Change(change));
+                self.later(cx, MS, ServerEv::Work(op));
+                return;
             }
             change.stage = Stage::Reads;
             self.works.insert(op, Work::Change(change));
@@ -145,10 +231,14 @@ impl Server {
             return;
         }
         change.stage = Stage::Waits;
-        let writeback = deed.is_writeback();
+        let (page, writeback) = match &change.job.request {
+            Request::Write { kind, .. } => (kind.is_writeback(), kind.is_writeback()),
+            Request::SetAttr { set, .. } => (false, set.size.is_some()),
+            _ => (false, false),
+        };
         self.works.insert(op, Work::Change(change));
         let touches = all.touches;
-        if self.waits_for_interrupted(cx, op, (session, seq), (&touches, queued || writeback)) {
+        if self.waits_for_interrupted(op, (session, seq), (&touches, queued || page)) {
             return;
         }
         let event = match queued {
@@ -172,12 +262,21 @@ impl Server {
         let Some(Work::Change(change)) = self.works.get(&op) else {
             return;
         };
-        match change.stage {
+        match change.stage.clone() {
             Stage::Waits | Stage::Reads => {}
             Stage::Turn(turn) => self.begin(cx, op, turn),
             Stage::Begun => self.run(cx, op),
             Stage::Ran(result) => self.finish(cx, op, result),
-            Stage::Repeated => self.finish_repeated(cx, op),
+            Stage::Repeated(offset) => self.finish_repeated(cx, op, offset),
+        }
+    }
+
+    /// The answer of a change that does nothing.
+    fn refuse(&mut self, cx: &mut Cx, op: OpId, (session, seq): (SessionId, Seq), why: Refusal) {
+        let begun = self.begin_answer(session, seq);
+        self.withdraw(cx, op);
+        if begun {
+            self.end_change(cx, session, seq, refused(why));
         }
     }
 
@@ -185,54 +284,64 @@ impl Server {
         let Some(Work::Change(change)) = self.works.get(&op) else {
             return;
         };
-        let (session, seq, deed) = (change.session, change.seq, change.job.deed);
+        let (session, seq) = (change.session, change.seq);
         let follows = turn > 0 && change.mark.quiet && turn == change.mark.begun + 1;
-        let same = self.store.denoted(deed) == change.denoted;
-        if !follows && !same {
-            cx.stats.requeued += 1;
-            let Some(Work::Change(change)) = self.works.remove(&op) else {
-                return;
-            };
-            if turn > 0 {
-                self.running -= 1;
+        if !follows {
+            match self.targets(change) {
+                Ok(now) if now == change.targets => {}
+                Ok(_) => return self.look_anew(cx, op, turn),
+                Err(refusal) => return self.refuse(cx, op, (session, seq), refusal),
             }
-            let op = match turn {
-                0 => self.new_op(),
-                _ => op,
-            };
-            if let Some(s) = self.sessions.get_mut(&session) {
-                s.ops.insert(seq, op);
-            }
-            self.look(cx, op, change, turn > 0);
-            return;
+        }
+        if self.interrupted.is_overtaken((session, seq)) {
+            return self.refuse(cx, op, (session, seq), Refusal::Lost);
         }
         if !self.begin_answer(session, seq) {
             self.withdraw(cx, op);
             return;
         }
         if turn == 0 {
-            self.works.remove(&op);
-            self.end_change(cx, session, seq, refused(Refusal::Host(EEXIST.0)));
+            return self.answer_reading(cx, op);
+        }
+        let Some(Work::Change(change)) = self.works.get(&op) else {
             return;
-        }
-        if self.interrupted.is_overtaken((session, seq)) {
-            return self.set_stage(cx, op, Stage::Ran(Err(Refusal::Lost)));
-        }
-        let stage = match self.lateness(cx, session, deed) {
+        };
+        let stage = match self.lateness(change) {
             Lateness::InTime => {
-                self.journal_intent(cx, (session, seq), deed);
+                if let Some(intent) = self.intent(&change.job, &change.targets) {
+                    self.durable.note((session, seq), Record::Intent(intent));
+                }
                 Stage::Begun
             }
             Lateness::TooLate => {
                 cx.stats.late += 1;
                 Stage::Ran(Err(Refusal::Changed))
             }
-            Lateness::Repeated => {
+            Lateness::Repeated(offset) => {
                 cx.stats.held += 1;
-                Stage::Repeated
+                Stage::Repeated(offset)
             }
         };
         self.set_stage(cx, op, stage);
+    }
+
+    fn look_anew(&mut self, cx: &mut Cx, op: OpId, turn: u64) {
+        let Some(Work::Change(change)) = self.works.remove(&op) else {
+            return;
+        };
+        cx.stats.requeued += 1;
+        let (session, seq) = (change.session, change.seq);
+        if turn > 0 {
+            self.running -= 1;
+        }
+        let op = match turn {
+            0 => self.new_op(),
+            _ => op,
+        };
+        if let Some(s) = self.sessions.get_mut(&session) {
+            s.ops.insert(seq, op);
+        }
+        self.look(cx, op, change, turn > 0);
     }
 
     fn begin_answer(&mut self, session: SessionId, seq: Seq) -> bool {
@@ -240,32 +349,88 @@ impl Server {
         session.is_some_and(|s| s.changes.begin(seq))
     }
 
-    fn lateness(&self, cx: &Cx, session: SessionId, deed: Deed) -> Lateness {
-        let Deed::Flush(file, run, base) = deed else {
-            return Lateness::InTime;
+    /// A create of a name that exists opens what it denotes. A rename of one object's name to another of
+    /// its names does nothing.
+    fn answer_reading(&mut self, cx: &mut Cx, op: OpId) {
+        let Some(Work::Change(change)) = self.works.remove(&op) else {
+            return;
         };
-        let holds = self.core.holds_write(session, &file.handle());
-        let is_there = |(page, value)| self.store.page(file, page) == value;
-        match holds || self.store.version(file) == base || cx.has(Bug::FlushUnchecked) {
-            true => Lateness::InTime,
-            false if run.pages().all(is_there) => Lateness::Repeated,
-            false => Lateness::TooLate,
+        let (session, seq) = (change.session, change.seq);
+        let result = match (&change.job.request, change.targets.named) {
+            (Request::Create { flags, .. }, Some(named)) => {
+                self.open_existing(session, Obj::of(&named), *flags)
+            }
+            _ => {
+                if let Some(deed) = change.job.deed() {
+                    cx.judge.happens_idly(deed);
+                }
+                Ok(Response::Done)
+            }
+        };
+        if result.is_ok()
+            && let Some(deed) = change.job.deed()
+        {
+            cx.judge.happens_idly(deed);
+        }
+        let grants = match result {
+            Ok(_) => change.grants.clone(),
+            Err(_) => Vec::new(),
+        };
+        let reply = Reply {
+            grants,
+            result,
+            ..refused(Refusal::Internal)
+        };
+        self.end_change(cx, session, seq, reply);
+    }
+
+    fn open_existing(&mut self, session: SessionId, object: Obj, flags: u32) -> Result_ {
+        if flags & O_EXCL != 0 {
+            return Err(host(EEXIST));
+        }
+        match self.open(session, object, flags, None)? {
+            Response::Opened { open, token, attr } => Ok(Response::Created {
+                handle: object.handle(),
+                attr,
+                open,
+                token,
+            }),
+            other => Ok(other),
         }
     }
 
-    fn journal_intent(&mut self, cx: &Cx, change: (SessionId, Seq), deed: Deed) {
-        if let Some(intent) = self.intent(deed)
-            && !cx.has(Bug::ForgetIntents)
-        {
-            self.durable.note(change, Record::Intent(intent));
+    fn lateness(&self, change: &Change) -> Lateness {
+        let (Request::Write { kind, at, .. }, Some(open)) = (&change.job.request, change.open)
+        else {
+            return Lateness::InTime;
+        };
+        let (session, handle) = (change.session, open.object.handle());
+        let (in_time, repeated) = match kind {
+            WriteKind::Through { .. } => (true, false),
+            WriteKind::Page => (self.core.holds_data(session, &handle), true),
+            WriteKind::Flush { base, repeated, .. } => {
+                let now = self.host.attr(open.object).map(|attr| attr.version());
+                let holds = self.core.holds_write(session, &handle);
+                (holds || now == Some(*base), *repeated || change.job.resent)
+            }
+        };
+        match at {
+            _ if in_time => Lateness::InTime,
+            WriteAt::Offset(offset)
+                if repeated && self.host.holds(open.object, *offset, &change.job.payload) =>
+            {
+                Lateness::Repeated(*offset)
+            }
+            _ => Lateness::TooLate,
         }
     }
 
     fn set_stage(&mut self, cx: &mut Cx, op: OpId, stage: Stage) {
+        let may_crash = matches!(stage, Stage::Begun | Stage::Ran(_) | Stage::Repeated(_));
         if let Some(Work::Change(change)) = self.works.get_mut(&op) {
             change.stage = stage;
         }
-        if matches!(stage, Stage::Begun | Stage::Ran(_) | Stage::Repeated) {
+        if may_crash {
             self.may_crash(cx);
         }
         let wait = cx.short(2 * MS);
@@ -273,44 +438,166 @@ impl Server {
     }
 
     fn run(&mut self, cx: &mut Cx, op: OpId) {
-        let Some(Work::Change(change)) = self.works.get(&op) else {
+        let Some(Work::Change(change)) = self.works.remove(&op) else {
             return;
         };
-        let (id, deed, session) = (change.job.id, change.job.deed, change.session);
-        let again = self.repeats.contains(&(session, change.seq));
+        let again = self.repeats.contains(&(change.session, change.seq));
         cx.stats.repeated += u64::from(again);
-        let by = By { id, session, again };
-        let result = self.store.apply(cx, by, deed);
-        let result = result.map_err(|errno| Refusal::Host(errno.0));
-        for object in deed.touches() {
-            cx.trace(Some(object), || {
-                format!("server: {session} {id:?} {deed:?} runs: {result:?}")
+        let by = By {
+            deed: change.job.deed(),
+            session: change.session,
+            again,
+        };
+        let result = self.carry_out(cx, by, &change);
+        let (session, seq) = (change.session, change.seq);
+        for touch in &change.touches {
+            cx.trace(Some(Obj::of(&touch.object)), || {
+                format!("server: {session} {seq} runs: {result:?}")
             });
         }
+        self.works.insert(op, Work::Change(change));
         self.set_stage(cx, op, Stage::Ran(result));
     }
 
+    fn carry_out(&mut self, cx: &mut Cx, by: By, change: &Change) -> Result_ {
+        let session = change.session;
+        match &change.job.request {
+            Request::Write { .. } => self.write(cx, by, change),
+            Request::SetAttr { object, set, .. } => {
+                let object = Obj::of(object);
+                let what = (set.size, set.mode);
+                self.host.set(cx, by, object, what).map_err(host)?;
+                self.attr(object).map(Response::Attr)
+            }
+            Request::Make {
+                dir,
+                name,
+                mode,
+                make,
+                ..
+            } => {
+                let what = (kind_of(make), *mode as u16 & 0o7777);
+                let at = (Obj::of(dir), name.0.as_slice());
+                let made = self.host.create(cx, by, at, what).map_err(host)?;
+                self.made(made)
+            }
+            Request::Link { object, dir, name } => {
+                let (object, at) = (Obj::of(object), (Obj::of(dir), name.0.as_slice()));
+                self.host.link(cx, by, object, at).map_err(host)?;
+                self.made(object)
+            }
+            Request::Unlink { dir, name } => {
+                let at = (Obj::of(dir), name.0.as_slice());
+                self.host.unlink(cx, by, at).map_err(host)?;
+                Ok(Response::Done)
+            }
+            Request::Rename {
+                dir,
+                name,
+                new_dir,
+                new_name,
+                ..
+            } => {
+                let from = (Obj::of(dir), name.0.as_slice());
+                let to = (Obj::of(new_dir), new_name.0.as_slice());
+                self.host.rename(cx, by, from, to).map_err(host)?;
+                Ok(Response::Done)
+            }
+            Request::Create {
+                dir,
+                name,
+                mode,
+                flags,
+                ..
+            } => match change.targets.named {
+                Some(named) => {
+                    let named = Obj::of(&named);
+                    if flags & O_TRUNC != 0 {
+                        self.host
+                            .set(cx, by, named, (Some(0), None))
+                            .map_err(host)?;
+                    }
+                    self.open_existing(session, named, *flags)
+                }
+                None => {
+                    let at = (Obj::of(dir), name.0.as_slice());
+                    let what = (FileKind::File, *mode as u16 & 0o7777);
+                    let made = self.host.create(cx, by, at, what).map_err(host)?;
+                    self.open_existing(session, made, flags & !O_EXCL)
+                }
+            },
+            _ => Err(Refusal::Unsupported),
+        }
+    }
+
+    fn attr(&self, object: Obj) -> Result<leasefs_protocol::Attr, Refusal> {
+        self.host.attr(object).ok_or(Refusal::Stale)
+    }
+
+    fn made(&self, object: Obj) -> Result_ {
+        Ok(Response::Object {
+            handle: object.handle(),
+            attr: self.attr(object)?,
+        })
+    }
+
+    fn write(&mut self, cx: &mut Cx, by: By, change: &Change) -> Result_ {
+        let (
+            Request::Write {
+                at,
+                durability,
+                kind,
+                ..
+            },
+            Some(open),
+        ) = (&change.job.request, change.open)
+        else {
+            return Err(Refusal::BadOpen);
+        };
+        let (file, data) = (open.object, &change.job.payload);
+        let offset = match at {
+            WriteAt::Offset(offset) => *offset,
+            WriteAt::Append => self.host.cells(file).len() as u64 * CELL,
+        };
+        let when = match kind {
+            WriteKind::Flush { written, .. } => *written,
+            _ => None,
+        };
+        cx.stats.flushes += u64::from(matches!(kind, WriteKind::Flush { .. }));
+        let len = self.host.write(cx, by, file, (offset, data), when);
+        let len = len.map_err(host)?;
+        if *at == WriteAt::Append {
+            let taken = data.get(..len as usize).unwrap_or_default();
+            for value in crate::sim::model::cells_of(taken) {
+                cx.judge.appended(value, file);
+            }
+        }
+        if *durability != Durability::None {
+            self.commit(cx, file)?;
+        }
+        Ok(Response::Written { len, offset })
+    }
+
     /// Ends the turn. Attributes of what was touched are read while it still lasts.
-    fn finish(&mut self, cx: &mut Cx, op: OpId, result: Result<Option<Obj>, Refusal>) {
+    fn finish(&mut self, cx: &mut Cx, op: OpId, result: Result_) {
         let Some(Work::Change(change)) = self.works.remove(&op) else {
             return;
         };
         let (session, seq) = (change.session, change.seq);
-        let response = self.response(change.job.deed, result);
-        self.durable.note_answer((session, seq), response.clone());
-        self.note_progress(cx, session, change.job.deed);
-        let (mut wants, mut touched) = (Vec::new(), Vec::new());
-        if let Ok(made) = result {
+        self.durable.note_answer((session, seq), result.clone());
+        self.note_progress(cx, &change, &result);
+        let (mut wants, mut touched, mut keeps) = (Vec::new(), Vec::new(), false);
+        if let Ok(response) = &result {
             touched = self.touched(&change.touches);
-            wants.extend(
-                touched
-                    .iter()
-                    .map(|t| Wanted::read(t.object, shown(&change.touches, t.object))),
-            );
-            let made = made.map(|object| object.handle());
-            let new = made.filter(|made| touched.iter().all(|t| t.object != *made));
-            wants.extend(new.map(|made| Wanted::read(made, Parts::ATTRS)));
-            if let Some(object) = self.wants_to_keep(cx, session, change.job.deed, made) {
+            let read = |t: &Touched| Wanted::read(t.object, shown(&change.touches, t.object));
+            wants.extend(touched.iter().map(read));
+            if let Some(made) = made_by(response)
+                && touched.iter().all(|t| t.object != made)
+            {
+                wants.push(Wanted::read(made, shown_of_made(&change.job.request)));
+            }
+            if let Some(object) = self.wants_to_keep(&change, response) {
+                keeps = true;
                 wants.retain(|want| want.object != object);
                 wants.push(Wanted::write(object, Parts::ATTRS | Parts::DATA));
             }
@@ -322,93 +609,104 @@ impl Server {
             stamp,
             grants,
             touched,
-            room: None,
-            result: response,
+            room: keeps.then(|| self.room()),
+            result,
             ..refused(Refusal::Internal)
         };
         self.end_change(cx, session, seq, reply);
+        self.reap(cx);
+    }
+
+    /// How many bytes a session may buffer: half of what is free, in equal shares.
+    fn room(&self) -> u64 {
+        let free = self.host.free() as u64 * CELL;
+        free / (2 * self.sessions.len().max(1) as u64)
     }
 
     /// Nothing is told of the file, nor a lease granted.
-    fn finish_repeated(&mut self, cx: &mut Cx, op: OpId) {
+    fn finish_repeated(&mut self, cx: &mut Cx, op: OpId, offset: u64) {
         let Some(Work::Change(change)) = self.works.remove(&op) else {
             return;
         };
-        let response = self.response(change.job.deed, Ok(None));
-        self.note_progress(cx, change.session, change.job.deed);
+        let result = Ok(Response::Written {
+            len: change.job.payload.len() as u64,
+            offset,
+        });
+        self.note_progress(cx, &change, &result);
         self.running -= 1;
         let wants = Vec::new();
         self.step(cx, Event::FinishChange { op, wants });
         let (stamp, _) = self.finished.take().unwrap_or_default();
         let reply = Reply {
             stamp,
-            result: response,
+            result,
             ..refused(Refusal::Internal)
         };
         self.end_change(cx, change.session, change.seq, reply);
     }
 
     /// What its sender would have exclusively from now on; it is on record before.
-    fn wants_to_keep(
-        &mut self,
-        cx: &Cx,
-        session: SessionId,
-        deed: Deed,
-        made: Option<Handle>,
-    ) -> Option<Handle> {
-        let object = match deed {
-            Deed::Write(file, ..) | Deed::Append(file, _) | Deed::Flush(file, ..) => file,
-            Deed::Create(..) => Obj::of(&made?),
+    fn wants_to_keep(&mut self, change: &Change, response: &Response) -> Option<Handle> {
+        let object = match (&change.job.request, response) {
+            (
+                Request::Write {
+                    kind: WriteKind::Through { keep: true } | WriteKind::Flush { .. },
+                    ..
+                },
+                _,
+            ) => change.open?.object,
+            (
+                Request::Create {
+                    keep: true, flags, ..
+                },
+                Response::Created { handle, .. },
+            ) if flags & 3 != 0 => Obj::of(handle),
             _ => return None,
         };
-        if !cx.has(Bug::WriteUnlogged) {
-            self.durable.write_lease(session, object);
-        }
+        self.durable.write_lease(change.session, object);
         Some(object.handle())
     }
 
     /// Who flushes gets on with what a recall asks for.
-    fn note_progress(&mut self, cx: &mut Cx, session: SessionId, deed: Deed) {
-        let Deed::Flush(file, ..) = deed else { return };
-        self.step(
-            cx,
-            Event::Flushed {
-                session,
-                object: file.handle(),
-                bytes: FLUSH_PROGRESS,
+    fn note_progress(&mut self, cx: &mut Cx, change: &Change, result: &Result_) {
+        let (
+            Request::Write {
+                kind: WriteKind::Flush { .. },
+                ..
             },
-        );
+            Some(open),
+            Ok(Response::Written { len, .. }),
+        ) = (&change.job.request, change.open, result)
+        else {
+            return;
+        };
+        let event = Event::Flushed {
+            session: change.session,
+            object: open.object.handle(),
+            bytes: *len,
+        };
+        self.step(cx, event);
     }
 
     fn touched(&self, touches: &[Touch]) -> Vec<Touched> {
-        let touched = touches.iter().map(|touch| Touched {
-            object: touch.object,
-            attr: self.store.attr(&touch.object),
+        let touched = touches.iter().filter_map(|touch| {
+            let attr = self.host.attr(Obj::of(&touch.object))?;
+            Some(Touched {
+                object: touch.object,
+                attr,
+            })
         });
         touched.collect()
     }
 
-    fn response(
-        &self,
-        deed: Deed,
-        result: Result<Option<Obj>, Refusal>,
-    ) -> Result<Response, Refusal> {
-        let made = result?;
-        let node = made.map(|object| (object.handle(), self.store.attr(&object.handle())));
-        Ok(match (deed, node) {
-            (Deed::Create(..), Some((handle, attr))) => Response::Created {
-                handle,
-                attr,
-                open: OpenId(0),
-                token: OpenToken(Vec::new()),
-            },
-            (Deed::Link(..), Some((handle, attr))) => Response::Object { handle, attr },
-            _ => Response::Done,
-        })
-    }
-
     /// Keeps the answer of a change and sends it; those that followed it go on.
     fn end_change(&mut self, cx: &mut Cx, session: SessionId, seq: Seq, reply: Reply) {
+        cx.trace(None, || {
+            format!(
+                "server: {session} {seq} -> {:?} stamp {} grants {:?}",
+                reply.result, reply.stamp, reply.grants
+            )
+        });
         self.interrupted.settle((session, seq));
         self.unpark(cx);
         let Some(s) = self.sessions.get_mut(&session) else {
@@ -421,7 +719,7 @@ impl Server {
             self.start_change(cx, session, seq, job);
         }
         if let Some(sink) = sink {
-            self.send(cx, sink, (*reply).clone(), Payload::Nothing);
+            self.send(cx, sink, (*reply).clone(), Bytes::new());
         }
     }
 
@@ -431,9 +729,10 @@ impl Server {
             return;
         };
         if let Some(sink) = sink {
-            self.send(cx, sink, refused(Refusal::Cancelled), Payload::Nothing);
+            self.send(cx, sink, refused(Refusal::Cancelled), Bytes::new());
         }
-        cx.down(link, Stream::ControlDown, Down::Cancelled { seq, begun });
+        let answer = Down::Control(ToClient::Cancelled { seq, begun });
+        cx.down(link, Stream::ControlDown, answer);
     }
 
     /// Whatever of a change has not begun never will.
@@ -459,31 +758,23 @@ impl Server {
     }
 }
 
-/// What the shipped table says of a change.
-fn accesses_of(deed: Deed, denoted: Denoted) -> Accesses {
-    let (name, new_name) = match deed {
-        Deed::Create(_, name) | Deed::Unlink(_, name) | Deed::Link(_, (_, name)) => {
-            (Some(name), None)
-        }
-        Deed::Rename((_, name), (_, new)) => (Some(name), Some(new)),
-        Deed::Write(..)
-        | Deed::WriteSync(..)
-        | Deed::Flush(..)
-        | Deed::Append(..)
-        | Deed::Truncate(..)
-        | Deed::Chmod(_) => (None, None),
-    };
-    let names = Names {
-        name: name.map(checked),
-        new_name: new_name.map(checked),
-    };
-    let targets = Targets {
-        opened: deed.touches().first().map(|object| object.handle()),
-        named: denoted.named.map(Obj::handle),
-        replaced: denoted.replaced.map(Obj::handle),
-        ..Targets::default()
-    };
-    accesses(&deed.request(), &names, &targets)
+/// What an answer tells of something that its change has made or opened.
+fn made_by(response: &Response) -> Option<Handle> {
+    match response {
+        Response::Object { handle, .. } | Response::Created { handle, .. } => Some(*handle),
+        _ => None,
+    }
+}
+
+/// What a reply shows of what was made: a new directory is empty.
+fn shown_of_made(request: &Request) -> Parts {
+    match request {
+        Request::Make {
+            make: Make::Directory,
+            ..
+        } => Parts::ATTRS | Parts::NAMES,
+        _ => Parts::ATTRS,
+    }
 }
 
 /// What a reply shows of a touched object: attributes, and of a directory the names that changed.

@@ -1,71 +1,92 @@
-//! What is journalled of changes, and what a restarted server makes of it. Around the shipped
-//! [`decide`].
+//! What is journalled of changes, and what a restarted server makes of it, around the shipped
+//! [`decide`]; and who waits for changes that its earlier life may have made, around the shipped
+//! [`Interrupted`].
 
-use super::{Server, refused};
+use super::durable::Record;
+use super::opens::{Open, Opens};
+use super::{Job, Server, ServerEv, Work, refused};
 use crate::sim::cx::Cx;
-use crate::sim::model::{Deed, Obj, name_of, raw_name};
-use fsserver::intent::{Intent, Place, Seen, Verdict, decide};
-use fsserver::interrupted::ChangeId;
+use crate::sim::model::{CELL, Nanos, Obj};
+use fsserver::intent::{Intent, OpenAs, Place, Seen, Verdict, decide};
+use fsserver::interrupted::{ChangeId, Interrupted};
+use fsserver::service::access::Targets;
 use fsserver::session::answers::Recovered;
-use leasefs_protocol::request::Durability;
-use leasefs_protocol::{Attr, Handle, Refusal, Reply, Response, Seq, SessionId};
+use leasefs_lease::server::{OpId, Touch};
+use leasefs_protocol::control::IdentityPolicy;
+use leasefs_protocol::request::WriteAt;
+use leasefs_protocol::{Attr, Handle, RawName, Refusal, Reply, Request, Response, Seq, SessionId};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// What is on record of a change that had begun.
-#[derive(Clone, Debug)]
-pub(super) enum Record {
-    Intent(Intent),
-    Answered(Result<Response, Refusal>),
-}
-
-fn place((dir, name): (Obj, u8)) -> Place {
+fn place(dir: &Handle, name: &RawName) -> Place {
     Place {
-        dir: dir.handle(),
-        name: raw_name(name),
+        dir: *dir,
+        name: name.clone(),
     }
 }
 
-fn repeatable(file: Obj) -> Intent {
-    Intent::Repeatable {
-        objects: vec![file.handle()],
-    }
+fn repeatable(object: Handle) -> Option<Intent> {
+    Some(Intent::Repeatable {
+        objects: vec![object],
+    })
 }
 
 impl Server {
     /// What a change is about to do; `None` if it must fail.
-    pub(super) fn intent(&self, deed: Deed) -> Option<Intent> {
-        let denoted = self.store.denoted(deed);
-        let named = denoted.named.map(Obj::handle);
-        let make = |at| Intent::Make {
-            at: place(at),
-            open: None,
-        };
-        match deed {
-            Deed::Write(file, ..)
-            | Deed::WriteSync(file, ..)
-            | Deed::Flush(file, ..)
-            | Deed::Truncate(file, _)
-            | Deed::Chmod(file) => Some(repeatable(file)),
-            Deed::Append(file, _) => Some(Intent::Append {
-                object: file.handle(),
-                size: self.store.appends(file),
-                len: 1,
-                durability: Durability::None,
+    pub(super) fn intent(&self, job: &Job, targets: &Targets) -> Option<Intent> {
+        match &job.request {
+            Request::Write {
+                at: WriteAt::Append,
+                durability,
+                ..
+            } => {
+                let object = targets.opened?;
+                Some(Intent::Append {
+                    object,
+                    size: self.host.attr(Obj::of(&object))?.size,
+                    len: job.payload.len() as u64,
+                    durability: *durability,
+                })
+            }
+            Request::Write { .. } => repeatable(targets.opened?),
+            Request::SetAttr { object, .. } | Request::Open { object, .. } => repeatable(*object),
+            Request::Make { dir, name, .. } | Request::Link { dir, name, .. } => {
+                Some(Intent::Make {
+                    at: place(dir, name),
+                    open: None,
+                })
+            }
+            Request::Create {
+                dir, name, flags, ..
+            } => match targets.named {
+                Some(named) => repeatable(named),
+                None => Some(Intent::Make {
+                    at: place(dir, name),
+                    open: Some(OpenAs {
+                        flags: *flags,
+                        policy: IdentityPolicy::Trust,
+                        caller: job.caller.clone(),
+                    }),
+                }),
+            },
+            Request::Unlink { dir, name } | Request::Rmdir { dir, name } => Some(Intent::Remove {
+                at: place(dir, name),
+                object: targets.named?,
             }),
-            Deed::Create(dir, name) => named.is_none().then(|| make((dir, name))),
-            Deed::Link(_, at) => self.store.name(at.0, at.1).is_none().then(|| make(at)),
-            Deed::Unlink(dir, name) => Some(Intent::Remove {
-                at: place((dir, name)),
-                object: named?,
-            }),
-            Deed::Rename(from, to) if denoted.named != denoted.replaced => Some(Intent::Rename {
-                from: place(from),
-                to: place(to),
-                object: named?,
-                replaced: denoted.replaced.map(Obj::handle),
+            Request::Rename {
+                dir,
+                name,
+                new_dir,
+                new_name,
+                ..
+            } if targets.named != targets.replaced => Some(Intent::Rename {
+                from: place(dir, name),
+                to: place(new_dir, new_name),
+                object: targets.named?,
+                replaced: targets.replaced,
                 exchange: false,
             }),
-            Deed::Rename(..) => None,
+            _ => None,
         }
     }
 
@@ -75,12 +96,15 @@ impl Server {
         &mut self,
         cx: &mut Cx,
         session: SessionId,
+        opens: &mut Opens,
         repeats: &mut Vec<(ChangeId, Vec<Handle>)>,
     ) -> Vec<(Seq, Recovered)> {
+        let birth = self.durable.sessions.get(&session).map_or(0, |r| r.birth);
         let mut recovered = Vec::new();
         for (seq, record) in self.durable.journalled(session) {
             let intent = match record {
                 Record::Answered(result) => {
+                    self.keep_open(session, birth, opens, seq, &result);
                     recovered.push((seq, answered(result)));
                     continue;
                 }
@@ -100,9 +124,10 @@ impl Server {
                     recovered.push((seq, Recovered::Interrupted));
                 }
                 Verdict::Happened(response) => {
+                    let response = self.complete((session, birth), opens, seq, &intent, *response);
                     self.durable
-                        .note_answer((session, seq), Ok((*response).clone()));
-                    recovered.push((seq, answered(Ok(*response))));
+                        .note_answer((session, seq), Ok(response.clone()));
+                    recovered.push((seq, answered(Ok(response))));
                 }
                 Verdict::Partly { .. } | Verdict::Unknown => {
                     cx.judge.accuse(None, || {
@@ -114,6 +139,55 @@ impl Server {
         recovered
     }
 
+    /// Of a create the open is still to be made.
+    fn complete(
+        &mut self,
+        (session, birth): (SessionId, u64),
+        opens: &mut Opens,
+        seq: Seq,
+        intent: &Intent,
+        response: Response,
+    ) -> Response {
+        if let Intent::Append { object, .. } = intent {
+            self.host.commit(Obj::of(object));
+        }
+        let (
+            Intent::Make {
+                open: Some(as_), ..
+            },
+            Response::Object { handle, attr },
+        ) = (intent, &response)
+        else {
+            return response;
+        };
+        let open = Open::new(Obj::of(handle), as_.flags);
+        let id = opens.new_id();
+        opens.keep(id, seq, open);
+        Response::Created {
+            handle: *handle,
+            attr: *attr,
+            open: id,
+            token: open.token(id, session, birth),
+        }
+    }
+
+    fn keep_open(
+        &self,
+        session: SessionId,
+        birth: u64,
+        opens: &mut Opens,
+        seq: Seq,
+        result: &Result<Response, Refusal>,
+    ) {
+        if let Ok(Response::Created { open, token, .. } | Response::Opened { open, token, .. }) =
+            result
+            && let Some(of) = Open::of_token(token, *open, session, birth)
+            && self.host.exists(of.object)
+        {
+            opens.keep(*open, seq, of);
+        }
+    }
+
     fn look_at(&self, intent: &Intent) -> Seen {
         let mut seen = Seen::default();
         match intent {
@@ -122,15 +196,77 @@ impl Server {
                 seen.name = self.named(from);
                 seen.new_name = self.named(to).map(|(handle, _)| handle);
             }
-            Intent::Append { object, .. } => seen.size = self.store.appends(Obj::of(object)),
+            Intent::Append { object, .. } => {
+                seen.size = self.host.cells(Obj::of(object)).len() as u64 * CELL;
+            }
             _ => {}
         }
         seen
     }
 
     fn named(&self, at: &Place) -> Option<(Handle, Attr)> {
-        let found = self.store.name(Obj::of(&at.dir), name_of(&at.name.0))?;
-        Some((found.handle(), self.store.attr(&found.handle())))
+        let found = self.host.name(Obj::of(&at.dir), &at.name.0)?;
+        Some((found.handle(), self.host.attr(found)?))
+    }
+
+    /// These are to be repeated; others wait for the grace and a term at most.
+    pub(super) fn begin_interrupted(&mut self, cx: &mut Cx, changes: Vec<(ChangeId, Vec<Handle>)>) {
+        self.repeats = changes.iter().map(|(change, _)| *change).collect();
+        // The time runs here.
+        self.interrupted = Interrupted::new(changes, Duration::from_secs(1 << 30));
+        let patience = 2 * self.durable.max_term.as_nanos() as Nanos;
+        self.later(cx, patience + patience / 4, ServerEv::Impatient);
+    }
+
+    /// Whether a change has to wait for interrupted ones. One that goes past them makes them lost.
+    pub(super) fn waits_for_interrupted(
+        &mut self,
+        op: OpId,
+        own: ChangeId,
+        (touches, goes_past): (&[Touch], bool),
+    ) -> bool {
+        if !self.interrupted.is_before(own, touches) {
+            return false;
+        }
+        if goes_past {
+            let lost = self.interrupted.overtake(own, touches);
+            self.lose(lost);
+            return false;
+        }
+        self.parked.push(op);
+        true
+    }
+
+    fn lose(&mut self, changes: Vec<ChangeId>) {
+        for change in changes {
+            self.durable.note_answer(change, Err(Refusal::Lost));
+        }
+    }
+
+    /// Who waits looks again.
+    pub(super) fn unpark(&mut self, cx: &mut Cx) {
+        for op in std::mem::take(&mut self.parked) {
+            match self.works.remove(&op) {
+                Some(Work::Change(change)) => self.look(cx, op, change, false),
+                Some(Work::Read(_)) | None => {}
+            }
+        }
+    }
+
+    /// Sessions that have not come back by the end of grace have lost theirs.
+    pub(super) fn give_up_absent(&mut self, cx: &mut Cx) {
+        let sessions = &self.sessions;
+        let away = |id| sessions.get(&id).is_none_or(|s| s.reclaims);
+        let lost = self.interrupted.give_up(away);
+        self.lose(lost);
+        self.unpark(cx);
+    }
+
+    /// The patience is over.
+    pub(super) fn go_past_interrupted(&mut self, cx: &mut Cx) {
+        let lost = self.interrupted.give_up(|_| true);
+        self.lose(lost);
+        self.unpark(cx);
     }
 }
 

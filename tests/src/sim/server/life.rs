@@ -1,109 +1,29 @@
 //! Beginning and end of a server's life, and of connections and sessions in it.
 
-use super::journal::Record;
-use super::{Bug, Server, ServerEv, Session};
-use crate::sim::cx::Cx;
-use crate::sim::model::{Down, MS, Nanos, Obj, Welcome};
+use super::opens::{Open, Opens};
+use super::{Server, ServerEv, Session, Work};
+use crate::sim::cx::{Cx, Down, Ev};
+use crate::sim::host::ROOT;
+use crate::sim::model::{MS, Nanos, Obj};
 use crate::sim::nemesis::Blow;
 use crate::sim::net::{LinkId, Stream};
-use fsserver::interrupted::ChangeId;
 use fsserver::session::answers::Answers;
 use leasefs_lease::server::{
     Config, Core, Event, Grace, LoggedWrites, Reclaimed, Standing as CoreStanding,
 };
-use leasefs_lease::time::{BootTime, lengthened};
-use leasefs_protocol::control::{ReclaimLease, Standing};
-use leasefs_protocol::{BootId, Handle, KeyHash, Mode, Refusal, Response, Seq, SessionId};
+use leasefs_lease::time::lengthened;
+use leasefs_protocol::control::{
+    Hello, IdentityPolicy, Reclaim, ReclaimOpen, Standing, ToClient, Welcome,
+};
+use leasefs_protocol::{BootId, KeyHash, Mode, Seq, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 /// Each mount has a key of its own.
 fn client_of(session: SessionId) -> KeyHash {
-    let [.., number] = session.0;
-    KeyHash([number; 32])
-}
-
-/// A session on record.
-#[derive(Clone, Debug, Default)]
-struct Recorded {
-    leased: bool,
-    changes: BTreeMap<Seq, Record>,
-    /// It may send changes again that ran before the host crashed.
-    crashed: bool,
-    /// The lowest change that has begun since.
-    first: Option<Seq>,
-}
-
-/// What survives the process (and, but for what is journalled of changes and Write leases, the host).
-#[derive(Clone, Debug, Default)]
-pub struct Durable {
-    max_term: Duration,
-    drift_ppm: u32,
-    clean: bool,
-    sessions: BTreeMap<SessionId, Recorded>,
-    /// Write leases; whether they were asked for since it was last looked whether they stand.
-    writes: BTreeMap<(SessionId, Obj), bool>,
-    /// The host has crashed, and leases of before may be alive.
-    host_crashed: bool,
-    /// Of the present life.
-    grace_ends: BootTime,
-}
-
-impl Durable {
-    pub(super) fn note(&mut self, (session, seq): ChangeId, record: Record) {
-        if let Some(recorded) = self.sessions.get_mut(&session) {
-            recorded.changes.insert(seq, record);
-            recorded.first = Some(recorded.first.map_or(seq, |first| first.min(seq)));
-        }
-    }
-
-    /// Of a change that has begun.
-    pub(super) fn note_answer(&mut self, change: ChangeId, answer: Result<Response, Refusal>) {
-        let recorded = self.sessions.get_mut(&change.0);
-        let record = recorded.and_then(|r| r.changes.get_mut(&change.1));
-        if let Some(record) = record {
-            *record = Record::Answered(answer);
-        }
-    }
-
-    pub(super) fn undone(&mut self, (session, seq): ChangeId) {
-        if let Some(recorded) = self.sessions.get_mut(&session) {
-            recorded.changes.remove(&seq);
-        }
-    }
-
-    pub(super) fn journalled(&self, session: SessionId) -> Vec<(Seq, Record)> {
-        let recorded = self.sessions.get(&session);
-        let changes = recorded.into_iter().flat_map(|r| &r.changes);
-        changes
-            .map(|(seq, record)| (*seq, record.clone()))
-            .collect()
-    }
-
-    pub(super) fn low_water(&mut self, session: SessionId, low: Seq) {
-        if let Some(recorded) = self.sessions.get_mut(&session) {
-            recorded.changes.retain(|seq, _| *seq >= low);
-            recorded.crashed &= recorded.first.is_none_or(|first| first > low);
-        }
-    }
-
-    pub(super) fn write_lease(&mut self, session: SessionId, object: Obj) {
-        self.writes.insert((session, object), true);
-    }
-
-    fn host_crashed(&mut self) {
-        self.host_crashed = true;
-        self.writes.clear();
-        for recorded in self.sessions.values_mut() {
-            recorded.changes.clear();
-            (recorded.crashed, recorded.first) = (true, None);
-        }
-    }
-
-    /// When the present life's grace ends at the latest.
-    pub(super) fn grace_ends(&self) -> BootTime {
-        self.grace_ends
-    }
+    let [.., high, number] = session.0;
+    let mut key = [high; 32];
+    key[0] = number;
+    KeyHash(key)
 }
 
 /// An orderly end under way.
@@ -115,7 +35,7 @@ pub struct Ending {
     down_for: Nanos,
 }
 
-/// How often sessions without connection are looked over.
+/// How often sessions are looked over.
 const SWEEP: Nanos = 700 * MS;
 /// How long an orderly end waits for recalls.
 const LONGEST_END: Nanos = 2_000 * MS;
@@ -127,17 +47,12 @@ impl Server {
         self.started = cx.now;
         self.up = true;
         if host_crashed {
-            self.host = BootId([self.life as u8; 16]);
-            self.store.crash(cx);
+            self.boot = BootId([self.life as u8; 16]);
+            self.host.crash(cx);
+            self.durable.crash_of_host();
         }
         let now = self.now(cx);
-        if host_crashed {
-            self.durable.host_crashed();
-        } else if cx.has(Bug::TrustSecondCrash) {
-            self.durable.host_crashed = false;
-        }
-        let trusts = !self.durable.host_crashed || cx.has(Bug::TrustAfterHostCrash);
-        let grace = self.grace(trusts).filter(|_| !cx.has(Bug::NoGrace));
+        let grace = self.grace();
         let known = &mut self.durable;
         known.grace_ends = match grace {
             Some(_) => now + lengthened(known.max_term, known.drift_ppm),
@@ -171,28 +86,32 @@ impl Server {
         let ids: Vec<SessionId> = self.durable.sessions.keys().copied().collect();
         let mut repeats = Vec::new();
         for id in ids {
-            let crashed = self.durable.sessions.get(&id).is_some_and(|r| r.crashed);
-            let mut changes = Answers::after_restart(self.recover(cx, id, &mut repeats));
-            if crashed && !cx.has(Bug::RunAfterHostCrash) {
+            let recorded = self.durable.sessions.get(&id);
+            let (crashed, birth) = recorded.map_or((false, 0), |r| (r.crashed, r.birth));
+            let mut opens = Opens::new(self.life);
+            let recovered = self.recover(cx, id, &mut opens, &mut repeats);
+            let mut changes = Answers::after_restart(recovered);
+            if crashed {
                 changes = changes.and_host_crash();
             }
             let session = Session {
                 changes,
                 link: None,
                 ops: BTreeMap::new(),
+                opens,
+                birth,
                 reclaims: true,
+                idle_since: cx.now,
             };
             self.sessions.insert(id, session);
         }
         self.begin_interrupted(cx, repeats);
     }
 
-    /// No lease of an earlier life is left but those that were reclaimed, and everything is seen
-    /// as it is.
+    /// No lease of an earlier life is left but those that were reclaimed.
     pub(super) fn grace_has_ended(&mut self, cx: &mut Cx) {
         self.durable.host_crashed = false;
         self.end_unclaimed(cx, |_| true);
-        cx.judge.reveal(cx.now);
         self.give_up_absent(cx);
     }
 
@@ -215,7 +134,7 @@ impl Server {
         self.started
     }
 
-    fn grace(&self, trusts: bool) -> Option<Grace> {
+    fn grace(&self) -> Option<Grace> {
         let known = &self.durable;
         let leased = known.sessions.iter().filter(|(_, s)| s.leased);
         let sessions: Vec<SessionId> = leased.map(|(id, _)| *id).collect();
@@ -223,9 +142,9 @@ impl Server {
             return None;
         }
         let logged = known.writes.keys();
-        let writes = match trusts {
-            true => LoggedWrites::Trusted(logged.map(|(id, o)| (*id, o.handle())).collect()),
-            false => LoggedWrites::Unknown,
+        let writes = match known.host_crashed {
+            false => LoggedWrites::Trusted(logged.map(|(id, o)| (*id, o.handle())).collect()),
+            true => LoggedWrites::Unknown,
         };
         Some(Grace {
             max_term: known.max_term,
@@ -249,7 +168,7 @@ impl Server {
                 host_crashed,
                 amid: false,
             };
-            cx.after(0, super::Ev::Blow(crash));
+            cx.after(0, Ev::Blow(crash));
         }
     }
 
@@ -294,25 +213,33 @@ impl Server {
         }
         self.durable.clean = quiet;
         self.crash(cx);
-        cx.after(
-            ending.down_for,
-            super::Ev::Blow(Blow::Start {
-                host_crashed: false,
-            }),
-        );
+        let start = Blow::Start {
+            host_crashed: false,
+        };
+        cx.after(ending.down_for, Ev::Blow(start));
     }
 
-    pub(super) fn hello(&mut self, cx: &mut Cx, link: LinkId, id: SessionId, drift_ppm: u32) {
+    pub(super) fn hello(&mut self, cx: &mut Cx, link: LinkId, hello: &Hello) {
         if self.ending.is_some() {
             return;
         }
+        let id = hello.session;
+        let (life, now) = (self.life, cx.now);
+        let birth = self.next_op;
         let recorded = self.durable.sessions.entry(id).or_default();
         recorded.leased = true;
+        if recorded.birth == 0 {
+            recorded.birth = birth + 1 + (life << 40);
+        }
+        let birth = recorded.birth;
         let session = self.sessions.entry(id).or_insert_with(|| Session {
             changes: Answers::default(),
             link: None,
             ops: BTreeMap::new(),
+            opens: Opens::new(life),
+            birth,
             reclaims: false,
+            idle_since: now,
         });
         let old = session.link.take();
         drop(session.changes.fence());
@@ -321,19 +248,16 @@ impl Server {
             self.links.remove(&old);
             cx.net.cut(old, cx.now, cx.now + MS);
         }
-        let ended = self.dead_links();
-        for link in ended {
+        for link in self.dead_links() {
             self.drop_reads(cx, link);
         }
         // What is recalled by this very step is repeated with the rest on the new connection.
-        self.step(
-            cx,
-            Event::SessionOpened {
-                session: id,
-                client: client_of(id),
-                drift_ppm,
-            },
-        );
+        let event = Event::SessionOpened {
+            session: id,
+            client: client_of(id),
+            drift_ppm: hello.drift_ppm,
+        };
+        self.step(cx, event);
         if let Some(session) = self.sessions.get_mut(&id) {
             session.link = Some(link);
         }
@@ -341,9 +265,12 @@ impl Server {
             cx.down(link, Stream::Push, Down::Recall(recall));
         }
         self.note_round_trip(cx, link, id);
-        let welcome = self.welcome(id, drift_ppm);
-        cx.trace(None, || format!("server: {id} says hello: {welcome:?}"));
-        cx.down(link, Stream::ControlDown, Down::Welcome(welcome));
+        let welcome = self.welcome(id, hello.drift_ppm);
+        cx.trace(None, || {
+            format!("server: {id} says hello: {:?}", welcome.standing)
+        });
+        let welcome = ToClient::Welcome(welcome);
+        cx.down(link, Stream::ControlDown, Down::Control(welcome));
     }
 
     fn welcome(&mut self, id: SessionId, drift_ppm: u32) -> Welcome {
@@ -357,20 +284,25 @@ impl Server {
             (_, CoreStanding::Reclaim) => (Standing::Reclaim, renews),
         };
         Welcome {
+            features: 0,
+            term_ms: self.settings.term.as_millis() as u32,
+            drift_ppm: self.settings.drift_ppm.max(drift_ppm),
+            process: self.process(),
+            host: self.boot,
             standing,
             renews,
-            process: self.process(),
-            host: self.host,
-            term: self.settings.term,
-            drift_ppm: self.settings.drift_ppm.max(drift_ppm),
+            root: ROOT.handle(),
+            root_attr: self.host.attr(ROOT).expect("the root is there"),
+            read_only: false,
+            identity: IdentityPolicy::Trust,
         }
     }
 
     /// Connections that operations still name and no session has.
     fn dead_links(&self) -> Vec<LinkId> {
         let links = self.works.values().filter_map(|work| match work {
-            super::Work::Read(read) => Some(read.link()),
-            super::Work::Change(_) => None,
+            Work::Read(read) => Some(read.link()),
+            Work::Change(_) => None,
         });
         let dead: BTreeSet<LinkId> = links.filter(|l| !self.links.contains_key(l)).collect();
         dead.into_iter().collect()
@@ -381,63 +313,99 @@ impl Server {
         cx: &mut Cx,
         link: LinkId,
         session: SessionId,
-        leases: Vec<ReclaimLease>,
+        reclaim: Reclaim,
     ) {
-        let now = self.now(cx);
-        let mut lost = Vec::new();
-        for lease in leases {
+        let mut lost_opens = Vec::new();
+        for open in &reclaim.opens {
+            if !self.opens_again(session, open) {
+                lost_opens.push(open.open);
+            }
+        }
+        let mut lost_leases = Vec::new();
+        for lease in reclaim.leases {
             let claim = Reclaimed {
                 object: lease.object,
                 parts: lease.parts,
                 mode: lease.mode,
             };
-            let result = self.core.reclaim(now, session, claim);
-            cx.trace(Some(Obj::of(&lease.object)), || {
-                format!("server: {session} reclaims {:?}: {result:?}", lease.parts)
+            let (now, object) = (self.now(cx), Obj::of(&lease.object));
+            let result = match self.host.exists(object) {
+                true => self.core.reclaim(now, session, claim).is_ok(),
+                false => false,
+            };
+            cx.trace(Some(object), || {
+                format!(
+                    "server: {session} reclaims {:?} {:?}: {result}",
+                    lease.mode, lease.parts
+                )
             });
-            match result {
-                Ok(()) => {
-                    cx.stats.reclaimed += 1;
-                    if lease.mode == Mode::Write {
-                        cx.stats.write_reclaims += 1;
-                        self.log_reclaimed(cx, session, &lease.object);
-                    }
+            if result {
+                cx.stats.reclaimed += 1;
+                if lease.mode == Mode::Write {
+                    cx.stats.write_reclaims += 1;
+                    self.durable.write_lease(session, object);
                 }
-                Err(_) => lost.push(lease.object),
+            } else {
+                lost_leases.push(lease.object);
             }
-            self.settle(cx);
+            self.step(cx, Event::Tick);
         }
-        cx.down(link, Stream::ControlDown, Down::Reclaimed(lost));
+        let answer = ToClient::Reclaimed {
+            lost_leases,
+            lost_opens,
+        };
+        cx.down(link, Stream::ControlDown, Down::Control(answer));
     }
 
-    /// After a crash of the host the record says nothing of it.
-    fn log_reclaimed(&mut self, cx: &Cx, session: SessionId, object: &Handle) {
-        if !cx.has(Bug::ReclaimUnlogged) {
-            self.durable.write_lease(session, Obj::of(object));
+    /// Opened again is only what an earlier life has opened, and only until the session has said that it
+    /// has reclaimed everything.
+    fn opens_again(&mut self, id: SessionId, asked: &ReclaimOpen) -> bool {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return false;
+        };
+        if session.opens.claim(asked.open) {
+            return true;
         }
+        if !session.reclaims || session.opens.is_of_this_life(asked.open) {
+            return false;
+        }
+        let open = Open::of_token(&asked.token, asked.open, id, session.birth);
+        let open = open.filter(|open| self.host.exists(open.object));
+        open.is_some_and(|open| session.opens.restore(asked.open, open))
     }
 
     /// A mount ends and says so.
     pub(super) fn goodbye(&mut self, cx: &mut Cx, id: SessionId) {
+        let Some(link) = self.sessions.get(&id).map(|s| s.link) else {
+            return;
+        };
+        cx.trace(None, || format!("server: {id} leaves"));
+        self.end_session(cx, id);
+        if let Some(link) = link {
+            let farewell = Down::Control(ToClient::Farewell);
+            cx.down(link, Stream::ControlDown, farewell);
+            self.links.remove(&link);
+            self.drop_reads(cx, link);
+        }
+    }
+
+    /// A session is over: it holds nothing, and nothing of it goes on.
+    fn end_session(&mut self, cx: &mut Cx, id: SessionId) {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
         let seqs: Vec<Seq> = session.ops.keys().copied().collect();
-        let link = session.link;
         for seq in seqs {
             self.cancel_here(cx, id, seq);
         }
         self.sessions.remove(&id);
-        if let Some(link) = link {
-            self.links.remove(&link);
-            self.drop_reads(cx, link);
-        }
         self.interrupted.end_session(id);
         cx.judge.lease_ended(cx.now, |session, _| session == id);
         self.step(cx, Event::SessionEnded { session: id });
         self.durable.sessions.remove(&id);
         self.durable.writes.retain(|(session, _), _| *session != id);
         self.unpark(cx);
+        self.reap(cx);
     }
 
     /// Write leases that don't stand and were not asked for lately leave the record.
@@ -450,22 +418,25 @@ impl Server {
 
     pub(super) fn sweep(&mut self, cx: &mut Cx) {
         self.later(cx, SWEEP, ServerEv::Sweep);
-        let ended = self.dead_links();
-        for link in ended {
+        for link in self.dead_links() {
             self.drop_reads(cx, link);
+        }
+        let now = cx.now;
+        let overdue = self.sessions.iter().filter(|(_, session)| {
+            session.link.is_none() && now - session.idle_since > self.settings.courtesy
+        });
+        let overdue: Vec<SessionId> = overdue.map(|(id, _)| *id).collect();
+        for id in overdue {
+            cx.trace(None, || format!("server: {id} has not come back"));
+            self.end_session(cx, id);
         }
         if self.core.grace_until().is_some() {
             return;
         }
         self.forget_ended_writes();
-        let all = self.core.sessions();
-        let alive = |id: &SessionId| {
-            let known = all.iter().find(|s| s.session == *id);
-            known.is_some_and(|s| s.expires.is_some() || s.reclaiming)
-        };
         for (id, recorded) in &mut self.durable.sessions {
             let connected = self.sessions.get(id).is_some_and(|s| s.link.is_some());
-            if !connected && !alive(id) {
+            if !connected && !self.core.may_hold(*id) {
                 recorded.leased = false;
             }
         }

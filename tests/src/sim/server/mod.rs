@@ -1,26 +1,34 @@
-//! The server process: the shipped lease core, table of accesses and answers of changes, around a
-//! store in memory. What must be durable is kept apart and survives.
+//! The server process: the shipped lease core, table of accesses, answers of changes and intents, around
+//! a host in memory. What must be durable is kept apart and survives.
 
 mod changes;
-mod interrupted;
+mod durable;
 mod journal;
 mod life;
+mod opens;
 mod reads;
 
-use super::bug::Bug;
 use super::clock::HostClock;
-use super::cx::{Cx, Ev};
-use super::model::{Deed, DeedId, Down, Frame, MS, Nanos, Payload, Up, What};
+use super::cx::{Cx, Down, Ev, Up};
+use super::host::Host;
+use super::model::{DeedId, MS, Nanos, Obj};
+use super::nemesis::Blow;
 use super::net::{LinkId, Stream};
-use super::store::Store;
+use bytes::Bytes;
 use changes::Change;
+pub use durable::Durable;
 use fsserver::interrupted::{ChangeId, Interrupted};
 use fsserver::session::answers::Answers;
-use leasefs_lease::server::{Action, Config, Core, Event, OpId};
-use leasefs_lease::time::BootTime;
-use leasefs_protocol::limits::RECALL_OVERDUE;
-use leasefs_protocol::{BootId, Grant, Handle, Refusal, Reply, RequestId, Seq, SessionId, Stamp};
-pub use life::{Durable, Ending};
+use fsserver::session::refused;
+use leasefs_lease::server::{Action, Config, Core, Event, OpId, OpState};
+use leasefs_lease::time::{BootTime, lengthened};
+use leasefs_protocol::control::{ToClient, ToServer};
+use leasefs_protocol::limits::{RECALL_OVERDUE, RECALL_PATIENCE_MAX};
+use leasefs_protocol::{
+    BootId, Caller, Grant, Handle, Reply, Request, RequestFrame, RequestId, Seq, SessionId, Stamp,
+};
+pub use life::Ending;
+use opens::Opens;
 use reads::Read;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,7 +40,7 @@ pub enum ServerEv {
     Tick,
     /// The next stage of an operation.
     Work(OpId),
-    /// Sessions without connection are looked over.
+    /// Sessions are looked over.
     Sweep,
     /// Whether the orderly end may come.
     Quiet,
@@ -53,25 +61,40 @@ pub struct Sink {
 /// A change that has arrived and not run.
 #[derive(Clone, Debug)]
 pub struct Job {
-    id: DeedId,
-    deed: Deed,
+    request: Request,
+    payload: Bytes,
+    caller: Caller,
     dropped: Vec<Handle>,
+    resent: bool,
 }
+
+impl Job {
+    /// Callers have a user id for each change of names and attributes.
+    fn deed(&self) -> Option<DeedId> {
+        self.caller.uid.checked_sub(DEEDS).map(DeedId)
+    }
+}
+
+/// User ids from here on are numbers of changes.
+pub const DEEDS: u32 = 1_000_000;
 
 #[derive(Debug)]
 struct Session {
     changes: Answers<Job, Sink>,
     link: Option<LinkId>,
     ops: BTreeMap<Seq, OpId>,
+    opens: Opens,
+    birth: u64,
     /// Of the server's earlier life, and not done with reclaiming.
     reclaims: bool,
+    idle_since: Nanos,
 }
 
 /// An operation in the core.
 #[derive(Debug)]
 enum Work {
-    Read(Read),
-    Change(Change),
+    Read(Box<Read>),
+    Change(Box<Change>),
 }
 
 /// A moment in the life of the store, as far as changes go.
@@ -96,6 +119,8 @@ pub struct Settings {
     pub drift_ppm: u32,
     /// Leases of a session.
     pub max_leases: usize,
+    /// How long a session is kept for its client's return.
+    pub courtesy: Nanos,
 }
 
 /// The server.
@@ -103,7 +128,7 @@ pub struct Server {
     /// Its host's clock.
     pub clock: HostClock,
     /// The storage host.
-    pub store: Store,
+    pub host: Host,
     /// What survives.
     pub durable: Durable,
     /// How it is run.
@@ -112,7 +137,7 @@ pub struct Server {
     pub up: bool,
     /// Which life it is.
     pub life: u64,
-    host: BootId,
+    boot: BootId,
     started: Nanos,
     core: Core,
     sessions: BTreeMap<SessionId, Session>,
@@ -136,16 +161,16 @@ pub struct Server {
 
 impl Server {
     /// A server that has never run.
-    pub fn new(clock: HostClock, settings: Settings) -> Self {
+    pub fn new(clock: HostClock, host: Host, settings: Settings) -> Self {
         let core = Core::new(Config::default(), BootTime::ZERO, None);
         Self {
             clock,
-            store: Store::new(),
+            host,
             durable: Durable::default(),
             settings,
             up: false,
             life: 0,
-            host: BootId([1; 16]),
+            boot: BootId([1; 16]),
             started: 0,
             core,
             sessions: BTreeMap::new(),
@@ -166,7 +191,7 @@ impl Server {
     }
 
     fn now(&self, cx: &Cx) -> BootTime {
-        self.clock.at(cx.now)
+        self.clock.boot(cx.now)
     }
 
     fn process(&self) -> BootId {
@@ -202,7 +227,10 @@ impl Server {
         while let Some(action) = self.core.poll_action() {
             self.act(cx, action);
         }
-        if let Err(claim) = self.core.check_invariants() {
+        // Looking at everything costs most of a step.
+        if cx.rng.chance(5)
+            && let Err(claim) = self.core.check_invariants()
+        {
             cx.judge.accuse(None, || format!("the lease core: {claim}"));
         }
         let Some(deadline) = self.core.next_deadline() else {
@@ -223,6 +251,10 @@ impl Server {
             Action::Admitted { op, grants } => self.admitted(cx, op, grants),
             Action::Finished { stamp, grants, .. } => self.finished = Some((stamp, grants)),
             Action::Recall { session, recall } => {
+                cx.trace(None, || {
+                    format!("server: recalls from {session}: {recall:?}")
+                });
+                cx.stats.recalls += 1;
                 let link = self.sessions.get(&session).and_then(|s| s.link);
                 if let Some(link) = link {
                     cx.down(link, Stream::Push, Down::Recall(recall));
@@ -243,9 +275,11 @@ impl Server {
 
     /// Who has held others up gets no leases for a while.
     fn check_conduct(&self, cx: &mut Cx, session: SessionId, grants: &[Grant]) {
+        if grants.is_empty() {
+            return;
+        }
         let mut all = self.core.sessions().into_iter();
-        let denied = all.any(|s| s.session == session && s.denied_until.is_some());
-        if denied && !grants.is_empty() {
+        if all.any(|s| s.session == session && s.denied_until.is_some()) {
             cx.judge.accuse(None, || {
                 format!("{session} is denied leases and granted {grants:?}")
             });
@@ -267,7 +301,7 @@ impl Server {
                         self.begun
                     }
                 };
-                change.admitted(turn);
+                change.admitted(turn, grants);
             }
             None => return,
         }
@@ -297,29 +331,45 @@ impl Server {
 
     /// A message arrives.
     pub fn message(&mut self, cx: &mut Cx, link: LinkId, stream: Stream, up: Up) {
-        if let Up::Hello { session, drift_ppm } = up {
-            self.hello(cx, link, session, drift_ppm);
+        if let Up::Control(ToServer::Hello(hello)) = up {
+            self.hello(cx, link, &hello);
             return;
         }
         let Some(session) = self.links.get(&link).copied() else {
             return;
         };
         match up {
-            Up::Hello { .. } => {}
-            Up::KeepAlive(number) => {
+            Up::Control(message) => self.control(cx, link, session, message),
+            Up::Request(frame, payload) => {
+                let Stream::LaneUp(lane) = stream else { return };
+                let frame = (*frame).clone();
+                self.request(cx, session, (frame, payload), (link, lane));
+            }
+        }
+    }
+
+    fn control(&mut self, cx: &mut Cx, link: LinkId, session: SessionId, message: ToServer) {
+        match message {
+            ToServer::Hello(_) => {}
+            ToServer::KeepAlive { number } => {
                 self.note_round_trip(cx, link, session);
                 let renews = self.renew(cx, session);
-                let answer = Down::KeepAlive { number, renews };
-                cx.down(link, Stream::ControlDown, answer);
+                let answer = ToClient::KeepAlive { number, renews };
+                cx.down(link, Stream::ControlDown, Down::Control(answer));
             }
-            Up::Approve(recalls) => {
-                for recall in recalls {
+            ToServer::Approve(approvals) => {
+                for approval in approvals {
+                    self.close_opens(cx, session, &approval.closes);
+                    let recall = approval.recall;
                     cx.trace(None, || format!("server: {session} approves {recall}"));
                     self.step(cx, Event::Approve { session, recall });
                 }
             }
-            Up::Release(releases) => {
+            ToServer::Release(releases) => {
                 for release in releases {
+                    cx.trace(Some(Obj::of(&release.object)), || {
+                        format!("server: {session} releases {release:?}")
+                    });
                     let event = Event::Release {
                         session,
                         object: release.object,
@@ -329,20 +379,18 @@ impl Server {
                     self.step(cx, event);
                 }
             }
-            Up::Cancel(seq) => self.cancel(cx, link, session, seq),
-            Up::Reclaim(leases) => self.reclaim(cx, link, session, leases),
-            Up::ReclaimDone => {
+            ToServer::Cancel { seq } => self.cancel(cx, link, session, seq),
+            ToServer::Reclaim(reclaim) => self.reclaim(cx, link, session, reclaim),
+            ToServer::ReclaimDone => {
+                cx.trace(None, || format!("server: {session} has reclaimed"));
                 if let Some(s) = self.sessions.get_mut(&session) {
                     s.reclaims = false;
                 }
                 self.step(cx, Event::ReclaimDone { session });
                 self.end_unclaimed(cx, |of| of == session);
+                self.reap(cx);
             }
-            Up::Goodbye => self.goodbye(cx, session),
-            Up::Request(frame) => {
-                let Stream::LaneUp(lane) = stream else { return };
-                self.request(cx, session, frame, (link, lane));
-            }
+            ToServer::Goodbye => self.goodbye(cx, session),
         }
     }
 
@@ -350,31 +398,56 @@ impl Server {
         &mut self,
         cx: &mut Cx,
         session: SessionId,
-        frame: Frame,
+        (frame, payload): (RequestFrame, Bytes),
         (link, lane): (LinkId, u8),
     ) {
-        // What comes now is for the server's next life; but approvals may wait for answers.
-        if self.ending.is_some() && frame.change.is_some() {
+        cx.stats.requests += 1;
+        // What comes now is for the server's next life.
+        if self.ending.is_some() {
+            return;
+        }
+        let RequestFrame {
+            id,
+            low_water,
+            caller,
+            change,
+            request,
+        } = frame;
+        if request.is_change() != change.is_some() {
+            cx.judge
+                .accuse(None, || format!("numbered or not, wrongly: {request:?}"));
             return;
         }
         if let Some(s) = self.sessions.get_mut(&session)
-            && s.changes.low_water(frame.low)
+            && s.changes.low_water(low_water)
         {
-            self.durable.low_water(session, frame.low);
+            s.opens.drop_unclaimed(low_water);
+            self.durable.low_water(session, low_water);
+            self.reap(cx);
         }
+        let renews = self.renew(cx, session);
         let sink = Sink {
             link,
             lane,
-            id: frame.id,
-            renews: self.renew(cx, session),
+            id,
+            renews,
         };
-        match (frame.what, frame.change) {
-            (What::Ask(ask), _) => self.ask(cx, session, sink, ask),
-            (What::Deed(id, deed), Some(change)) => {
-                let dropped = change.dropped.clone();
-                self.arrive(cx, session, sink, &change, Job { id, deed, dropped });
+        cx.trace(Some(object_of(self, session, &request)), || {
+            let seq = change.as_ref().map(|c| (c.seq, c.resent, c.after.clone()));
+            format!("server: {session} asks {id} {seq:?} {}", brief(&request))
+        });
+        match change {
+            None => self.ask(cx, session, sink, request),
+            Some(change) => {
+                let job = Job {
+                    request,
+                    payload,
+                    caller,
+                    dropped: change.dropped.clone(),
+                    resent: change.resent,
+                };
+                self.arrive(cx, session, sink, &change, job);
             }
-            (What::Deed(..), None) => {}
         }
     }
 
@@ -385,9 +458,7 @@ impl Server {
             .sessions
             .get(&session)
             .is_some_and(|s| s.link.is_some());
-        let renewed = connected && self.core.renew(now, session);
-        cx.trace(None, || format!("server: renews {session}: {renewed}"));
-        renewed
+        connected && self.core.renew(now, session)
     }
 
     fn note_round_trip(&mut self, cx: &mut Cx, link: LinkId, session: SessionId) {
@@ -395,7 +466,7 @@ impl Server {
         self.step(cx, Event::RoundTrip { session, rtt });
     }
 
-    fn send(&self, cx: &mut Cx, sink: Sink, mut reply: Reply, payload: Payload) {
+    fn send(&self, cx: &mut Cx, sink: Sink, mut reply: Reply, payload: Bytes) {
         reply.id = sink.id;
         reply.renews = sink.renews;
         let answer = Down::Reply(Box::new(reply), payload);
@@ -404,7 +475,6 @@ impl Server {
 
     /// Takes a waiting or running operation out of the core.
     fn withdraw(&mut self, cx: &mut Cx, op: OpId) {
-        use leasefs_lease::server::OpState;
         if self.works.remove(&op).is_none() {
             return;
         }
@@ -414,30 +484,79 @@ impl Server {
         self.step(cx, Event::Withdraw { op });
     }
 
+    fn take_back(&mut self, cx: &mut Cx, session: SessionId, grants: &[Grant]) {
+        for grant in grants {
+            let (object, parts) = (grant.object, grant.parts);
+            self.step(
+                cx,
+                Event::TakeBack {
+                    session,
+                    object,
+                    parts,
+                },
+            );
+        }
+    }
+
     fn close_link(&mut self, cx: &mut Cx, id: SessionId) {
-        let link = self.sessions.get_mut(&id).and_then(|s| s.link.take());
-        if let Some(link) = link {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.idle_since = cx.now;
+        if let Some(link) = session.link.take() {
             self.links.remove(&link);
             cx.net.cut(link, cx.now, cx.now + MS);
             let client = cx.net.client(link);
-            cx.at(
-                cx.now + 2 * MS,
-                Ev::Blow(super::nemesis::Blow::Lost(client, link)),
-            );
-            // Reads of the link are dropped by whoever comes next: answers find no connection.
+            let noticed = cx.now + 2 * MS;
+            cx.at(noticed, Ev::Blow(Blow::Lost(client, link)));
+        }
+    }
+
+    /// A client has ended a connection.
+    pub fn link_ends(&mut self, cx: &mut Cx, link: LinkId) {
+        if let Some(id) = self.links.remove(&link)
+            && let Some(session) = self.sessions.get_mut(&id)
+            && session.link == Some(link)
+        {
+            session.link = None;
+            session.idle_since = cx.now;
+            self.drop_reads(cx, link);
+        }
+    }
+
+    fn close_opens(&mut self, cx: &mut Cx, session: SessionId, opens: &[leasefs_protocol::OpenId]) {
+        if opens.is_empty() {
+            return;
+        }
+        if let Some(s) = self.sessions.get_mut(&session) {
+            s.opens.close(opens);
+        }
+        self.reap(cx);
+    }
+
+    /// Objects without a name that nobody has open, or may claim to have, go.
+    fn reap(&mut self, cx: &mut Cx) {
+        if self.sessions.values().any(|s| s.reclaims) {
+            return;
+        }
+        for object in self.host.orphans() {
+            if !self.sessions.values().any(|s| s.opens.has(object)) {
+                cx.trace(Some(object), || "host: removed".into());
+                self.host.remove(object);
+            }
         }
     }
 
     /// What is true whenever it is looked over: how long anybody can wait for anybody.
-    pub fn audit(&self, cx: &mut Cx, farthest: Nanos) {
+    pub fn audit(&self, cx: &mut Cx) {
         if !self.up {
             return;
         }
         let now = self.now(cx);
-        let term = leasefs_lease::time::lengthened(self.settings.term, self.settings.drift_ppm);
+        let term = lengthened(self.settings.term, self.settings.drift_ppm);
         let slack = Duration::from_millis(50);
         for open in self.core.recalls() {
-            let patience = RECALL_OVERDUE.max(Duration::from_nanos(4 * 3 * farthest));
+            let patience = RECALL_OVERDUE.max(RECALL_PATIENCE_MAX);
             // Who flushes is renewed for a further term.
             let ends = open.sent + patience + self.settings.term + term;
             let ends = ends.max(self.durable.grace_ends()) + slack;
@@ -449,7 +568,24 @@ impl Server {
         }
     }
 
-    /// Until when the server keeps its promises to a session; `None` where it has none to keep.
+    /// Whether some session may write again what a crash of the host has undone.
+    pub fn may_write(&self, object: Obj) -> bool {
+        let handle = object.handle();
+        !self.up
+            || self.core.grace_until().is_some()
+            || self
+                .sessions
+                .keys()
+                .any(|session| self.core.holds_write(*session, &handle))
+    }
+
+    /// Whether a session's leases are alive.
+    pub fn is_alive(&self, id: SessionId) -> bool {
+        let mut all = self.core.sessions().into_iter();
+        self.up && all.any(|s| s.session == id && s.expires.is_some())
+    }
+
+    /// Until when a session's leases are kept, or may be claimed back; `None` if there is nobody to say.
     pub fn promises_until(&self, id: SessionId) -> Option<Nanos> {
         if !self.up {
             return None;
@@ -465,15 +601,14 @@ impl Server {
         expires.max(Some(self.clock.when(grace)))
     }
 
-    /// Whether a session's leases are alive.
-    pub fn is_alive(&self, id: SessionId) -> bool {
-        let mut all = self.core.sessions().into_iter();
-        self.up && all.any(|s| s.session == id && s.expires.is_some())
-    }
-
     /// Leases of all sessions.
     pub fn leases(&self) -> usize {
         self.core.lease_count()
+    }
+
+    /// Opens of a session.
+    pub fn opens(&self, id: SessionId) -> usize {
+        self.sessions.get(&id).map_or(0, |s| s.opens.len())
     }
 
     /// What waits, for people.
@@ -483,11 +618,28 @@ impl Server {
             self.core.waiting(),
             self.core.recalls(),
             self.core.sessions(),
-            self.works
+            self.works.keys().collect::<Vec<_>>()
         )
     }
 }
 
-fn refused(refusal: Refusal) -> Reply {
-    fsserver::session::refused(refusal)
+/// The object that a request is about, for the trace.
+fn object_of(server: &Server, session: SessionId, request: &Request) -> Obj {
+    if let Some(handle) = request.handles().next() {
+        return Obj::of(handle);
+    }
+    let open = match request {
+        Request::Read { open, .. }
+        | Request::Write { open, .. }
+        | Request::Commit { open, .. }
+        | Request::ReadDir { open, .. } => *open,
+        _ => return Obj(0),
+    };
+    let session = server.sessions.get(&session);
+    let open = session.and_then(|s| s.opens.get(open));
+    open.map_or(Obj(0), |open| open.object)
+}
+
+fn brief(request: &Request) -> String {
+    format!("{request:?}")
 }

@@ -1,24 +1,44 @@
-//! Requests that change nothing: admitted, then read from the store.
+//! Requests that change nothing: admitted, then read from the host.
 
-use super::{Bug, Mark, Server, ServerEv, Sink, Work, refused};
+use super::opens::Open;
+use super::{Mark, Server, ServerEv, Sink, Work, refused};
 use crate::sim::cx::Cx;
-use crate::sim::ledger::Writer;
-use crate::sim::model::{Ask, MS, Obj, Payload};
+use crate::sim::host::ENOSPC;
+use crate::sim::model::{MS, Obj};
 use crate::sim::net::LinkId;
-use fsserver::service::access::{Names, Targets, accesses};
+use bytes::Bytes;
+use fsserver::service::access::{Accesses, Names, Targets, accesses};
 use leasefs_lease::server::{Event, OpId, ReadItem, ReadKind};
-use leasefs_protocol::{Attr, Grant, Handle, Parts, Refusal, Response, SessionId};
+use leasefs_protocol::{
+    Attr, DirEntry, FileKind, FsStat, Grant, Handle, Mode, Name, Parts, RawName, Refusal, Request,
+    Response, SessionId,
+};
 
-/// A request in the core.
+/// A request in the core, or on its way there.
 #[derive(Debug)]
 pub(super) struct Read {
     session: SessionId,
     sink: Sink,
-    ask: Ask,
+    request: Request,
+    open: Option<Open>,
     grants: Vec<Grant>,
-    /// Of a lookup: what the name denotes, its attributes, and when that was seen.
-    found: Option<(Handle, Attr, Mark)>,
+    stage: Stage,
     admitted: bool,
+}
+
+/// What a name denotes and its attributes, and when that was seen.
+type Found = (Option<(Handle, Attr)>, Mark);
+
+#[derive(Clone, Debug)]
+enum Stage {
+    /// A name is looked at before the core is asked.
+    First,
+    /// The core is asked.
+    Entered(Option<Found>),
+    /// The name denotes another object by now, whose lease is asked for.
+    Other(Handle, Attr),
+    /// A page of a listing was read; leases on its objects are asked for.
+    Listed(Vec<DirEntry>, Mark),
 }
 
 impl Read {
@@ -36,127 +56,356 @@ impl Read {
     }
 }
 
+/// What the host says, and its data.
+type Told = Result<(Response, Bytes), Refusal>;
+
+fn plain(response: Response) -> Told {
+    Ok((response, Bytes::new()))
+}
+
+const GONE: Refusal = Refusal::Stale;
+
+fn read_of(object: Handle) -> ReadItem {
+    ReadItem {
+        object,
+        parts: Parts::ATTRS,
+        name: None,
+    }
+}
+
 impl Server {
-    pub(super) fn ask(&mut self, cx: &mut Cx, session: SessionId, sink: Sink, ask: Ask) {
-        let request = ask.request();
-        let names = Names {
-            name: ask.name(),
-            new_name: None,
-        };
-        let targets = Targets {
-            opened: Some(ask.object().handle()),
-            ..Targets::default()
-        };
-        let all = accesses(&request, &names, &targets);
+    pub(super) fn ask(&mut self, cx: &mut Cx, session: SessionId, sink: Sink, request: Request) {
         let op = self.new_op();
+        let open = match self.open_of(session, &request) {
+            Ok(open) => open,
+            Err(refusal) => {
+                let reply = refused(refusal);
+                self.send(cx, sink, reply, Bytes::new());
+                return;
+            }
+        };
+        let first = matches!(request, Request::Lookup { .. });
         let read = Read {
             session,
             sink,
-            ask,
+            request,
+            open,
             grants: Vec::new(),
-            found: None,
-            admitted: false,
+            stage: match first {
+                true => Stage::First,
+                false => Stage::Entered(None),
+            },
+            admitted: first,
         };
-        self.works.insert(op, Work::Read(read));
-        if cx.has(Bug::ReadInGrace) && self.core.grace_until().is_some() {
-            self.later(cx, MS, ServerEv::Work(op));
+        if first {
+            self.works.insert(op, Work::Read(Box::new(read)));
+            let wait = cx.short(2 * MS);
+            self.later(cx, wait, ServerEv::Work(op));
             return;
         }
+        let targets = Targets {
+            opened: open.map(|open| open.object.handle()),
+            ..Targets::default()
+        };
+        self.enter(cx, op, Box::new(read), &targets);
+    }
+
+    /// The open that a request names.
+    pub(super) fn open_of(
+        &self,
+        session: SessionId,
+        request: &Request,
+    ) -> Result<Option<Open>, Refusal> {
+        let session = self.sessions.get(&session).ok_or(Refusal::Internal)?;
+        let get = |open| session.opens.get(open).ok_or(Refusal::BadOpen);
+        match request {
+            Request::Read { open, .. } => {
+                let open = get(*open)?;
+                open.reads.then_some(Some(open)).ok_or(Refusal::BadOpen)
+            }
+            Request::Write { open, .. } => {
+                let open = get(*open)?;
+                open.writes.then_some(Some(open)).ok_or(Refusal::BadOpen)
+            }
+            Request::Commit { open, .. } | Request::ReadDir { open, .. } => get(*open).map(Some),
+            Request::SetAttr {
+                open: Some(open), ..
+            } => get(*open).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn enter(&mut self, cx: &mut Cx, op: OpId, read: Box<Read>, targets: &Targets) {
+        let names = names_of(&read.request);
+        let Accesses {
+            mut kind, reads, ..
+        } = accesses(&read.request, &names, targets);
+        let session = read.session;
+        let may_store = read.open.is_some_and(|open| {
+            let session = self.sessions.get(&session);
+            session.is_some_and(|s| s.opens.write_to(open.object))
+        });
+        if kind == ReadKind::FillForStore && !may_store {
+            kind = ReadKind::FillPages;
+        }
+        let mut read = read;
+        if reads.is_empty() {
+            read.admitted = true;
+            self.works.insert(op, Work::Read(read));
+            let wait = cx.short(2 * MS);
+            self.later(cx, wait, ServerEv::Work(op));
+            return;
+        }
+        self.works.insert(op, Work::Read(read));
         let event = Event::AdmitRead {
             op,
             session,
-            kind: all.kind,
-            items: all.reads,
+            kind,
+            items: reads,
+        };
+        self.step(cx, event);
+    }
+
+    /// Asks the core for leases on further objects of a request that has been admitted.
+    fn enter_also(&mut self, cx: &mut Cx, mut read: Box<Read>, stage: Stage, items: Vec<ReadItem>) {
+        let (op, session) = (self.new_op(), read.session);
+        read.stage = stage;
+        read.admitted = false;
+        self.works.insert(op, Work::Read(read));
+        let event = Event::AdmitRead {
+            op,
+            session,
+            kind: ReadKind::Metadata,
+            items,
         };
         self.step(cx, event);
     }
 
     pub(super) fn go_on_reading(&mut self, cx: &mut Cx, op: OpId) {
-        let Some(Work::Read(read)) = self.works.get(&op) else {
-            return;
-        };
-        let ask = read.ask;
-        match (ask, read.found) {
-            (Ask::Lookup(dir, name), None) => match self.store.name(dir, name) {
-                Some(found) => self.found(cx, op, found),
-                None => self.answer(cx, op, Ok(Response::NoEntry), Payload::Nothing),
-            },
-            (Ask::Lookup(..), Some((handle, attr, mark))) => {
-                // The object's lease came behind the look at the name.
-                let attr = match mark.holds_at(self.mark()) {
-                    true => attr,
-                    false => self.store.attr(&handle),
-                };
-                let response = Response::Object { handle, attr };
-                self.answer(cx, op, Ok(response), Payload::Nothing);
-            }
-            (Ask::GetAttr(object), _) => {
-                let attr = self.store.attr(&object.handle());
-                self.answer(cx, op, Ok(Response::Attr(attr)), Payload::Nothing);
-            }
-            (Ask::List(dir, _), _) => {
-                let listing = Payload::Listing(self.store.listing(dir));
-                self.answer(cx, op, Ok(Response::Done), listing);
-            }
-            (Ask::Commit(file, process), _) => {
-                let session = read.session;
-                self.store.commit(file);
-                cx.judge.commits(Writer {
-                    session,
-                    process,
-                    file,
-                });
-                self.answer(cx, op, Ok(Response::Done), Payload::Nothing);
-            }
-            (Ask::Read(file, first, count, _), _) => {
-                let pages = (first..first + count).map(|page| self.store.page(file, page));
-                let pages = Payload::Pages(pages.collect());
-                self.answer(cx, op, Ok(Response::Done), pages);
-            }
-        }
-    }
-
-    /// The name denotes something: its attributes are read under a lease of their own.
-    fn found(&mut self, cx: &mut Cx, op: OpId, found: Obj) {
-        let (mark, handle) = (self.mark(), found.handle());
-        let Some(Work::Read(mut read)) = self.works.remove(&op) else {
-            return;
-        };
-        read.found = Some((handle, self.store.attr(&handle), mark));
-        read.admitted = false;
-        let (op, session) = (self.new_op(), read.session);
-        self.works.insert(op, Work::Read(read));
-        let item = ReadItem {
-            object: handle,
-            parts: Parts::ATTRS,
-            name: None,
-        };
-        let event = Event::AdmitRead {
-            op,
-            session,
-            kind: ReadKind::Metadata,
-            items: vec![item],
-        };
-        self.step(cx, event);
-    }
-
-    fn answer(
-        &mut self,
-        cx: &mut Cx,
-        op: OpId,
-        result: Result<Response, Refusal>,
-        payload: Payload,
-    ) {
         let Some(Work::Read(read)) = self.works.remove(&op) else {
             return;
         };
+        if !read.admitted {
+            self.works.insert(op, Work::Read(read));
+            return;
+        }
+        match read.stage.clone() {
+            Stage::First => self.look_first(cx, op, read),
+            Stage::Entered(Some(found)) => self.look_again(cx, read, found),
+            Stage::Other(handle, attr) => {
+                let attr = match self.host.attr(Obj::of(&handle)) {
+                    Some(now) => now,
+                    None => attr,
+                };
+                self.answer(cx, read, plain(Response::Object { handle, attr }));
+            }
+            Stage::Listed(entries, mark) => self.listed(cx, read, entries, mark),
+            Stage::Entered(None) => match self.perform(cx, &read) {
+                Some(told) => self.answer(cx, read, told),
+                None => self.list(cx, read),
+            },
+        }
+    }
+
+    fn find(&self, request: &Request) -> Option<(Handle, Attr)> {
+        let Request::Lookup { dir, name } = request else {
+            return None;
+        };
+        let found = self.host.name(Obj::of(dir), &name.0)?;
+        Some((found.handle(), self.host.attr(found)?))
+    }
+
+    fn look_first(&mut self, cx: &mut Cx, op: OpId, mut read: Box<Read>) {
+        let mark = self.mark();
+        let found = self.find(&read.request);
+        read.stage = Stage::Entered(Some((found, mark)));
+        read.admitted = false;
+        let targets = Targets {
+            named: found.map(|(handle, _)| handle),
+            ..Targets::default()
+        };
+        self.enter(cx, op, read, &targets);
+    }
+
+    fn look_again(&mut self, cx: &mut Cx, mut read: Box<Read>, (first, mark): Found) {
+        let told = |found: Option<(Handle, Attr)>| match found {
+            Some((handle, attr)) => plain(Response::Object { handle, attr }),
+            None => plain(Response::NoEntry),
+        };
+        if mark.holds_at(self.mark()) {
+            return self.answer(cx, read, told(first));
+        }
+        let now = self.find(&read.request);
+        let dir = read.request.handles().next().copied();
+        let handle = now.map(|(handle, _)| handle);
+        let stands = |grant: &Grant| Some(grant.object) == dir || Some(grant.object) == handle;
+        let lost: Vec<Grant> = read.grants.extract_if(.., |grant| !stands(grant)).collect();
+        self.take_back(cx, read.session, &lost);
+        match now {
+            Some((handle, attr)) if first.map(|(first, _)| first) != Some(handle) => {
+                let items = vec![read_of(handle)];
+                self.enter_also(cx, read, Stage::Other(handle, attr), items);
+            }
+            now => self.answer(cx, read, told(now)),
+        }
+    }
+
+    /// Asks the host; `None` for a listing.
+    fn perform(&mut self, cx: &mut Cx, read: &Read) -> Option<Told> {
+        let session = read.session;
+        Some(match (&read.request, read.open) {
+            (Request::ReadDir { .. }, Some(_)) => return None,
+            (Request::Read { offset, len, .. }, Some(open)) => {
+                for grant in read.grants.iter().filter(|g| g.mode == Mode::Write) {
+                    self.durable.write_lease(session, Obj::of(&grant.object));
+                }
+                match self.host.exists(open.object) {
+                    true => {
+                        let data = self.host.read(open.object, *offset, *len);
+                        Ok((Response::Done, data.into()))
+                    }
+                    false => Err(GONE),
+                }
+            }
+            (Request::Commit { .. }, Some(open)) => match self.commit(cx, open.object) {
+                Ok(()) => {
+                    cx.judge.commits(session, open.object);
+                    plain(Response::Done)
+                }
+                Err(refusal) => Err(refusal),
+            },
+            (Request::CommitAll, _) => {
+                self.host.commit_all();
+                plain(Response::Done)
+            }
+            (Request::Close { opens }, _) => {
+                self.close_opens(cx, session, opens);
+                plain(Response::Done)
+            }
+            (Request::GetAttr { object }, _) => match self.host.attr(Obj::of(object)) {
+                Some(attr) => plain(Response::Attr(attr)),
+                None => Err(GONE),
+            },
+            (Request::Open { object, flags }, _) => {
+                let origin = (read.sink.link, read.sink.id);
+                self.open(session, Obj::of(object), *flags, Some(origin))
+                    .map(|response| (response, Bytes::new()))
+            }
+            (Request::StatFs { .. }, _) => plain(Response::FsStat(self.statfs())),
+            (Request::Access { .. }, _) => plain(Response::Done),
+            _ => Err(Refusal::Unsupported),
+        })
+    }
+
+    /// A full disk says so at times only when the data is to be on it.
+    pub(super) fn commit(&mut self, cx: &mut Cx, object: Obj) -> Result<(), Refusal> {
+        if self.host.free() == 0 && cx.rng.chance(20) {
+            return Err(Refusal::Host(ENOSPC.0));
+        }
+        self.host.commit(object);
+        Ok(())
+    }
+
+    fn statfs(&self) -> FsStat {
+        let free = self.host.free() as u64;
+        FsStat {
+            blocks: free,
+            bfree: free,
+            bavail: free,
+            files: 0,
+            ffree: 0,
+            bsize: 1024,
+            frsize: 1024,
+            namelen: 255,
+        }
+    }
+
+    /// Opens an object that exists.
+    pub(super) fn open(
+        &mut self,
+        session: SessionId,
+        object: Obj,
+        flags: u32,
+        origin: Option<(LinkId, leasefs_protocol::RequestId)>,
+    ) -> Result<Response, Refusal> {
+        let attr = self.host.attr(object).ok_or(GONE)?;
+        let s = self.sessions.get_mut(&session).ok_or(Refusal::Internal)?;
+        let of = Open::new(object, flags);
+        let open = s.opens.add(of, origin);
+        let token = of.token(open, session, s.birth);
+        Ok(Response::Opened { open, token, attr })
+    }
+
+    fn list(&mut self, cx: &mut Cx, read: Box<Read>) {
+        let (Request::ReadDir { cookie, nodes, .. }, Some(open)) = (&read.request, read.open)
+        else {
+            return;
+        };
+        let (mark, nodes) = (self.mark(), *nodes);
+        let all = (1..).zip(self.host.entries(open.object));
+        let all = all.filter(|(number, _)| number > cookie);
+        let entries = all.filter_map(|(number, (name, object))| {
+            let attr = self.host.attr(object)?;
+            Some(DirEntry {
+                name: RawName(name),
+                ino: attr.ino,
+                kind: attr.kind,
+                cookie: number,
+                node: nodes.then_some((object.handle(), attr)),
+            })
+        });
+        let entries: Vec<DirEntry> = entries.collect();
+        if !nodes || entries.is_empty() {
+            return self.answer(cx, read, plain(Response::Entries { entries, end: true }));
+        }
+        let nodes = entries.iter().filter_map(|entry| entry.node);
+        let items = nodes.map(|(handle, _)| read_of(handle)).collect();
+        self.enter_also(cx, read, Stage::Listed(entries, mark), items);
+    }
+
+    fn listed(&mut self, cx: &mut Cx, mut read: Box<Read>, mut entries: Vec<DirEntry>, mark: Mark) {
+        if !mark.holds_at(self.mark()) {
+            let mut gone = Vec::new();
+            for entry in &mut entries {
+                let Some((handle, attr)) = &mut entry.node else {
+                    continue;
+                };
+                match self.host.attr(Obj::of(handle)) {
+                    Some(now) => *attr = now,
+                    None => {
+                        gone.push(*handle);
+                        entry.node = None;
+                    }
+                }
+            }
+            let lost = |grant: &mut Grant| gone.contains(&grant.object);
+            let lost: Vec<Grant> = read.grants.extract_if(.., lost).collect();
+            self.take_back(cx, read.session, &lost);
+        }
+        self.answer(cx, read, plain(Response::Entries { entries, end: true }));
+    }
+
+    fn answer(&mut self, cx: &mut Cx, mut read: Box<Read>, told: Told) {
+        if told.as_ref().is_err_and(|refusal| *refusal == GONE) {
+            let grants = std::mem::take(&mut read.grants);
+            self.take_back(cx, read.session, &grants);
+        }
         let mut reply = refused(Refusal::Internal);
         reply.grants = read.grants;
+        let (result, payload) = match told {
+            Ok((response, payload)) => (Ok(response), payload),
+            Err(refusal) => (Err(refusal), Bytes::new()),
+        };
         reply.result = result;
-        cx.trace(Some(read.ask.object()), || {
+        let object = super::object_of(self, read.session, &read.request);
+        cx.trace(Some(object), || {
             format!(
-                "server: {} {:?} -> {:?} {payload:?} grants {:?}",
-                read.session, read.ask, reply.result, reply.grants
+                "server: {} {} -> {:?} ({} bytes) grants {:?}",
+                read.session,
+                read.sink.id,
+                reply.result,
+                payload.len(),
+                reply.grants
             )
         });
         if self.links.contains_key(&read.sink.link) {
@@ -177,7 +426,39 @@ impl Server {
                 false => self.withdraw(cx, op),
             }
         }
-        // What the store was asked for may still be read, by nobody.
-        self.later(cx, MS, ServerEv::Tick);
+    }
+}
+
+/// The names of a request, checked.
+pub(super) fn names_of(request: &Request) -> Names {
+    let name = |raw: &RawName| Name::try_from(raw).ok();
+    match request {
+        Request::Lookup { name: raw, .. }
+        | Request::Make { name: raw, .. }
+        | Request::Unlink { name: raw, .. }
+        | Request::Rmdir { name: raw, .. }
+        | Request::Create { name: raw, .. }
+        | Request::Link { name: raw, .. } => Names {
+            name: name(raw),
+            new_name: None,
+        },
+        Request::Rename {
+            name: raw,
+            new_name,
+            ..
+        } => Names {
+            name: name(raw),
+            new_name: name(new_name),
+        },
+        _ => Names::default(),
+    }
+}
+
+/// What a kind of object is made as.
+pub(super) fn kind_of(make: &leasefs_protocol::request::Make) -> FileKind {
+    match make {
+        leasefs_protocol::request::Make::Directory => FileKind::Directory,
+        leasefs_protocol::request::Make::Node { .. } => FileKind::File,
+        leasefs_protocol::request::Make::Symlink { .. } => FileKind::Symlink,
     }
 }

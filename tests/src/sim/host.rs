@@ -497,6 +497,7 @@ impl Host {
     /// The host crashes: what of files no commit covers is as it was, or has reached the disk by itself.
     /// Names survive.
     pub fn crash(&mut self, cx: &mut Cx) {
+        cx.judge.host_crashes();
         for object in self.objects.keys().copied().collect::<Vec<_>>() {
             if self.kind(object) != Some(FileKind::File) || cx.rng.chance(25) {
                 self.commit(object);

@@ -1,6 +1,6 @@
 //! What survives a server's process, and what of that its host.
 
-use crate::sim2::model::Obj;
+use crate::sim::model::Obj;
 use fsserver::intent::Intent;
 use fsserver::interrupted::ChangeId;
 use leasefs_lease::time::BootTime;

@@ -6,6 +6,7 @@ use super::kernel::{Habit, Kernel, KernelEv, Unique};
 use super::model::{CELL, Item, MS, Nanos, Obj, US, cells_of, session};
 use super::nemesis::Blow;
 use super::net::{LANES, LinkId, Stream, Way};
+use super::procs::MAPPED;
 use leasefs_client::{
     Action, Answer, Asker, Call, CallId, ClientCore, Config, ConnectionId, Effect, EffectId, Event,
     NodeId, Notice, Noticed, Owner, Timeout, Unconnected, Undelivered, WhyNot,
@@ -111,6 +112,8 @@ pub struct Client {
     pending: VecDeque<ClientEv>,
     pending_kernel: VecDeque<KernelEv>,
     armed: Option<Nanos>,
+    /// When the core was last told something.
+    told: Nanos,
     last_process: Option<BootId>,
     connects: bool,
     /// No further operations begin.
@@ -148,6 +151,7 @@ impl Client {
             pending: VecDeque::new(),
             pending_kernel: VecDeque::new(),
             armed: None,
+            told: 0,
             last_process: None,
             connects: true,
             winding_down: false,
@@ -404,6 +408,7 @@ impl Client {
     /// Tells the core something and does what it wants.
     fn tell(&mut self, cx: &mut Cx, event: Event<Unique>) {
         let mut events = VecDeque::from([event]);
+        self.told = cx.now;
         while let Some(event) = events.pop_front() {
             let now = self.make.clock.now(cx.now);
             let Some(core) = &mut self.core else { return };
@@ -573,6 +578,14 @@ impl Client {
                 let Some(since) = cx.judge.kept(cx.now, value) else {
                     continue;
                 };
+                // Of a mapped page it isn't known what it was made from.
+                let unchanged = object != MAPPED && cx.judge.is_unchanged(object, since);
+                if undelivered.reason == WhyNot::ChangedElsewhere && unchanged {
+                    let item = Item::Cell(object, cell as u32);
+                    cx.judge.accuse(Some(item), || {
+                        format!("client {index}: {value:x} is refused, although its file has not changed")
+                    });
+                }
                 let blameless = self.hurt < since;
                 if undelivered.reason == WhyNot::ChangedElsewhere && blameless {
                     let item = Item::Cell(object, cell as u32);
@@ -708,6 +721,22 @@ impl Client {
             && !self.asleep
             && self.apart.is_none()
             && self.stalled_until < now
+    }
+
+    /// What it has open at the server, while it has a connection.
+    pub fn opens(&self) -> Option<usize> {
+        let status = self.core.as_ref()?.session_status();
+        status.connected.then_some(status.opens)
+    }
+
+    /// Until when it trusts in its leases.
+    pub fn trusts_until(&self) -> Nanos {
+        let Some(core) = &self.core else { return 0 };
+        let left = core.cache_status().remaining;
+        match left.is_zero() {
+            true => 0,
+            false => self.clock().when(self.clock().boot(self.told) + left),
+        }
     }
 
     /// Processes that are at something, and since when.

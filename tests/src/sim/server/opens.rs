@@ -1,7 +1,7 @@
 //! What a session has open. In place of the shipped table, which holds files of a real host.
 
-use crate::sim2::model::Obj;
-use crate::sim2::net::LinkId;
+use crate::sim::model::Obj;
+use crate::sim::net::LinkId;
 use leasefs_protocol::{OpenId, OpenToken, RequestId, Seq, SessionId};
 use std::collections::BTreeMap;
 

@@ -1,0 +1,217 @@
+//! Whether the simulation finds faults put into what ships (`leasefs_lease::planted`).
+//!
+//! `cargo test -p leasefs-tests --features planted --test planted -- --nocapture` prints which judge found
+//! which. `LEASEFS_SIM_BUG` tries one alone, by its name, and tells all; `LEASEFS_SIM_SEEDS` in so many runs.
+
+use leasefs_lease::planted::{self, Bug};
+use leasefs_tests::sim::{Plan, run};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Seeds in which a fault has to be found.
+const SEEDS: u64 = 300;
+const STEPS: u64 = 10_000;
+
+thread_local! {
+    /// What the last panic of this thread said, and where.
+    static PANIC: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
+}
+
+/// How a fault was found.
+struct Found {
+    seed: u64,
+    steps: u64,
+    judge: String,
+    all: String,
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// What is wrong in a run, if anything. What ships asserts what it counts: that is a judge too.
+fn wrong(bug: Option<Bug>, plan: Plan) -> Option<(u64, String, String)> {
+    let run = || planted::with(bug, || run(plan));
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(_)) => None,
+        Ok(Err(failure)) => {
+            let all = format!("{failure}");
+            Some((failure.steps(), failure.what().to_owned(), all))
+        }
+        Err(_) => {
+            let (what, at) = PANIC.take().unwrap_or_default();
+            assert!(
+                !at.starts_with("tests/"),
+                "{bug:?}, {plan:?}: the simulator itself panics at {at}: {what}"
+            );
+            let what = format!("asserted at {at}: {what}");
+            Some((0, what.clone(), what))
+        }
+    }
+}
+
+/// The runs in which a fault shows soonest.
+#[derive(Clone, Copy)]
+struct Runs {
+    /// With these kinds of misfortune alone, thick and fast; `None` is with any.
+    kinds: Option<&'static [&'static str]>,
+    /// So many crashes in a hundred are of the server's host.
+    host_crashes: usize,
+    /// Whether processes store into maps.
+    maps: bool,
+    /// The seed to begin with: others come behind.
+    first: u64,
+}
+
+impl Runs {
+    const ANY: Self = Self {
+        kinds: None,
+        host_crashes: 0,
+        maps: true,
+        first: 0,
+    };
+
+    fn rough(kinds: &'static [&'static str]) -> Self {
+        Self {
+            kinds: Some(kinds),
+            maps: false,
+            ..Self::ANY
+        }
+    }
+
+    fn with_maps(self) -> Self {
+        Self { maps: true, ..self }
+    }
+
+    fn and_host_crashes(self) -> Self {
+        let host_crashes = 50;
+        Self {
+            host_crashes,
+            ..self
+        }
+    }
+
+    fn from(self, first: u64) -> Self {
+        Self { first, ..self }
+    }
+
+    fn of(bug: Bug) -> Self {
+        match bug {
+            Bug::RunAfterHostCrash | Bug::ForgetHostCrash | Bug::ResendAsNew => {
+                Self::rough(&["crash"]).and_host_crashes().from(11)
+            }
+            Bug::TrustAfterHostCrash | Bug::RestoreOver => {
+                Self::rough(&["crash"]).and_host_crashes().from(68)
+            }
+            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(100),
+            Bug::LostKept => Self::rough(&["crash"]).and_host_crashes().with_maps(),
+            Bug::RestoreAnyway => {
+                let both = Self::rough(&["crash", "part"]);
+                both.and_host_crashes().from(43)
+            }
+            Bug::ForgetAnswers | Bug::ForgetRemoval | Bug::NoGrace | Bug::GraceEndsAtFirst => {
+                Self::rough(&["crash"])
+            }
+            Bug::ReadInGrace => Self::rough(&["crash"]).from(18),
+            Bug::AppendAgain => Self::rough(&["crash"]).from(70),
+            Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(66),
+            Bug::RunWaitingTwice => Self::rough(&["break"]).with_maps().from(106),
+            Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
+            Bug::CloseLost => Self::rough(&["break"]).from(67),
+            Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
+            Bug::SyncUntold => Self::rough(&["part"]).from(35),
+            Bug::ForgetRefused => Self::rough(&["part"]).from(90),
+            Bug::PageUnchecked => Self::rough(&["part"]).with_maps().from(47),
+            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(73),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(51),
+            Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(102),
+            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(262),
+            Bug::WholeTermTimeout => Self::rough(&["freeze"]),
+            Bug::ReleaseDirty => Self::rough(&["stall"]).from(223),
+            Bug::ReleaseStale => Self::rough(&[]).from(154),
+            Bug::FetchStale => Self::ANY.from(207),
+            Bug::OldAnswer => Self::ANY.from(44),
+            _ => Self::ANY,
+        }
+    }
+
+    fn plan(self, seed: u64) -> Plan {
+        let plan = Plan::of(seed, STEPS);
+        match self.kinds {
+            None => plan,
+            Some(kinds) => Plan {
+                rough: Some(self.host_crashes),
+                maps: self.maps,
+                ..plan.with_only(kinds)
+            },
+        }
+    }
+}
+
+fn find(bug: Bug) -> Option<Found> {
+    let runs = Runs::of(bug);
+    let most = number("LEASEFS_SIM_SEEDS").unwrap_or(SEEDS);
+    let mut plans = (runs.first..runs.first + most).map(|seed| runs.plan(seed));
+    plans.find_map(|plan| {
+        let (steps, judge, all) = wrong(Some(bug), plan)?;
+        // What fails without it too proves nothing.
+        wrong(None, plan).is_none().then_some(Found {
+            seed: plan.seed,
+            steps,
+            judge,
+            all,
+        })
+    })
+}
+
+fn note_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let at = info.location().map(ToString::to_string).unwrap_or_default();
+        if at.starts_with("tests/") {
+            usual(info);
+        }
+        let what = info.payload_as_str().unwrap_or_default().to_owned();
+        PANIC.set(Some((what, at)));
+    }));
+}
+
+fn chosen() -> Vec<Bug> {
+    let name = std::env::var("LEASEFS_SIM_BUG").ok();
+    let named = |bug: &Bug| name.as_ref().is_none_or(|name| format!("{bug:?}") == *name);
+    Bug::ALL.iter().copied().filter(named).collect()
+}
+
+#[test]
+fn faults_put_into_what_ships_are_found() {
+    note_panics();
+    let bugs = chosen();
+    assert!(!bugs.is_empty(), "a fault's name");
+    let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed)).copied() {
+            let Some(found) = find(bug) else {
+                println!("{bug:?} | not found");
+                missed.lock().expect("nobody panics here").push(bug);
+                continue;
+            };
+            if bugs.len() == 1 {
+                println!("{}", found.all);
+            }
+            let Found {
+                seed, steps, judge, ..
+            } = found;
+            println!("{bug:?} | {judge} | seed {seed} | {steps} steps");
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let missed = missed.into_inner().expect("nobody panics here");
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
