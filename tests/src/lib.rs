@@ -50,6 +50,7 @@
 pub mod coherence;
 pub mod durable;
 pub mod fsx2;
+pub mod joint;
 pub mod lin;
 pub mod mapping;
 pub mod mounted;

@@ -4,25 +4,45 @@ use leasefs_host::clock::monotonic_time;
 
 /// A random stream that depends on nothing but its seed.
 #[derive(Debug, Clone)]
-pub struct Rng(u64);
+pub struct Rng {
+    state: u64,
+    still: bool,
+}
 
 impl Rng {
     /// The stream of `seed`.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self {
+            state: seed,
+            still: false,
+        }
+    }
+
+    /// No chance at all: numbers are the lowest, and what is a matter of chance doesn't happen.
+    pub fn still() -> Self {
+        Self {
+            state: 0,
+            still: true,
+        }
+    }
+
+    /// Whether it leaves nothing to chance.
+    pub fn is_still(&self) -> bool {
+        self.still
     }
 
     /// An independent stream for worker `index` of the same run.
     pub fn fork(&self, index: u64) -> Self {
-        let mut child = Self(self.0 ^ index.wrapping_add(1).wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        let mut child =
+            Self::new(self.state ^ index.wrapping_add(1).wrapping_mul(0xD6E8_FEB8_6659_FD93));
         child.next_u64();
         child
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
@@ -30,6 +50,9 @@ impl Rng {
 
     /// A number in `0..bound`; 0 when `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
+        if self.still {
+            return 0;
+        }
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
@@ -40,7 +63,7 @@ impl Rng {
 
     /// True in `percent` of a hundred cases.
     pub fn chance(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
+        !self.still && self.below(100) < percent
     }
 }
 

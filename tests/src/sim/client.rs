@@ -397,6 +397,10 @@ impl Client {
         let mut kernel = Kernel::new((index, self.life), clock, root, processes, habits);
         kernel.winding_down = self.winding_down;
         for process in 0..processes {
+            if cx.rng.is_still() {
+                kernel.tell_process(cx, process, &[]);
+                continue;
+            }
             let wait = cx.rng.below(20 * MS as usize) as Nanos;
             kernel.later(cx, wait, KernelEv::Next(process));
         }
@@ -661,6 +665,13 @@ impl Client {
             cx.net.cut(link, cx.now, cx.now);
         }
         cx.judge.gone(cx.now, self.session());
+    }
+
+    /// Whether it holds bytes of an object that the server doesn't have.
+    pub fn holds_bytes(&self, object: Obj) -> bool {
+        let dirty = self.core.as_ref().map(ClientCore::dirty_files);
+        let mut dirty = dirty.into_iter().flatten();
+        dirty.any(|(handle, _)| Obj::of(&handle) == object)
     }
 
     /// Whether there is something that the server doesn't have.

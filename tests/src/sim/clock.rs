@@ -16,6 +16,8 @@ pub struct HostClock {
     rate: u64,
     /// By how much the monotonic clock is behind.
     slept: u64,
+    /// It shows multiples of this.
+    grain: u64,
 }
 
 impl HostClock {
@@ -27,7 +29,13 @@ impl HostClock {
             since,
             rate,
             slept: 0,
+            grain: 1,
         }
+    }
+
+    /// The same clock, which moves on in steps of `grain`.
+    pub fn coarse(self, grain: Nanos) -> Self {
+        Self { grain, ..self }
     }
 
     fn shown(&self, length: Nanos) -> u64 {
@@ -36,7 +44,8 @@ impl HostClock {
 
     /// `CLOCK_BOOTTIME` at a moment.
     pub fn boot(&self, now: Nanos) -> BootTime {
-        BootTime::from_nanos(self.base + self.shown(now - self.since))
+        let shown = self.shown(now - self.since);
+        BootTime::from_nanos(self.base + shown / self.grain * self.grain)
     }
 
     /// `CLOCK_MONOTONIC` at a moment.
@@ -56,7 +65,7 @@ impl HostClock {
     /// The first moment at which `CLOCK_BOOTTIME` shows `local` or more.
     pub fn when(&self, local: BootTime) -> Nanos {
         let wait = local.as_nanos().saturating_sub(self.base);
-        let wait = u128::from(wait) * u128::from(MILLION);
+        let wait = u128::from(wait.div_ceil(self.grain)) * u128::from(self.grain * MILLION);
         self.since
             .saturating_add(u64::try_from(wait.div_ceil(u128::from(self.rate))).unwrap_or(u64::MAX))
     }
@@ -87,6 +96,13 @@ mod tests {
                 let when = clock.when(local);
                 assert!(clock.boot(when) >= local);
                 assert!(when == 777 || clock.boot(when - 1) < local);
+            }
+            let coarse = clock.coarse(1_000);
+            for local in [12_345, 12_346, 1_000_000_007] {
+                let local = BootTime::from_nanos(local);
+                let when = coarse.when(local);
+                assert!(coarse.boot(when) >= local);
+                assert!(when == 777 || coarse.boot(when - 1) < local);
             }
             clock.slept(5_000);
             assert!(clock.monotonic(9_000) < clock.boot(9_000));

@@ -3,7 +3,7 @@
 use super::client::ClientEv;
 use super::judge::Judge;
 use super::kernel::KernelEv;
-use super::model::{Nanos, Obj, US};
+use super::model::{MS, Nanos, Obj, US};
 use super::nemesis::Blow;
 use super::net::{LinkId, Net, Stream};
 use super::server::ServerEv;
@@ -16,7 +16,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 /// Client to server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub enum Up {
     /// On the control stream.
     Control(ToServer),
@@ -25,7 +25,7 @@ pub enum Up {
 }
 
 /// Server to client.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub enum Down {
     /// On the control stream.
     Control(ToClient),
@@ -73,10 +73,14 @@ pub enum Ev {
     Audit,
 }
 
-struct Due {
-    at: Nanos,
-    serial: u64,
-    ev: Ev,
+/// What is to happen.
+pub struct Due {
+    /// When.
+    pub at: Nanos,
+    /// Its place in the order in which it came up.
+    pub serial: u64,
+    /// What.
+    pub ev: Ev,
 }
 
 impl PartialEq for Due {
@@ -202,9 +206,21 @@ pub struct Cx {
 impl Cx {
     /// The start of a run.
     pub fn new(seed: u64, traced: bool) -> Self {
+        let rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
+        Self::with(rng, traced)
+    }
+
+    /// The start of a run that chance decides nothing of.
+    pub fn still(traced: bool) -> Self {
+        let mut cx = Self::with(Rng::still(), traced);
+        cx.net.number_apart();
+        cx
+    }
+
+    fn with(rng: Rng, traced: bool) -> Self {
         Self {
             now: 0,
-            rng: Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed),
+            rng,
             net: Net::default(),
             judge: Judge::default(),
             stats: Stats::default(),
@@ -236,6 +252,21 @@ impl Cx {
         self.now = due.at;
         self.stats.steps += 1;
         Some(due.ev)
+    }
+
+    /// Now; as a host's clock tells it, where moments only tell the order of what happens.
+    pub fn moment(&self) -> Nanos {
+        match self.rng.is_still() {
+            true => self.now / MS * MS,
+            false => self.now,
+        }
+    }
+
+    /// Takes out all that is to come, in the order in which it came up.
+    pub fn take_all(&mut self) -> Vec<Due> {
+        let mut all: Vec<Due> = self.queue.drain().map(|Reverse(due)| due).collect();
+        all.sort_by_key(|due| due.serial);
+        all
     }
 
     /// Sends a message to the server.
@@ -272,6 +303,11 @@ impl Cx {
                 text: text(),
             });
         }
+    }
+
+    /// How many lines were noted.
+    pub fn traced(&self) -> usize {
+        self.trace.as_ref().map_or(0, Vec::len)
     }
 
     /// What was noted.

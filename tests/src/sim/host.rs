@@ -7,6 +7,7 @@ use super::model::{
 };
 use leasefs_protocol::{Attr, FileKind, SessionId, Timestamp};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The export's root.
 pub const ROOT: Obj = Obj(1);
@@ -155,6 +156,12 @@ impl Host {
         object
     }
 
+    /// Writes all that anybody could find.
+    pub fn digest(&self, to: &mut impl fmt::Write) {
+        // Whoever hashes doesn't fail.
+        let _ = write!(to, "{:?} {:?}", self.objects, self.last_time);
+    }
+
     /// Whether an object exists.
     pub fn exists(&self, object: Obj) -> bool {
         self.objects.contains_key(&object)
@@ -245,7 +252,7 @@ impl Host {
 
     /// Attributes have changed.
     fn changed(&mut self, cx: &mut Cx, object: Obj, content: bool, by: Option<SessionId>) {
-        let time = self.time(cx.now);
+        let time = self.time(cx.moment());
         let inode = self.inode_mut(object);
         inode.ctime = time;
         if content {
@@ -297,7 +304,7 @@ impl Host {
         }
         inode.cells[first..end].copy_from_slice(&cells);
         let old = inode.mtime;
-        let time = self.time(cx.now);
+        let time = self.time(cx.moment());
         let inode = self.inode_mut(file);
         inode.ctime = time;
         inode.mtime = when.map_or(time, |when| nanos_of(when).clamp(old.min(time), time));
@@ -512,7 +519,7 @@ impl Host {
             // A name that came since has changed it too, and survives.
             let time = match inode.links == durable.links {
                 true => durable.ctime,
-                false => self.time(cx.now),
+                false => self.time(cx.moment()),
             };
             self.inode_mut(object).ctime = time;
             self.commit(object);

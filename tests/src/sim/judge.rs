@@ -9,6 +9,7 @@ use super::ledger::Ledger;
 use super::model::{DeedId, Item, Nanos, Obj};
 use leasefs_protocol::{Attr, SessionId};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Something that must never happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,15 +70,39 @@ pub struct Fresh {
     pub by: Option<SessionId>,
 }
 
+/// The order of all changes, for telling runs apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Order {
+    pub count: u64,
+    pub digest: u64,
+}
+
+impl Order {
+    fn add(&mut self, item: Item, value: u64) {
+        let value = match item {
+            Item::Attrs(_) => 0,
+            _ => value,
+        };
+        let mut hasher = DefaultHasher::new();
+        (self.digest, item, value).hash(&mut hasher);
+        self.digest = hasher.finish();
+        self.count += 1;
+    }
+}
+
 /// What has happened, and what was seen of it.
 #[derive(Debug, Default)]
 pub struct Judge {
     history: BTreeMap<Item, Vec<Was>>,
+    /// Who made each item's last change.
+    authors: BTreeMap<Item, Option<SessionId>>,
     deeds: Vec<Known>,
     /// The first thing that was wrong.
     pub violation: Option<Violation>,
     /// What was seen.
     pub seen: u64,
+    /// How often items have changed, and in which order; times count for nothing in it.
+    pub(crate) order: Order,
     /// What has just changed.
     pub fresh: Vec<Fresh>,
     /// Attributes that were shown, to be compared with those that the host ever had.
@@ -103,11 +128,13 @@ impl Judge {
     /// An item has another value from `now` on.
     pub fn effect(&mut self, now: Nanos, item: Item, value: u64, by: Option<SessionId>) {
         self.note(now, item, value, Vec::new());
+        self.authors.insert(item, by);
         self.fresh.push(Fresh { item, by });
     }
 
     pub(super) fn note(&mut self, at: Nanos, item: Item, value: u64, or: Vec<u64>) {
         let own = None;
+        self.order.add(item, value);
         let was = Was { at, value, or, own };
         self.history.entry(item).or_default().push(was);
     }
@@ -171,6 +198,11 @@ impl Judge {
     /// Whether an item may be another one than it is.
     pub fn is_unsettled(&self, item: Item) -> bool {
         self.last(item).is_some_and(|was| !was.or.is_empty())
+    }
+
+    /// Whose change an item shows, where that is known.
+    pub fn author(&self, item: Item) -> Option<SessionId> {
+        self.authors.get(&item).copied().flatten()
     }
 
     /// All items that have ever changed.

@@ -948,6 +948,19 @@ impl Kernel {
         }
     }
 
+    /// Whether its processes have done all that they were told.
+    pub fn is_through(&self) -> bool {
+        self.processes.iter().all(Proc::is_through)
+    }
+
+    /// How many pages of an object hold something.
+    pub fn pages_of(&self, object: Obj) -> usize {
+        let inodes = self.inodes.values();
+        let pages = inodes.filter(|inode| inode.object() == object);
+        let pages = pages.flat_map(|inode| inode.pages.values());
+        pages.filter(|page| page.state != State::Locked).count()
+    }
+
     /// Whether what mapped pages show is promised. Not while the daemon stands still; nor while it is out of
     /// contact and a drop waits for a READ, which may have no answer: the rest of the file waits behind it.
     pub(super) fn maps_count(&self, cx: &Cx, node: NodeId) -> bool {

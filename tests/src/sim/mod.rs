@@ -28,19 +28,19 @@
 //! LEASEFS_SIM_SEED=17 LEASEFS_SIM_STEPS=20000 cargo test -p leasefs-tests --test simulation
 //! ```
 
-mod client;
+pub(crate) mod client;
 mod clock;
-mod cx;
-mod host;
+pub(crate) mod cx;
+pub(crate) mod host;
 pub mod judge;
-mod kernel;
+pub(crate) mod kernel;
 mod ledger;
 pub mod model;
-mod nemesis;
-mod net;
-mod procs;
-mod server;
-mod world;
+pub(crate) mod nemesis;
+pub(crate) mod net;
+pub(crate) mod procs;
+pub(crate) mod server;
+pub(crate) mod world;
 
 pub use cx::Stats;
 pub use nemesis::KINDS;

@@ -2,6 +2,7 @@
 
 use super::model::{MS, Nanos, S, US};
 use crate::rng::Rng;
+use std::collections::BTreeMap;
 
 /// A connection's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,10 +71,15 @@ struct Link {
     heard: u64,
 }
 
+/// Between two numbers of a client, where each has its own.
+const OWN: u64 = 100;
+
 /// All connections.
 #[derive(Clone, Debug, Default)]
 pub struct Net {
-    links: Vec<Link>,
+    links: BTreeMap<LinkId, Link>,
+    /// Each client's connections have numbers of their own, whoever connects first.
+    apart: bool,
     slowest: Nanos,
 }
 
@@ -89,16 +95,24 @@ impl Net {
     }
 
     fn link(&self, link: LinkId) -> &Link {
-        &self.links[link.0 as usize]
+        &self.links[&link]
     }
 
     fn link_mut(&mut self, link: LinkId) -> &mut Link {
-        &mut self.links[link.0 as usize]
+        self.links.get_mut(&link).expect("it was connected")
     }
 
     /// A new connection of a client.
     pub fn connect(&mut self, client: usize, way: Way) -> LinkId {
-        self.links.push(Link {
+        let before = self.links.values();
+        let id = match self.apart {
+            true => {
+                let own = before.filter(|link| link.client == client).count() as u64;
+                LinkId(own * OWN + client as u64)
+            }
+            false => LinkId(before.len() as u64),
+        };
+        let link = Link {
             client,
             last: [0; Stream::COUNT],
             free: [0; 2],
@@ -106,8 +120,14 @@ impl Net {
             down_ends: Nanos::MAX,
             way,
             heard: 0,
-        });
-        LinkId(self.links.len() as u64 - 1)
+        };
+        self.links.insert(id, link);
+        id
+    }
+
+    /// From now on a connection's number tells its client.
+    pub fn number_apart(&mut self) {
+        self.apart = true;
     }
 
     /// Whose connection it is.
@@ -159,6 +179,15 @@ impl Net {
                 link.heard += u64::from(down);
                 down
             }
+        }
+    }
+
+    /// Whether what is under way on a stream is lost.
+    pub fn is_cut(&self, now: Nanos, link: LinkId, stream: Stream) -> bool {
+        let link = self.link(link);
+        now >= match stream.is_up() {
+            true => link.up_ends,
+            false => link.down_ends,
         }
     }
 

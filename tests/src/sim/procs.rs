@@ -104,6 +104,27 @@ enum Kind {
     Link(Path, Path),
 }
 
+/// An operation on the first file that a process is told to do; descriptors are numbered as they were
+/// opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Told {
+    /// With the flags of `open(2)`.
+    Open(u32),
+    /// Of its first page.
+    Read(usize),
+    /// Through a map.
+    Map(usize),
+    /// At a cell.
+    Write(usize, u32),
+    Append(usize),
+    /// Into a map, at a cell.
+    Store(usize, u32),
+    Sync(usize),
+    Truncate(usize, u32),
+    Stat(usize),
+    Close(usize),
+}
+
 /// An open file of a process, maybe mapped.
 #[derive(Clone, Debug)]
 pub(super) struct Fd {
@@ -193,6 +214,8 @@ pub struct Proc {
     fds: Vec<Fd>,
     hurried: u32,
     written: u64,
+    /// All that it does; otherwise it does as it likes.
+    script: Option<VecDeque<Told>>,
     dies_at: Option<Nanos>,
 }
 
@@ -200,6 +223,11 @@ impl Proc {
     /// Since when it is at its operation.
     pub fn busy_since(&self) -> Option<Nanos> {
         self.op.as_ref().map(|op| op.start)
+    }
+
+    /// Whether it has done all that it was told.
+    pub(crate) fn is_through(&self) -> bool {
+        self.op.is_none() && self.script.as_ref().is_none_or(VecDeque::is_empty)
     }
 
     /// Whether it is about to die.
@@ -275,9 +303,9 @@ impl Kernel {
         if self.winding_down || self.processes[process].op.is_some() {
             return;
         }
-        let fds = self.processes[process].fds.len();
-        let fd = cx.rng.below(fds);
-        let kind = self.choose(cx, process, fd);
+        let Some((fd, kind)) = self.next_kind(cx, process) else {
+            return;
+        };
         let steps = self.steps(process, fd, &kind);
         self.trace(cx, process, fd, &kind);
         let node = self.processes[process].fds.get(fd).map(|fd| fd.node);
@@ -305,6 +333,38 @@ impl Kernel {
             holds: None,
         });
         self.go_on(cx, process);
+    }
+
+    /// Tells a process all that it does.
+    pub(crate) fn tell_process(&mut self, cx: &mut Cx, process: usize, script: &[Told]) {
+        self.processes[process].script = Some(script.iter().copied().collect());
+        if !script.is_empty() {
+            self.later(cx, 0, KernelEv::Next(process));
+        }
+    }
+
+    fn next_kind(&mut self, cx: &mut Cx, process: usize) -> Option<(usize, Kind)> {
+        let proc = &mut self.processes[process];
+        let told = match &mut proc.script {
+            Some(script) => script.pop_front()?,
+            None => {
+                let fd = cx.rng.below(proc.fds.len());
+                return Some((fd, self.choose(cx, process, fd)));
+            }
+        };
+        let mut values = |kernel: &mut Self| kernel.values(cx, process);
+        Some(match told {
+            Told::Open(flags) => (0, Kind::Open((Dir::Root, b"x".to_vec()), flags)),
+            Told::Read(fd) => (fd, Kind::Read(0)),
+            Told::Map(fd) => (fd, Kind::Map(0)),
+            Told::Write(fd, cell) => (fd, Kind::Write(cell, values(self))),
+            Told::Append(fd) => (fd, Kind::Append(values(self))),
+            Told::Store(fd, cell) => (fd, Kind::Store(cell, values(self)[0])),
+            Told::Sync(fd) => (fd, Kind::Sync(false)),
+            Told::Truncate(fd, cells) => (fd, Kind::Truncate(cells)),
+            Told::Stat(fd) => (fd, Kind::FStat),
+            Told::Close(fd) => (fd, Kind::Close),
+        })
     }
 
     fn trace(&self, cx: &mut Cx, process: usize, fd: usize, kind: &Kind) {
@@ -1549,6 +1609,9 @@ impl Kernel {
             cx.judge.answered(cx.now, session(self.life), object);
         }
         let proc = &mut self.processes[process];
+        if proc.script.as_ref().is_some_and(VecDeque::is_empty) {
+            return;
+        }
         let pause = match proc.hurried {
             0 => {
                 proc.hurried = cx.rng.below(24) as u32;

@@ -160,11 +160,11 @@ const PROBES: usize = 20;
 /// How long a session is kept for its client's return.
 const COURTESY: Nanos = 20 * S;
 
-struct World {
-    cx: Cx,
+pub(crate) struct World {
+    pub cx: Cx,
     plan: Plan,
-    server: Server,
-    clients: Vec<Client>,
+    pub server: Server,
+    pub clients: Vec<Client>,
     mounts: u64,
     weather: Weather,
     drift_ppm: u32,
@@ -176,7 +176,19 @@ struct World {
 
 impl World {
     fn new(plan: Plan, traced: bool) -> Self {
-        let mut cx = Cx::new(plan.seed, traced);
+        Self::with(Cx::new(plan.seed, traced), plan)
+    }
+
+    /// A world of so many clients that nothing happens to by chance.
+    pub fn still(clients: usize, traced: bool) -> Self {
+        let plan = Plan {
+            clients,
+            ..Plan::of(0, 0)
+        };
+        Self::with(Cx::still(traced), plan)
+    }
+
+    fn with(mut cx: Cx, plan: Plan) -> Self {
         let drift_ppm = [1_000, 20_000, 100_000][cx.rng.below(3)];
         let clock = any_clock(&mut cx, drift_ppm);
         let settings = any_settings(&mut cx, drift_ppm);
@@ -250,7 +262,9 @@ impl World {
             let client = self.mount(make);
             self.clients.push(client);
         }
-        self.weather.schedule(&mut self.cx);
+        if !self.cx.rng.is_still() {
+            self.weather.schedule(&mut self.cx);
+        }
         self.cx.after(AUDIT, Ev::Audit);
     }
 
@@ -267,36 +281,62 @@ impl World {
             return;
         }
         self.heal();
-        let end = self.cx.now + 2 * self.longest() + 10 * (SLACK + self.distance());
-        while self.cx.judge.violation.is_none() && self.cx.now < end && self.is_busy() {
-            self.step();
-        }
-        if self.cx.judge.violation.is_some() {
-            return;
-        }
+        let end = self.cx.now + self.longest_end();
+        self.run_until(end, Self::is_busy);
+        self.check_that_all_ended();
+        self.leave();
+        self.cx.stats.seen = self.cx.judge.seen;
+    }
+
+    /// Whether something is still to be done for a process, or to be flushed.
+    pub fn is_busy(&self) -> bool {
+        self.clients
+            .iter()
+            .any(|c| c.alive && (!c.busy().is_empty() || c.is_dirty()))
+    }
+
+    /// What is under way, for people.
+    pub fn describe(&self) -> String {
+        let clients: Vec<String> = self.clients.iter().map(Client::describe).collect();
+        format!("{}\n{}", clients.join("\n"), self.server.describe())
+    }
+
+    /// Everything is mended, and what has begun comes to its end.
+    pub fn end_well(&mut self) {
+        self.heal();
+        let end = self.cx.now + self.longest_end();
+        self.run_until(end, |world| world.is_busy() || world.is_kept_back());
+        self.check_that_all_ended();
+        let alive = self.clients.iter().filter(|c| c.alive);
+        let alive: Vec<_> = alive.map(Client::session).collect();
+        self.cx
+            .judge
+            .check_nothing_is_held(|session| alive.contains(&session));
+    }
+
+    /// Whether a mapped page is still to be written back.
+    fn is_kept_back(&self) -> bool {
+        let mut alive = self.clients.iter().filter(|c| c.alive);
+        alive.any(|c| !self.cx.judge.held_by(c.session()).is_empty())
+    }
+
+    fn check_that_all_ended(&mut self) {
         if self.is_busy() {
             let what = self.describe();
             self.cx
                 .judge
                 .accuse(None, || format!("operations never end\n{what}"));
         }
-        self.leave();
-        self.cx.stats.seen = self.cx.judge.seen;
     }
 
-    fn is_busy(&self) -> bool {
-        self.clients
-            .iter()
-            .any(|c| c.alive && (!c.busy().is_empty() || c.is_dirty()))
-    }
-
-    fn describe(&self) -> String {
-        let clients: Vec<String> = self.clients.iter().map(Client::describe).collect();
-        format!("{}\n{}", clients.join("\n"), self.server.describe())
+    fn run_until(&mut self, end: Nanos, goes_on: impl Fn(&Self) -> bool) {
+        while self.cx.judge.violation.is_none() && self.cx.now < end && goes_on(self) {
+            self.step();
+        }
     }
 
     /// Everything broken is mended; nobody begins anything new.
-    fn heal(&mut self) {
+    pub fn heal(&mut self) {
         self.healing = true;
         let cx = &mut self.cx;
         cx.trace(None, || "everything is mended".into());
@@ -376,9 +416,7 @@ impl World {
 
     fn wait(&mut self, time: Nanos) {
         let end = self.cx.now + time;
-        while self.cx.judge.violation.is_none() && self.cx.now < end {
-            self.step();
-        }
+        self.run_until(end, |_| true);
     }
 
     /// Whoever is well and hasn't held others up lately caches again, unless its leases are shorter than
@@ -407,8 +445,15 @@ impl World {
         }
     }
 
-    fn step(&mut self) {
-        let Some(ev) = self.cx.next() else { return };
+    /// The next thing happens.
+    pub fn step(&mut self) {
+        if let Some(ev) = self.cx.next() {
+            self.perform(ev);
+        }
+    }
+
+    /// Something happens now.
+    pub fn perform(&mut self, ev: Ev) {
         let cx = &mut self.cx;
         match ev {
             Ev::ToServer(link, stream, up) => {
@@ -671,6 +716,11 @@ impl World {
         }
     }
 
+    /// How long it may take until all that has begun has ended.
+    pub fn longest_end(&self) -> Nanos {
+        2 * self.longest() + 10 * (SLACK + self.distance())
+    }
+
     /// The longest that leases can stand in the way: a grace, a term and one for who flushes, and that a
     /// client is denied them, by the slowest clock.
     fn longest(&self) -> Nanos {
@@ -767,7 +817,12 @@ fn any_clock(cx: &mut Cx, drift_ppm: u32) -> HostClock {
     let half = drift_ppm as usize / 2;
     let error = cx.rng.below(2 * half + 1) as i64 - half as i64;
     let base = 1_000_000_000 + cx.rng.below(1_000_000_000) as u64;
-    HostClock::new(base, cx.now, error)
+    let clock = HostClock::new(base, cx.now, error);
+    match cx.rng.is_still() {
+        // Moments that only tell the order of what happens are one moment to the hosts.
+        true => clock.coarse(MS),
+        false => clock,
+    }
 }
 
 fn any_settings(cx: &mut Cx, drift_ppm: u32) -> Settings {
@@ -778,6 +833,7 @@ fn any_settings(cx: &mut Cx, drift_ppm: u32) -> Settings {
         drift_ppm,
         max_leases,
         courtesy: COURTESY,
+        apart: cx.rng.is_still(),
     }
 }
 

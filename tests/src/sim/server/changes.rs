@@ -115,7 +115,7 @@ impl Server {
     }
 
     fn start_change(&mut self, cx: &mut Cx, session: SessionId, seq: Seq, job: Job) {
-        let op = self.new_op();
+        let op = self.new_op(session);
         if let Some(s) = self.sessions.get_mut(&session) {
             s.ops.insert(seq, op);
         }
@@ -209,7 +209,7 @@ impl Server {
             if queued {
                 self.step(cx, Event::Withdraw { op });
             }
-            let op = self.new_op();
+            let op = self.new_op(session);
             if let Some(s) = self.sessions.get_mut(&session) {
                 s.ops.insert(seq, op);
             }
@@ -335,7 +335,7 @@ impl Server {
             self.running -= 1;
         }
         let op = match turn {
-            0 => self.new_op(),
+            0 => self.new_op(session),
             _ => op,
         };
         if let Some(s) = self.sessions.get_mut(&session) {

@@ -101,7 +101,7 @@ impl Server {
                 opens,
                 birth,
                 reclaims: true,
-                idle_since: cx.now,
+                idle_since: cx.moment(),
             };
             self.sessions.insert(id, session);
         }
@@ -224,7 +224,7 @@ impl Server {
             return;
         }
         let id = hello.session;
-        let (life, now) = (self.life, cx.now);
+        let (life, now) = (self.life, cx.moment());
         let birth = self.next_op;
         let recorded = self.durable.sessions.entry(id).or_default();
         recorded.leased = true;

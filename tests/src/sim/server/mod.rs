@@ -20,7 +20,7 @@ pub use durable::Durable;
 use fsserver::interrupted::{ChangeId, Interrupted};
 use fsserver::session::answers::Answers;
 use fsserver::session::refused;
-use leasefs_lease::server::{Action, Config, Core, Event, OpId, OpState};
+use leasefs_lease::server::{Action, Config, Core, Event, OpId, OpState, RecallStatus};
 use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::control::{ToClient, ToServer};
 use leasefs_protocol::limits::{RECALL_OVERDUE, RECALL_PATIENCE_MAX};
@@ -31,6 +31,8 @@ pub use life::Ending;
 use opens::Opens;
 use reads::Read;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 /// What happens within a life of the server.
@@ -121,6 +123,8 @@ pub struct Settings {
     pub max_leases: usize,
     /// How long a session is kept for its client's return.
     pub courtesy: Nanos,
+    /// Each session's operations have numbers of their own, whoever comes first.
+    pub apart: bool,
 }
 
 /// The server.
@@ -144,6 +148,7 @@ pub struct Server {
     works: BTreeMap<OpId, Work>,
     links: BTreeMap<LinkId, SessionId>,
     next_op: u64,
+    next_ops: BTreeMap<SessionId, u64>,
     begun: u64,
     running: u64,
     armed: Option<Nanos>,
@@ -177,6 +182,7 @@ impl Server {
             works: BTreeMap::new(),
             links: BTreeMap::new(),
             next_op: 0,
+            next_ops: BTreeMap::new(),
             begun: 0,
             running: 0,
             armed: None,
@@ -200,7 +206,13 @@ impl Server {
         BootId(id)
     }
 
-    fn new_op(&mut self) -> OpId {
+    fn new_op(&mut self, session: SessionId) -> OpId {
+        if self.settings.apart {
+            let next = self.next_ops.entry(session).or_insert(0);
+            *next += 1;
+            let [.., low] = session.0;
+            return OpId(u64::from(low) << 32 | *next);
+        }
         self.next_op += 1;
         OpId(self.next_op)
     }
@@ -228,7 +240,7 @@ impl Server {
             self.act(cx, action);
         }
         // Looking at everything costs most of a step.
-        if cx.rng.chance(5)
+        if (cx.rng.is_still() || cx.rng.chance(5))
             && let Err(claim) = self.core.check_invariants()
         {
             cx.judge.accuse(None, || format!("the lease core: {claim}"));
@@ -502,7 +514,7 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        session.idle_since = cx.now;
+        session.idle_since = cx.moment();
         if let Some(link) = session.link.take() {
             self.links.remove(&link);
             cx.net.cut(link, cx.now, cx.now + MS);
@@ -519,7 +531,7 @@ impl Server {
             && session.link == Some(link)
         {
             session.link = None;
-            session.idle_since = cx.now;
+            session.idle_since = cx.moment();
             self.drop_reads(cx, link);
         }
     }
@@ -579,6 +591,25 @@ impl Server {
                 .any(|session| self.core.holds_write(*session, &handle))
     }
 
+    /// All of its state, for telling states apart. What of interrupted changes isn't settled shows in what
+    /// is kept of each.
+    pub fn digest(&self) -> u64 {
+        let mut digest = Digest::default();
+        self.core.hash(&mut digest.0);
+        (self.up, self.life, self.begun, self.running).hash(&mut digest.0);
+        let state = (&self.sessions, &self.works, &self.links, &self.next_ops);
+        let rest = (&self.repeats, &self.parked, &self.durable);
+        // Hashing can't fail.
+        let _ = write!(digest, "{state:?} {rest:?}");
+        self.host.digest(&mut digest);
+        digest.0.finish()
+    }
+
+    /// What is taken back and not approved.
+    pub fn recalls(&self) -> Vec<RecallStatus> {
+        self.core.recalls()
+    }
+
     /// Whether a session's leases are alive.
     pub fn is_alive(&self, id: SessionId) -> bool {
         let mut all = self.core.sessions().into_iter();
@@ -620,6 +651,17 @@ impl Server {
             self.core.sessions(),
             self.works.keys().collect::<Vec<_>>()
         )
+    }
+}
+
+/// Hashes what is written.
+#[derive(Default)]
+struct Digest(DefaultHasher);
+
+impl std::fmt::Write for Digest {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
     }
 }
 

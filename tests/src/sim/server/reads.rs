@@ -75,7 +75,7 @@ fn read_of(object: Handle) -> ReadItem {
 
 impl Server {
     pub(super) fn ask(&mut self, cx: &mut Cx, session: SessionId, sink: Sink, request: Request) {
-        let op = self.new_op();
+        let op = self.new_op(session);
         let open = match self.open_of(session, &request) {
             Ok(open) => open,
             Err(refusal) => {
@@ -168,7 +168,8 @@ impl Server {
 
     /// Asks the core for leases on further objects of a request that has been admitted.
     fn enter_also(&mut self, cx: &mut Cx, mut read: Box<Read>, stage: Stage, items: Vec<ReadItem>) {
-        let (op, session) = (self.new_op(), read.session);
+        let session = read.session;
+        let op = self.new_op(session);
         read.stage = stage;
         read.admitted = false;
         self.works.insert(op, Work::Read(read));
