@@ -36,9 +36,29 @@ pub struct ChangeOf {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Open {
     recall: Recall,
-    /// What it takes back of Write leases: until the approval nobody else sees it, and there may be
-    /// bytes on their way to the server.
-    yields: Vec<(Handle, Parts)>,
+    yields: Vec<Yield>,
+}
+
+/// What a recall takes back and the server has until the approval, a new life of it too: pages may still be
+/// in the kernel, and bytes under a Write lease on their way to the server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Yield {
+    object: Handle,
+    held: Parts,
+    write: Parts,
+}
+
+impl Yield {
+    /// Attributes and names have left the kernel before anything else is done.
+    fn of(object: Handle, held: Parts, write: Parts) -> Option<Self> {
+        let held = (held & Parts::DATA) | write;
+        let yields = Self {
+            object,
+            held,
+            write,
+        };
+        (!held.is_empty()).then_some(yields)
+    }
 }
 
 /// All leases of a session.
@@ -89,7 +109,11 @@ impl Leases {
 
     /// Takes in a grant. Returns the parts that what the reply says of may be cached now.
     pub fn granted(&mut self, asked: Asked, grant: &Grant) -> Parts {
-        if asked != self.ask() || grant.stamp < self.floor {
+        if asked != self.ask() {
+            return Parts::NONE;
+        }
+        if grant.stamp < self.floor {
+            self.yield_late(grant, grant.parts);
             return Parts::NONE;
         }
         if self.held >= MOST_HELD && self.held(&grant.object).is_empty() {
@@ -109,6 +133,7 @@ impl Leases {
             }
             object.write |= current;
         }
+        self.yield_late(grant, grant.parts - current);
         if current.is_empty() {
             self.remember(grant.object);
             return Parts::NONE;
@@ -339,13 +364,11 @@ impl Leases {
     pub fn restarted(&mut self) {
         self.asked += 1;
         self.floor = Stamp::default();
-        let open = self.open.values().flat_map(|open| open.yields.clone());
-        let yields: Vec<(Handle, Parts)> = open.collect();
+        let open = self.open.values();
+        let yields: Vec<Yield> = open.flat_map(|open| open.yields.clone()).collect();
         self.void_recalls();
         self.keep(Object::reset_stamps);
-        for (object, parts) in yields {
-            self.hold_on(object, parts);
-        }
+        yields.into_iter().for_each(|yields| self.hold_on(yields));
     }
 
     /// All leases are gone; replies under way are not cached.
@@ -376,11 +399,10 @@ impl Leases {
         all.filter(|lease| !lease.parts.is_empty())
     }
 
-    /// What a recall of this takes back of Write leases.
-    fn yields(&self, scope: &Scope) -> Vec<(Handle, Parts)> {
+    /// What a recall of this takes back.
+    fn yields(&self, scope: &Scope) -> Vec<Yield> {
         let of = |(handle, object): (&Handle, &Object), parts: Parts| {
-            let yields = object.write & parts;
-            (!yields.is_empty()).then_some((*handle, yields))
+            Yield::of(*handle, object.held & parts, object.write & parts)
         };
         match scope {
             Scope::Everything => {
@@ -397,13 +419,38 @@ impl Leases {
         }
     }
 
-    fn hold_on(&mut self, object: Handle, parts: Parts) {
-        let object = self.objects.entry(object).or_default();
+    /// A grant has come behind the recall that takes these parts of it back.
+    fn yield_late(&mut self, grant: &Grant, parts: Parts) {
+        let write = match grant.mode {
+            Mode::Write => parts,
+            Mode::Read => Parts::NONE,
+        };
+        let Some(late) = Yield::of(grant.object, parts, write) else {
+            return;
+        };
+        let takes_back = |open: &&mut Open| {
+            grant.stamp < open.recall.stamp
+                && match &open.recall.scope {
+                    Scope::Everything => true,
+                    Scope::Object { object, parts, .. } => {
+                        *object == late.object && !(*parts & late.held).is_empty()
+                    }
+                }
+        };
+        if let Some(open) = self.open.values_mut().find(takes_back) {
+            open.yields.push(late);
+        }
+    }
+
+    fn hold_on(&mut self, yields: Yield) {
+        let object = self.objects.entry(yields.object).or_default();
         self.held += usize::from(object.held.is_empty());
-        self.tenures += 1;
-        object.tenure = Tenure(self.tenures);
-        object.held |= parts;
-        object.write |= parts;
+        if !yields.write.is_empty() {
+            self.tenures += 1;
+            object.tenure = Tenure(self.tenures);
+        }
+        object.held |= yields.held;
+        object.write |= yields.write;
     }
 
     fn recall_everything(&mut self, stamp: Stamp) {

@@ -370,3 +370,23 @@ fn a_stamp_at_the_end_of_all_numbers_overflows_nothing() {
     assert_eq!(release.seen, Stamp(u64::MAX));
     assert_eq!(leases.held(&handle(1)), Parts::NONE);
 }
+
+#[test]
+fn pages_that_a_recall_was_taking_back_are_claimed_from_a_restarted_server() {
+    let mut leases = Leases::new();
+    let asked = leases.ask();
+    leases.granted(asked, &grant(1, Parts::DATA, 1));
+    leases.recall(&recall(1, 3, 1, Parts::DATA, &[]));
+    // This grant came behind its recall: what the READ brought is in the kernel nevertheless.
+    leases.recall(&recall(2, 4, 2, Parts::DATA, &[]));
+    let late = leases.granted(asked, &write_grant(2, Parts::DATA, 2));
+    assert_eq!((late, leases.len()), (Parts::NONE, 0));
+    leases.restarted();
+    let claims: Vec<_> = leases.reclaim_list().collect();
+    let claimed = |object, mode| ReclaimLease {
+        object: handle(object),
+        parts: Parts::DATA,
+        mode,
+    };
+    assert_eq!(claims, [claimed(1, Mode::Read), claimed(2, Mode::Write)]);
+}
