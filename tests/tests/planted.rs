@@ -173,7 +173,10 @@ fn note_panics() {
         if at.starts_with("tests/") {
             usual(info);
         }
-        let what = info.payload_as_str().unwrap_or_default().to_owned();
+        let payload = info.payload();
+        let literal = payload.downcast_ref::<&str>().map(ToString::to_string);
+        let what = literal.or_else(|| payload.downcast_ref::<String>().cloned());
+        let what = what.unwrap_or_default();
         PANIC.set(Some((what, at)));
     }));
 }
