@@ -3,7 +3,9 @@
 //! This crate is pure: it imports nothing of ours, does no I/O, knows no clock. Only
 //! [`codec`] names the serializer.
 
+pub mod answer;
 pub mod attr;
+pub mod change;
 pub mod codec;
 pub mod control;
 pub mod escape;
@@ -11,11 +13,15 @@ pub mod ids;
 pub mod lease;
 pub mod limits;
 pub mod name;
+pub mod operation;
+pub mod query;
 pub mod refusal;
 pub mod request;
 pub mod ticket;
 
+pub use answer::{Answer, Response};
 pub use attr::{Attr, DirEntry, FileKind, FsStat, SetAttr, SetTime, Timestamp, Version};
+pub use change::Change;
 pub use escape::{EscapedLines, escaped, printable};
 pub use ids::{
     BootId, ExportId, Handle, KeyHash, OpenId, OpenToken, RecallId, RequestId, Seq, SessionId,
@@ -23,5 +29,7 @@ pub use ids::{
 };
 pub use lease::{Approval, Grant, Mode, Parts, Recall, Release, Scope};
 pub use name::{Name, RawName};
+pub use operation::{Durability, O_TRUNC, OpenFlags, Operation};
+pub use query::Query;
 pub use refusal::Refusal;
-pub use request::{Caller, Change, Reply, Request, RequestFrame, Response, Touched};
+pub use request::{Caller, Numbered, Reply, Request, RequestFrame, Touched};

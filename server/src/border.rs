@@ -56,10 +56,8 @@ impl Border {
 
     /// Takes in a request.
     pub fn take_request(&self, frame: &mut RequestFrame) {
-        let dropped = frame.change.as_mut().map(|change| &mut change.dropped);
-        let dropped = dropped.into_iter().flatten();
-        let handles = frame.request.handles_mut().chain(dropped);
-        handles.for_each(|handle| *handle = self.inward(handle));
+        let request = &mut frame.request;
+        request.each_handle(|handle| *handle = self.inward(handle));
     }
 
     /// Takes in leases given back.

@@ -1,42 +1,20 @@
 //! How many requests of each kind were answered.
 
-use leasefs_protocol::Request;
+use leasefs_protocol::{Change, Query, Request};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+const KINDS: usize = Query::KINDS.len() + Change::KINDS.len();
+
 /// Every kind of request, as [`Request::kind`] names them.
-const KINDS: [&str; 25] = [
-    "lookup",
-    "getattr",
-    "read",
-    "write",
-    "open",
-    "close",
-    "create",
-    "readdir",
-    "setattr",
-    "unlink",
-    "rename",
-    "make",
-    "rmdir",
-    "link",
-    "readlink",
-    "getxattr",
-    "listxattr",
-    "setxattr",
-    "removexattr",
-    "commit",
-    "access",
-    "seek",
-    "statfs",
-    "fallocate",
-    "copy_range",
-];
+fn kinds() -> impl Iterator<Item = &'static str> {
+    Query::KINDS.iter().chain(Change::KINDS).copied()
+}
 
 /// Counts by kind.
 #[derive(Debug, Default)]
 pub struct Counters {
-    kinds: [AtomicU64; KINDS.len()],
+    kinds: [AtomicU64; KINDS],
     renewals: AtomicU64,
 }
 
@@ -44,7 +22,7 @@ impl Counters {
     /// Counts a request.
     pub fn count(&self, request: &Request) {
         let kind = request.kind();
-        let place = KINDS.iter().position(|known| *known == kind);
+        let place = kinds().position(|known| known == kind);
         if let Some(count) = place.and_then(|at| self.kinds.get(at)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -63,11 +41,10 @@ impl Counters {
     /// Requests by kind; kinds without any left out.
     pub fn by_kind(&self) -> BTreeMap<String, u64> {
         let counts = self.kinds.iter().map(|count| count.load(Ordering::Relaxed));
-        KINDS
-            .iter()
+        kinds()
             .zip(counts)
             .filter(|(_, count)| *count > 0)
-            .map(|(kind, count)| ((*kind).to_owned(), count))
+            .map(|(kind, count)| (kind.to_owned(), count))
             .collect()
     }
 }
@@ -75,17 +52,17 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasefs_protocol::{Handle, OpenId};
+    use leasefs_protocol::{Handle, OpenId, query};
 
     #[test]
     fn counts_are_told_by_kind_and_kinds_without_any_are_left_out() {
         let counters = Counters::default();
         let object = Handle::new(&[1]).expect("one byte");
-        counters.count(&Request::GetAttr { object });
-        counters.count(&Request::GetAttr { object });
-        counters.count(&Request::Close {
-            opens: vec![OpenId(1)],
-        });
+        let getattr = Request::Query(query::GetAttr { object }.into());
+        counters.count(&getattr);
+        counters.count(&getattr);
+        let opens = vec![OpenId(1)];
+        counters.count(&Request::Query(query::Close { opens }.into()));
         let expected = [("close".to_owned(), 1), ("getattr".to_owned(), 2)];
         assert_eq!(counters.by_kind(), BTreeMap::from(expected));
     }

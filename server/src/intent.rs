@@ -5,9 +5,9 @@
 //! the state behind it. A change that must fail, by what it found, has no intent.
 
 use leasefs_lease::planted::{self, Bug};
+use leasefs_protocol::answer::{Object, Written};
 use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::request::Durability;
-use leasefs_protocol::{Attr, Caller, Handle, RawName, Response};
+use leasefs_protocol::{Attr, Caller, Durability, Handle, RawName, Response};
 use serde::{Deserialize, Serialize};
 
 /// A name in a directory.
@@ -139,7 +139,7 @@ pub fn decide(intent: &Intent, seen: &Seen) -> Verdict {
         Intent::Repeatable { .. } => Verdict::Repeat,
         Intent::Make { .. } => match seen.name {
             None => Verdict::NotHappened,
-            Some((handle, attr)) => happened(Response::Object { handle, attr }),
+            Some((handle, attr)) => happened(Response::Object(Object { handle, attr })),
         },
         Intent::Remove { object, .. } => match seen.name {
             None if planted::is(Bug::ForgetRemoval) => Verdict::NotHappened,
@@ -195,10 +195,10 @@ fn appended(before: u64, len: u64, now: u64) -> Verdict {
     match now.checked_sub(before) {
         Some(0) => Verdict::NotHappened,
         Some(_) if planted::is(Bug::AppendAgain) => Verdict::NotHappened,
-        Some(grown) if grown == len => happened(Response::Written {
+        Some(grown) if grown == len => happened(Response::Written(Written {
             len,
             offset: before,
-        }),
+        })),
         Some(grown) if grown < len => Verdict::Partly { size: before },
         _ => Verdict::Unknown,
     }

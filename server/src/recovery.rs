@@ -5,6 +5,7 @@ use crate::interrupted::ChangeId;
 use crate::records::{Recorded, Records};
 use crate::session::answers::Recovered;
 use crate::session::{Session, refused};
+use leasefs_protocol::answer::{Created, Object};
 use leasefs_protocol::{Handle, Name, Refusal, Reply, Response, Seq};
 use leasefs_store::Store;
 use std::sync::Arc;
@@ -119,7 +120,7 @@ impl Recovery<'_> {
                 Intent::Make {
                     open: Some(as_), ..
                 },
-                Response::Object { handle, .. },
+                Response::Object(Object { handle, .. }),
             ) => {
                 return self.open_created(seq, *handle, as_);
             }
@@ -137,26 +138,24 @@ impl Recovery<'_> {
         let token = store.mint(&file, open, &session.holder());
         let attr = store.getattr(&handle)?;
         session.opens.keep(open, seq, file, place);
-        Ok(Response::Created {
+        Ok(Response::Created(Created {
             handle,
             attr,
             open,
             token,
-        })
+        }))
     }
 
     /// An answer that may not have come. The open in it is kept until it is asked for.
     fn answered(&self, seq: Seq, result: Result<Response, Refusal>) -> Recovered {
-        if let Ok(Response::Created { open, token, .. } | Response::Opened { open, token, .. }) =
-            &result
-        {
+        if let Some((open, token)) = result.as_ref().ok().and_then(Response::opened) {
             let opens = &self.session.opens;
             let reopened = opens.account().open_again().and_then(|place| {
-                let file = self.store.reopen(token, *open, &self.session.holder())?;
+                let file = self.store.reopen(token, open, &self.session.holder())?;
                 Ok((file, place))
             });
             match reopened {
-                Ok((file, place)) => opens.keep(*open, seq, file, place),
+                Ok((file, place)) => opens.keep(open, seq, file, place),
                 // It was closed and has gone, or its user finds it stale.
                 Err(refusal) => {
                     tracing::debug!(session = %self.session.id, %seq, %refusal, "an open can't be kept");

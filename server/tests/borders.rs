@@ -5,13 +5,14 @@ mod support;
 use leasefs_protocol::control::{
     Hello, HelloRefusal, Reclaim, ReclaimLease, Standing, ToClient, ToServer,
 };
-use leasefs_protocol::request::Fill;
+use leasefs_protocol::query::Fill;
 use leasefs_protocol::{
-    Handle, Mode, Parts, RawName, Refusal, Release, Reply, Request, Response, Scope, SetAttr, Stamp,
+    Change, Handle, Mode, Parts, Query, RawName, Refusal, Release, Reply, Response, Scope, SetAttr,
+    Stamp, answer, change, query,
 };
 use std::fs;
 use std::os::unix::fs::symlink;
-use support::client::{Client, Who, mkdir, raw};
+use support::client::{Ask, Client, Who, mkdir, numbered, raw};
 use support::{House, Running};
 
 /// A directory `one` with `inside` and `sub/deep` in it, and `two` beside it with `outside`.
@@ -40,97 +41,103 @@ async fn confined(house: &House, server: &Running, number: u8, dir: &str) -> (Wh
 }
 
 /// A change before which the client has dropped this object too.
-async fn change(client: &mut Client, request: Request, dropped: Handle) -> Reply {
+async fn change(client: &mut Client, request: Change, dropped: Handle) -> Reply {
     let mut frame = client.frame(request);
-    let change = frame.change.as_mut().expect("a change");
+    let change = numbered(&mut frame);
     change.dropped.push(dropped);
     client.send(&frame, b"").await;
     client.reply().await.0
 }
 
 /// One request of each kind that names objects.
-fn all_kinds(object: Handle, own: Handle) -> Vec<Request> {
+fn all_kinds(object: Handle, own: Handle) -> Vec<Ask> {
     let name = || raw("inside");
     let xattr = || RawName(b"user.x".to_vec());
-    let rename = |dir, new_dir| Request::Rename {
-        dir,
-        name: name(),
-        new_dir,
-        new_name: raw("new"),
-        flags: 0,
+    let rename = |dir, new_dir| {
+        Ask::Change(Change::Rename(change::Rename {
+            dir,
+            name: name(),
+            new_dir,
+            new_name: raw("new"),
+            flags: 0,
+        }))
     };
-    let link = |object, dir| Request::Link {
-        object,
-        dir,
-        name: raw("link"),
+    let link = |object, dir| {
+        Ask::Change(Change::Link(change::Link {
+            object,
+            dir,
+            name: raw("link"),
+        }))
     };
-    let create = Request::Create {
+    let create = Ask::Change(Change::Create(change::Create {
         dir: object,
         name: name(),
         mode: 0o100_644,
         umask: 0,
         flags: libc::O_CREAT as u32,
         keep: false,
-    };
+    }));
     vec![
-        Request::Lookup {
+        Ask::Query(Query::Lookup(query::Lookup {
             dir: object,
             name: name(),
-        },
-        Request::GetAttr { object },
-        Request::SetAttr {
+        })),
+        Ask::Query(Query::GetAttr(query::GetAttr { object })),
+        Ask::Change(Change::SetAttr(change::SetAttr {
             object,
             open: None,
             set: SetAttr::default(),
-        },
-        Request::ReadLink { object },
-        mkdir(object, raw("new")),
-        Request::Unlink {
+        })),
+        Ask::Query(Query::ReadLink(query::ReadLink { object })),
+        mkdir(object, raw("new")).into(),
+        Ask::Change(Change::Unlink(change::Unlink {
             dir: object,
             name: name(),
-        },
-        Request::Rmdir {
+        })),
+        Ask::Change(Change::Rmdir(change::Rmdir {
             dir: object,
             name: name(),
-        },
+        })),
         rename(object, own),
         rename(own, object),
         link(object, own),
         link(own, object),
-        Request::Open { object, flags: 0 },
-        Request::Open {
+        Ask::Query(Query::Open(query::Open {
             object,
-            flags: (libc::O_WRONLY | libc::O_TRUNC) as u32,
-        },
+            flags: 0.into(),
+        })),
+        Ask::Change(Change::OpenTruncated(change::OpenTruncated {
+            object,
+            flags: (libc::O_WRONLY as u32).into(),
+        })),
         create,
-        Request::StatFs { object },
-        Request::Access { object, mask: 0 },
-        Request::GetXattr {
+        Ask::Query(Query::StatFs(query::StatFs { object })),
+        Ask::Query(Query::Access(query::Access { object, mask: 0 })),
+        Ask::Query(Query::GetXattr(query::GetXattr {
             object,
             name: xattr(),
-        },
-        Request::ListXattr { object },
-        Request::SetXattr {
+        })),
+        Ask::Query(Query::ListXattr(query::ListXattr { object })),
+        Ask::Change(Change::SetXattr(change::SetXattr {
             object,
             name: xattr(),
             flags: 0,
-        },
-        Request::RemoveXattr {
+        })),
+        Ask::Change(Change::RemoveXattr(change::RemoveXattr {
             object,
             name: xattr(),
-        },
+        })),
     ]
 }
 
 async fn all_are_stale(client: &mut Client, object: Handle) {
     let own = client.root();
     for request in all_kinds(object, own) {
-        let kind = request.kind();
-        let reply = client.ask(request).await;
-        assert_eq!(reply.result, Err(Refusal::Stale), "{kind}");
+        let reply = client.ask(request.clone()).await;
+        assert_eq!(reply.result, Err(Refusal::Stale), "{request:?}");
         assert!(
             reply.grants.is_empty() && reply.touched.is_empty(),
-            "{kind}"
+            "{request:?}"
         );
     }
 }
@@ -180,20 +187,24 @@ async fn neither_dots_nor_links_nor_a_mounts_subdirectory_lead_out_of_a_border()
     let root = one.root();
     for name in ["..", ".", "../two", "sub/deep", ""] {
         let name = raw(name);
-        let refusal = one.refusal(Request::Lookup { dir: root, name }).await;
+        let refusal = one
+            .refusal(Query::Lookup(query::Lookup { dir: root, name }))
+            .await;
         assert_ne!(refusal, Refusal::Internal);
     }
     for name in ["out", "far"] {
         let (link, _) = one.lookup(root, name).await.expect("the link itself");
         let name = raw("outside");
-        let refusal = one.refusal(Request::Lookup { dir: link, name }).await;
-        assert_eq!(refusal, Refusal::Host(libc::ENOTDIR as u16));
-        let flags = libc::O_DIRECTORY as u32;
         let refusal = one
-            .refusal(Request::Open {
+            .refusal(Query::Lookup(query::Lookup { dir: link, name }))
+            .await;
+        assert_eq!(refusal, Refusal::Host(libc::ENOTDIR as u16));
+        let flags = (libc::O_DIRECTORY as u32).into();
+        let refusal = one
+            .refusal(Query::Open(query::Open {
                 object: link,
                 flags,
-            })
+            }))
             .await;
         assert_eq!(refusal, Refusal::Host(libc::ELOOP as u16));
     }
@@ -229,10 +240,12 @@ async fn a_directory_that_was_moved_out_is_refused_though_its_handle_is_known() 
     let (_, mut one) = confined(&house, &server, 1, "one").await;
     let (sub, _) = one.lookup(one.root(), "sub").await.expect("there");
     let open = one.open(sub, libc::O_RDONLY | libc::O_DIRECTORY).await;
-    let listing = || Request::ReadDir {
-        open,
-        cookie: 0,
-        nodes: true,
+    let listing = || {
+        Query::ReadDir(query::ReadDir {
+            open,
+            cookie: 0,
+            nodes: true,
+        })
     };
     assert!(one.ask(listing()).await.result.is_ok());
     fs::rename(house.path("one/sub"), house.path("two/moved")).expect("moved");
@@ -338,18 +351,18 @@ async fn a_confined_client_that_removes_an_open_file_is_told_nothing_of_the_expo
     let open = one.open(mine, libc::O_RDONLY).await;
     let dir = one.root();
     let name = raw("inside");
-    let reply = change(&mut one, Request::Unlink { dir, name }, mine).await;
+    let reply = change(&mut one, Change::Unlink(change::Unlink { dir, name }), mine).await;
     assert!(reply.result.is_ok(), "{reply:?}");
     assert!(house.path(".leasefs-orphans").exists(), "the root changed");
     let known = [one.root(), mine];
     assert!(reply.touched.iter().all(|t| known.contains(&t.object)));
     assert!(reply.grants.iter().all(|g| known.contains(&g.object)));
-    let request = Request::Read {
+    let request = Query::Read(query::Read {
         open,
         offset: 0,
         len: 100,
         fill: Fill::Nothing,
-    };
+    });
     let (_, data) = one.ask_with(request, b"").await;
     assert_eq!(&data[..], b"one/inside");
     let (handle, _) = free.lookup(free.root(), "one").await.expect("there");
@@ -366,29 +379,31 @@ async fn everything_within_a_border_works() {
     assert!(one.mkdir("dir").await.result.is_ok());
     let (dir, _) = one.lookup(one.root(), "dir").await.expect("there");
     let root = one.root();
-    let link = Request::Link {
+    let link = Change::Link(change::Link {
         object: file,
         dir,
         name: raw("link"),
-    };
+    });
     let reply = one.ask(link).await;
-    assert!(matches!(reply.result, Ok(Response::Object { handle, .. }) if handle == file));
+    assert!(
+        matches!(reply.result, Ok(Response::Object(answer::Object { handle, .. })) if handle == file)
+    );
     assert!(reply.touched.iter().any(|t| t.object == dir));
-    let rename = Request::Rename {
+    let rename = Change::Rename(change::Rename {
         dir: root,
         name: raw("new"),
         new_dir: dir,
         new_name: raw("moved"),
         flags: 0,
-    };
+    });
     assert!(change(&mut one, rename, file).await.result.is_ok());
     let listed = one.open(dir, libc::O_RDONLY | libc::O_DIRECTORY).await;
-    let list = Request::ReadDir {
+    let list = Query::ReadDir(query::ReadDir {
         open: listed,
         cookie: 0,
         nodes: true,
-    };
-    let Ok(Response::Entries { entries, .. }) = one.ask(list).await.result else {
+    });
+    let Ok(Response::Entries(answer::Entries { entries, .. })) = one.ask(list).await.result else {
         panic!("no listing");
     };
     let nodes = entries.iter().filter_map(|entry| entry.node);

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use leasefs_protocol::control::{Hello, ToClient, ToServer};
 use leasefs_protocol::limits::{MAX_ANSWERS, MAX_TOUCHED};
 use leasefs_protocol::{
-    Change, Handle, KeyHash, OpenId, Refusal, Request, Response, Seq, SessionId,
+    Handle, KeyHash, Numbered, OpenId, Query, Refusal, Response, Seq, SessionId, answer, query,
 };
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
-use support::client::{Client, LONG, Who, mkdir, raw};
+use support::client::{Client, LONG, Who, mkdir, numbered, raw};
 use support::process::{Estate, Process};
 use support::{House, Running};
 use tokio::time::{sleep, timeout};
@@ -57,12 +57,12 @@ async fn a_change_that_drops_more_than_it_can_touch_ends_the_connection() {
     let mut a = Who::enrolled(&house, 1).connect(&server).await;
     let root = a.root();
     let mut frame = a.frame(mkdir(root, raw("d")));
-    frame.change = Some(Change {
+    *numbered(&mut frame) = Numbered {
         seq: Seq(1),
         after: Vec::new(),
         resent: false,
         dropped: vec![root; MAX_TOUCHED + 1],
-    });
+    };
     a.send(&frame, b"").await;
     closed(&server, 1).await;
 }
@@ -118,10 +118,14 @@ fn fill(estate: &Estate) {
 
 async fn open_while_there_is_room(client: &mut Client, object: Handle, most: usize) -> Vec<OpenId> {
     let mut opens = Vec::new();
-    let flags = libc::O_RDWR as u32;
+    let flags = (libc::O_RDWR as u32).into();
     while opens.len() < most {
-        match client.ask(Request::Open { object, flags }).await.result {
-            Ok(Response::Opened { open, .. }) => opens.push(open),
+        match client
+            .ask(Query::Open(query::Open { object, flags }))
+            .await
+            .result
+        {
+            Ok(Response::Opened(answer::Opened { open, .. })) => opens.push(open),
             Err(Refusal::TooMany) => break,
             other => panic!("neither opened nor refused: {other:?}"),
         }
@@ -151,9 +155,9 @@ async fn a_client_that_opens_all_it_can_leaves_descriptors_to_the_others_and_the
     let written = b.write(others[0], 0, b"buffered before").await;
     assert!(written.result.is_ok(), "{written:?}");
     assert!(estate.command(&["status"]).contains("test:/mnt"));
-    let closes = Request::Close {
+    let closes = Query::Close(query::Close {
         opens: held[..held.len() / 2].to_vec(),
-    };
+    });
     assert!(a.ask(closes).await.result.is_ok());
     let back = open_while_there_is_room(&mut a, file, 2000).await;
     assert!(!back.is_empty(), "what it gives back it may have again");

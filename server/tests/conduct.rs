@@ -3,8 +3,10 @@
 mod support;
 
 use leasefs_protocol::control::{ToClient, ToServer};
-use leasefs_protocol::request::Fill;
-use leasefs_protocol::{Handle, Mode, OpenId, Reply, Request, Response, Seq, SessionId};
+use leasefs_protocol::query::Fill;
+use leasefs_protocol::{
+    Change, Handle, Mode, OpenId, Query, Reply, Response, Seq, SessionId, answer, change, query,
+};
 use std::time::{Duration, Instant};
 use support::client::{Client, Who, raw, read, write};
 use support::{House, Running};
@@ -140,13 +142,13 @@ async fn sessions_made_beforehand_cost_no_term_each() {
     renewing.into_iter().for_each(|task| task.abort());
 }
 
-fn fill_for_store(open: OpenId) -> Request {
-    Request::Read {
+fn fill_for_store(open: OpenId) -> Query {
+    Query::Read(query::Read {
         open,
         offset: 0,
         len: 4096,
         fill: Fill::PagesForStore,
-    }
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,22 +175,22 @@ async fn an_open_for_reading_never_gets_an_exclusive_lease() {
     let open = client.open(object, libc::O_RDONLY).await;
     let reply = client.ask(fill_for_store(open)).await;
     assert_eq!(modes(&reply, object), [Mode::Read], "{reply:?}");
-    let Request::Create {
+    let Change::Create(change::Create {
         dir, mode, umask, ..
-    } = client.create_request("made", 0)
+    }) = client.create_request("made", 0)
     else {
         panic!("a create");
     };
-    let create = Request::Create {
+    let create = Change::Create(change::Create {
         dir,
         name: raw("made"),
         mode,
         umask,
         flags: (libc::O_CREAT | libc::O_RDONLY) as u32,
         keep: true,
-    };
+    });
     let reply = client.ask(create).await;
-    let Ok(Response::Created { handle, .. }) = reply.result else {
+    let Ok(Response::Created(answer::Created { handle, .. })) = reply.result else {
         panic!("{reply:?}");
     };
     assert!(!modes(&reply, handle).contains(&Mode::Write), "{reply:?}");
@@ -196,9 +198,9 @@ async fn an_open_for_reading_never_gets_an_exclusive_lease() {
     let writing = client.open(object, libc::O_RDWR).await;
     let reply = client.ask(fill_for_store(open)).await;
     assert_eq!(modes(&reply, object), [Mode::Write], "{reply:?}");
-    let closes = Request::Close {
+    let closes = Query::Close(query::Close {
         opens: vec![writing],
-    };
+    });
     assert!(client.ask(closes).await.result.is_ok());
     let reply = client.ask(fill_for_store(open)).await;
     assert!(!modes(&reply, object).contains(&Mode::Write), "{reply:?}");

@@ -2,15 +2,17 @@
 
 mod support;
 
+use leasefs_protocol::Durability;
+use leasefs_protocol::change::{What, WriteAt, WriteKind};
 use leasefs_protocol::control::{Reclaim, ReclaimOpen, Standing, ToClient, ToServer};
-use leasefs_protocol::request::{Durability, Make, WriteAt, WriteKind};
 use leasefs_protocol::{
-    Handle, KeyHash, OpenId, OpenToken, Refusal, Request, RequestFrame, Response, Seq, SetAttr,
+    Change, Handle, KeyHash, OpenId, OpenToken, Query, Refusal, RequestFrame, Response, Seq,
+    SetAttr, answer, change, query,
 };
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use support::client::{Client, Who, raw, write};
+use support::client::{Client, Who, numbered, raw, write};
 use support::process::{Estate, Process};
 
 const NOBODY: u32 = 65534;
@@ -85,10 +87,13 @@ impl Case<'_> {
 
     async fn open(&mut self, name: &str, flags: i32) -> OpenId {
         let object = self.object(name).await;
-        let flags = flags as u32;
-        let reply = self.survivor.client.ask(Request::Open { object, flags });
+        let flags = (flags as u32).into();
+        let reply = self
+            .survivor
+            .client
+            .ask(Query::Open(query::Open { object, flags }));
         match reply.await.result.expect("opened") {
-            Response::Opened { open, token, .. } => {
+            Response::Opened(answer::Opened { open, token, .. }) => {
                 self.opens.push((open, token));
                 open
             }
@@ -142,65 +147,73 @@ fn prepare(dir: &Path) {
     }
 }
 
-async fn request(case: &mut Case<'_>, kind: &str) -> (Request, &'static [u8]) {
+async fn request(case: &mut Case<'_>, kind: &str) -> (Change, &'static [u8]) {
     let dir = case.handle;
     let name = raw("new");
-    let make = |mode, make| Request::Make {
-        dir,
-        name: raw("new"),
-        mode,
-        umask: 0,
-        make,
+    let make = |mode, make| {
+        Change::Make(change::Make {
+            dir,
+            name: raw("new"),
+            mode,
+            umask: 0,
+            make,
+        })
     };
-    let rename = |old: &str, new: &str, flags| Request::Rename {
-        dir,
-        name: raw(old),
-        new_dir: dir,
-        new_name: raw(new),
-        flags,
+    let rename = |old: &str, new: &str, flags| {
+        Change::Rename(change::Rename {
+            dir,
+            name: raw(old),
+            new_dir: dir,
+            new_name: raw(new),
+            flags,
+        })
     };
-    let create = |mode| Request::Create {
-        dir,
-        name: raw("new"),
-        mode,
-        umask: 0,
-        flags: (libc::O_CREAT | libc::O_EXCL | libc::O_RDWR) as u32,
-        keep: false,
+    let create = |mode| {
+        Change::Create(change::Create {
+            dir,
+            name: raw("new"),
+            mode,
+            umask: 0,
+            flags: (libc::O_CREAT | libc::O_EXCL | libc::O_RDWR) as u32,
+            keep: false,
+        })
     };
-    let append = |open, durability| Request::Write {
-        open,
-        at: WriteAt::Append,
-        kill_priv: false,
-        durability,
-        kind: WriteKind::Through { keep: false },
+    let append = |open, durability| {
+        Change::Write(change::Write {
+            open,
+            at: WriteAt::Append,
+            kill_priv: false,
+            durability,
+            kind: WriteKind::Through { keep: false },
+        })
     };
     let request = match kind {
         "create" => create(0o100_644),
         // Its owner could not open it again.
         "create-read-only-mode" => create(0o100_000),
-        "mkdir" => make(0o40_755, Make::Directory),
-        "symlink" => make(0, Make::Symlink { target: raw("a") }),
-        "fifo" => make(libc::S_IFIFO | 0o644, Make::Node { rdev: (0, 0) }),
-        "link" => Request::Link {
+        "mkdir" => make(0o40_755, What::Directory),
+        "symlink" => make(0, What::Symlink { target: raw("a") }),
+        "fifo" => make(libc::S_IFIFO | 0o644, What::Node { rdev: (0, 0) }),
+        "link" => Change::Link(change::Link {
             object: case.object("a").await,
             dir,
             name,
-        },
-        "unlink" => Request::Unlink {
+        }),
+        "unlink" => Change::Unlink(change::Unlink {
             dir,
             name: raw("a"),
-        },
+        }),
         "unlink-open" => {
             case.open("a", libc::O_RDWR).await;
-            Request::Unlink {
+            Change::Unlink(change::Unlink {
                 dir,
                 name: raw("a"),
-            }
+            })
         }
-        "rmdir" => Request::Rmdir {
+        "rmdir" => Change::Rmdir(change::Rmdir {
             dir,
             name: raw("d"),
-        },
+        }),
         "rename" => rename("a", "new", 0),
         "rename-directory" => rename("d", "new", 0),
         "rename-noreplace" => rename("a", "new", libc::RENAME_NOREPLACE),
@@ -212,21 +225,21 @@ async fn request(case: &mut Case<'_>, kind: &str) -> (Request, &'static [u8]) {
         }
         "append" => append(case.open("a", libc::O_WRONLY).await, Durability::None),
         "append-synced" => append(case.open("a", libc::O_WRONLY).await, Durability::All),
-        "xattr-create" => Request::SetXattr {
+        "xattr-create" => Change::SetXattr(change::SetXattr {
             object: case.object("a").await,
             name: raw("user.new"),
             flags: libc::XATTR_CREATE as u32,
-        },
-        "xattr-set" => Request::SetXattr {
+        }),
+        "xattr-set" => Change::SetXattr(change::SetXattr {
             object: case.object("b").await,
             name: raw("user.old"),
             flags: 0,
-        },
-        "xattr-remove" => Request::RemoveXattr {
+        }),
+        "xattr-remove" => Change::RemoveXattr(change::RemoveXattr {
             object: case.object("b").await,
             name: raw("user.old"),
-        },
-        "collapse" | "insert" | "allocate" => Request::Fallocate {
+        }),
+        "collapse" | "insert" | "allocate" => Change::Fallocate(change::Fallocate {
             open: case.open("a", libc::O_RDWR).await,
             mode: match kind {
                 "collapse" => libc::FALLOC_FL_COLLAPSE_RANGE as u32,
@@ -235,30 +248,30 @@ async fn request(case: &mut Case<'_>, kind: &str) -> (Request, &'static [u8]) {
             },
             offset: if kind == "allocate" { 2 * BLOCK } else { 0 },
             len: BLOCK,
-        },
+        }),
         "write" => write(case.open("a", libc::O_RDWR).await, 1),
-        "truncate" => Request::SetAttr {
+        "truncate" => Change::SetAttr(change::SetAttr {
             object: case.object("a").await,
             open: None,
             set: SetAttr {
                 size: Some(1),
                 ..SetAttr::default()
             },
-        },
-        "open-truncating" => Request::Open {
+        }),
+        "open-truncating" => Change::OpenTruncated(change::OpenTruncated {
             object: case.object("a").await,
-            flags: (libc::O_RDWR | libc::O_TRUNC) as u32,
-        },
-        "copy" => Request::CopyRange {
+            flags: (libc::O_RDWR as u32).into(),
+        }),
+        "copy" => Change::CopyRange(change::CopyRange {
             from: case.open("b", libc::O_RDONLY).await,
             from_offset: 0,
             to: case.open("a", libc::O_RDWR).await,
             to_offset: 2 * BLOCK,
             len: BLOCK,
-        },
+        }),
         other => panic!("no such kind: {other}"),
     };
-    let takes_data = matches!(request, Request::Write { .. } | Request::SetXattr { .. });
+    let takes_data = matches!(request, Change::Write(_) | Change::SetXattr(_));
     (request, if takes_data { b"DATA" } else { b"" })
 }
 
@@ -313,28 +326,26 @@ fn check_answer(kind: &str, result: &Result<Response, Refusal>) {
     let response = result.as_ref();
     let response = response.unwrap_or_else(|refusal| panic!("{kind}: {refusal}"));
     let fits = match kind {
-        "create" | "create-read-only-mode" => matches!(response, Response::Created { .. }),
-        "mkdir" | "symlink" | "fifo" | "link" => matches!(response, Response::Object { .. }),
+        "create" | "create-read-only-mode" => matches!(response, Response::Created(_)),
+        "mkdir" | "symlink" | "fifo" | "link" => matches!(response, Response::Object(_)),
         "append" | "append-synced" => {
             let (len, offset) = (4, 2 * BLOCK);
-            *response == Response::Written { len, offset }
+            *response == Response::Written(answer::Written { len, offset })
         }
-        "write" => *response == Response::Written { len: 4, offset: 1 },
+        "write" => *response == Response::Written(answer::Written { len: 4, offset: 1 }),
         "copy" => {
             let (len, offset) = (BLOCK, 2 * BLOCK);
-            *response == Response::Written { len, offset }
+            *response == Response::Written(answer::Written { len, offset })
         }
         "truncate" => matches!(response, Response::Attr(attr) if attr.size == 1),
-        "open-truncating" => matches!(response, Response::Opened { .. }),
+        "open-truncating" => matches!(response, Response::Opened(_)),
         _ => *response == Response::Done,
     };
     assert!(fits, "{kind}: {response:?}");
 }
 
 async fn send_again(client: &mut Client, frame: &mut RequestFrame, data: &[u8]) -> Answer {
-    if let Some(change) = &mut frame.change {
-        change.resent = true;
-    }
+    numbered(frame).resent = true;
     client.send(frame, data).await;
     client.reply().await.0.result
 }
@@ -381,7 +392,7 @@ async fn run(
     };
     let (request, data) = request(&mut case, kind).await;
     let mut frame = case.survivor.client.frame(request);
-    let change = frame.change.as_mut().expect("a change");
+    let change = numbered(&mut frame);
     change.dropped.extend(&case.known);
     change.dropped.sort_unstable();
     change.dropped.dedup();
@@ -406,8 +417,10 @@ async fn run(
     assert_eq!(send_again(client, &mut frame, data).await, answer);
     check_effect(&case.dir, kind);
     let opened = match answer {
-        Ok(Response::Created { handle, open, .. }) => Some((handle, open)),
-        Ok(Response::Opened { open, .. }) => case.known.first().map(|object| (*object, open)),
+        Ok(Response::Created(answer::Created { handle, open, .. })) => Some((handle, open)),
+        Ok(Response::Opened(answer::Opened { open, .. })) => {
+            case.known.first().map(|object| (*object, open))
+        }
         _ => None,
     };
     if let Some((object, open)) = opened {
@@ -416,17 +429,17 @@ async fn run(
         assert!(written.result.is_ok(), "{kind}: {written:?}");
     }
     for (open, _) in &case.opens {
-        let read = Request::Seek {
+        let read = Query::Seek(query::Seek {
             open: *open,
             offset: 0,
             whence: libc::SEEK_DATA as u32,
-        };
+        });
         let found = client.ask(read).await.result;
         assert!(found.is_ok(), "{kind}: an open is lost: {found:?}");
     }
     // What nobody has open any more leaves no orphan.
     let opens = case.opens.iter().map(|(open, _)| *open).collect();
-    client.ask(Request::Close { opens }).await;
+    client.ask(Query::Close(query::Close { opens })).await;
 }
 
 async fn all_kinds_at(point: &str, second: Option<&str>) {

@@ -5,11 +5,14 @@ mod support;
 use bytes::Bytes;
 use leasefs_protocol::control::{Hello, HelloRefusal, IdentityPolicy, ToClient, ToServer};
 use leasefs_protocol::limits::{MAX_HEADER, MAX_PAYLOAD, PROTOCOL_VERSION};
-use leasefs_protocol::request::Fill;
-use leasefs_protocol::{Change, Handle, KeyHash, RawName, Refusal, Request, Seq, SessionId};
+use leasefs_protocol::query::Fill;
+use leasefs_protocol::{
+    Change, Handle, KeyHash, Numbered, Query, RawName, Refusal, Request, Seq, SessionId, change,
+    query,
+};
 use leasefs_transport::{CloseCode, Connection, Lost, OutFrame};
 use std::time::Duration;
-use support::client::{Client, LONG, Who, mkdir, raw, read, write};
+use support::client::{Ask, Client, LONG, Who, mkdir, numbered, raw, read, write};
 use support::memory::Ticket;
 use support::{House, Running};
 use tokio::time::timeout;
@@ -92,29 +95,30 @@ async fn requests_that_break_the_protocol_close_the_connection() {
     let server = house.serve().await;
     let who = Who::enrolled(&house, 1);
     let change = |seq: u64, after: &[u64]| {
-        Some(Change {
+        let numbered = Numbered {
             seq: Seq(seq),
             after: after.iter().map(|n| Seq(*n)).collect(),
             resent: false,
             dropped: Vec::new(),
-        })
+        };
+        |root| Request::Change(numbered, mkdir(root, raw("d")))
     };
-    let cases = [
-        ("a numbered read", false, change(1, &[]), &b""[..]),
-        ("a change without a number", true, None, b""),
-        ("a change numbered 0", true, change(0, &[]), b""),
-        ("a change that follows itself", true, change(3, &[3]), b""),
-        ("data where none belongs", false, None, b"data"),
+    let query = |object| Request::Query(query::GetAttr { object }.into());
+    type Asks = Box<dyn FnOnce(Handle) -> Request>;
+    let cases: [(_, Asks, _); 3] = [
+        ("a change numbered 0", Box::new(change(0, &[])), &b""[..]),
+        (
+            "a change that follows itself",
+            Box::new(change(3, &[3])),
+            b"",
+        ),
+        ("data where none belongs", Box::new(query), b"data"),
     ];
-    for (what, changes, numbered, payload) in cases {
+    for (what, request, payload) in cases {
         let mut client = who.connect(&server).await;
         let root = client.root();
-        let request = match changes {
-            true => mkdir(root, raw("d")),
-            false => Request::GetAttr { object: root },
-        };
-        let mut frame = client.frame(request);
-        frame.change = numbered;
+        let mut frame = client.frame(mkdir(root, raw("d")));
+        frame.request = request(root);
         client.send(&frame, payload).await;
         let (code, reason) = closed(&client.connection).await;
         assert_eq!(code, CloseCode::Protocol, "{what}: {reason}");
@@ -226,7 +230,7 @@ async fn forged_handles_are_stale_whatever_is_asked_of_them() {
         bytes[at] ^= 1;
     }
     for object in forged {
-        let refusal = a.refusal(Request::GetAttr { object }).await;
+        let refusal = a.refusal(Query::GetAttr(query::GetAttr { object })).await;
         assert_eq!(refusal.errno(), libc::ESTALE, "{object:?}");
         let refusal = a.refusal(mkdir(object, raw("d"))).await;
         assert_eq!(refusal.errno(), libc::ESTALE, "{object:?}");
@@ -237,38 +241,38 @@ async fn forged_handles_are_stale_whatever_is_asked_of_them() {
 async fn names_refused(client: &mut Client, name: RawName) -> Vec<i32> {
     let dir = client.root();
     let requests = [
-        Request::Lookup {
+        Ask::Query(Query::Lookup(query::Lookup {
             dir,
             name: name.clone(),
-        },
-        mkdir(dir, name.clone()),
-        Request::Unlink {
+        })),
+        mkdir(dir, name.clone()).into(),
+        Ask::Change(Change::Unlink(change::Unlink {
             dir,
             name: name.clone(),
-        },
-        Request::Rmdir {
+        })),
+        Ask::Change(Change::Rmdir(change::Rmdir {
             dir,
             name: name.clone(),
-        },
-        Request::Link {
+        })),
+        Ask::Change(Change::Link(change::Link {
             object: dir,
             dir,
             name: name.clone(),
-        },
-        Request::Rename {
+        })),
+        Ask::Change(Change::Rename(change::Rename {
             dir,
             name: raw("a"),
             new_dir: dir,
             new_name: name.clone(),
             flags: 0,
-        },
-        Request::Rename {
+        })),
+        Ask::Change(Change::Rename(change::Rename {
             dir,
             name,
             new_dir: dir,
             new_name: raw("a"),
             flags: 0,
-        },
+        })),
     ];
     let mut errors = Vec::new();
     for request in requests {
@@ -304,20 +308,20 @@ async fn ranges_beyond_the_largest_offset_are_too_big() {
     );
     let (reply, _) = a.ask_with(write(open, MAX), b"x").await;
     assert_eq!(reply.result, Err(Refusal::TooBig));
-    let fallocate = Request::Fallocate {
+    let fallocate = Change::Fallocate(change::Fallocate {
         open,
         mode: 0,
         offset: MAX,
         len: 1,
-    };
+    });
     assert_eq!(a.refusal(fallocate).await.errno(), libc::EFBIG);
-    let copy = Request::CopyRange {
+    let copy = Change::CopyRange(change::CopyRange {
         from: open,
         from_offset: 0,
         to: open,
         to_offset: MAX,
         len: 1,
-    };
+    });
     assert_eq!(a.refusal(copy).await.errno(), libc::EFBIG);
 }
 
@@ -334,9 +338,9 @@ async fn a_read_only_client_changes_nothing() {
     assert_eq!(a.mkdir("d").await.result, Err(Refusal::ReadOnly));
     let root = a.root();
     let (object, _) = a.lookup(root, "f").await.expect("there");
-    let flags = libc::O_RDWR as u32;
+    let flags = (libc::O_RDWR as u32).into();
     assert_eq!(
-        a.refusal(Request::Open { object, flags }).await,
+        a.refusal(Query::Open(query::Open { object, flags })).await,
         Refusal::ReadOnly
     );
     a.open(object, libc::O_RDONLY).await;
@@ -368,12 +372,12 @@ async fn answers_that_are_not_read_hold_up_only_their_own_client() {
     let (handle, _) = a.lookup(root, "f").await.expect("there");
     let open = a.open(handle, libc::O_RDONLY).await;
     for _ in 0..5000 {
-        let frame = a.frame(Request::Read {
+        let frame = a.frame(Query::Read(query::Read {
             open,
             offset: 0,
             len: MAX_PAYLOAD as u32,
             fill: Fill::Nothing,
-        });
+        }));
         a.lane.send(&frame, Bytes::new()).await.expect("sent");
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -398,12 +402,12 @@ async fn more_unfinished_changes_than_allowed_are_not_read() {
     let send = async {
         for seq in 2..3000 {
             let mut frame = a.frame(mkdir(root, raw("d")));
-            frame.change = Some(Change {
+            *numbered(&mut frame) = Numbered {
                 seq: Seq(seq),
                 after: vec![Seq(1)],
                 resent: false,
                 dropped: Vec::new(),
-            });
+            };
             a.lane.send(&frame, Bytes::new()).await.expect("sent");
         }
     };

@@ -4,11 +4,11 @@
 mod support;
 
 use bytes::Bytes;
-use leasefs_protocol::request::Fill;
-use leasefs_protocol::{OpenId, Request};
+use leasefs_protocol::query::Fill;
+use leasefs_protocol::{OpenId, Query, query};
 use std::time::{Duration, Instant};
 use support::House;
-use support::client::{Client, Who, raw, write};
+use support::client::{Ask, Client, Who, raw, write};
 
 const ROUNDS: usize = 5_000;
 
@@ -18,7 +18,7 @@ fn report(what: &str, mut times: Vec<Duration>) {
     println!("{what:<28} median {:>9.1?}  p99 {:>9.1?}", at(50), at(99));
 }
 
-async fn measure(client: &mut Client, what: &str, payload: &[u8], request: &Request) {
+async fn measure(client: &mut Client, what: &str, payload: &[u8], request: impl Into<Ask> + Clone) {
     let mut times = Vec::with_capacity(ROUNDS);
     for n in 0..ROUNDS {
         let begun = Instant::now();
@@ -31,7 +31,7 @@ async fn measure(client: &mut Client, what: &str, payload: &[u8], request: &Requ
     report(what, times);
 }
 
-async fn pipelined(client: &mut Client, what: &str, request: &Request) {
+async fn pipelined(client: &mut Client, what: &str, request: impl Into<Ask> + Clone) {
     const DEPTH: usize = 128;
     let total = ROUNDS * 8;
     let begun = Instant::now();
@@ -50,13 +50,13 @@ async fn pipelined(client: &mut Client, what: &str, request: &Request) {
     println!("{what:<28} {rate:>9.0}/s");
 }
 
-fn read(open: OpenId, len: u32) -> Request {
-    Request::Read {
+fn read(open: OpenId, len: u32) -> Query {
+    Query::Read(query::Read {
         open,
         offset: 0,
         len,
         fill: Fill::Pages,
-    }
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,22 +71,45 @@ async fn latency_of_single_requests() {
     let open = a.open(object, libc::O_RDWR).await;
     let name = raw("f");
     let none = raw("none");
-    measure(&mut a, "statfs", b"", &Request::StatFs { object }).await;
-    measure(&mut a, "getattr", b"", &Request::GetAttr { object }).await;
-    measure(&mut a, "lookup", b"", &Request::Lookup { dir, name }).await;
+    measure(
+        &mut a,
+        "statfs",
+        b"",
+        Query::StatFs(query::StatFs { object }),
+    )
+    .await;
+    measure(
+        &mut a,
+        "getattr",
+        b"",
+        Query::GetAttr(query::GetAttr { object }),
+    )
+    .await;
+    measure(
+        &mut a,
+        "lookup",
+        b"",
+        Query::Lookup(query::Lookup { dir, name }),
+    )
+    .await;
     measure(
         &mut a,
         "lookup, no entry",
         b"",
-        &Request::Lookup { dir, name: none },
+        Query::Lookup(query::Lookup { dir, name: none }),
     )
     .await;
-    measure(&mut a, "read 4 KiB", b"", &read(open, 4096)).await;
-    measure(&mut a, "read 128 KiB", b"", &read(open, 128 << 10)).await;
-    measure(&mut a, "read 1 MiB", b"", &read(open, 1 << 20)).await;
-    measure(&mut a, "write 4 KiB", &[2; 4096], &write(open, 0)).await;
-    measure(&mut a, "write 1 MiB", &[2; 1 << 20], &write(open, 0)).await;
-    pipelined(&mut a, "getattr, 128 at once", &Request::GetAttr { object }).await;
-    pipelined(&mut a, "read 4 KiB, 128 at once", &read(open, 4096)).await;
-    pipelined(&mut a, "read 128 KiB, 128 at once", &read(open, 128 << 10)).await;
+    measure(&mut a, "read 4 KiB", b"", read(open, 4096)).await;
+    measure(&mut a, "read 128 KiB", b"", read(open, 128 << 10)).await;
+    measure(&mut a, "read 1 MiB", b"", read(open, 1 << 20)).await;
+    measure(&mut a, "write 4 KiB", &[2; 4096], write(open, 0)).await;
+    measure(&mut a, "write 1 MiB", &[2; 1 << 20], write(open, 0)).await;
+    pipelined(
+        &mut a,
+        "getattr, 128 at once",
+        Query::GetAttr(query::GetAttr { object }),
+    )
+    .await;
+    pipelined(&mut a, "read 4 KiB, 128 at once", read(open, 4096)).await;
+    pipelined(&mut a, "read 128 KiB, 128 at once", read(open, 128 << 10)).await;
 }

@@ -6,14 +6,15 @@ use bytes::Bytes;
 use leasefs_protocol::control::{Hello, ToServer};
 use leasefs_protocol::limits::{MAX_LANES, MAX_PAYLOAD, MAX_XATTR_VALUE};
 use leasefs_protocol::{
-    Caller, Handle, KeyHash, OpenId, Request, RequestFrame, Response, Seq, SessionId,
+    Caller, Change, Handle, KeyHash, OpenId, Query, RequestFrame, Response, Seq, SessionId, change,
+    query,
 };
 use leasefs_transport::{FrameError, FrameReader, FrameWriter};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
-use support::client::{Client, Who, mkdir, raw, read, write};
+use support::client::{Client, Who, mkdir, numbered, raw, read, write};
 use support::process::{Estate, Process};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -113,11 +114,14 @@ impl Siege {
     /// Opens, and changes whose answers are kept: none is ever acknowledged.
     async fn collect(&mut self) {
         for n in 0..250 {
-            let flags = libc::O_RDWR as u32;
+            let flags = (libc::O_RDWR as u32).into();
             let object = self.own;
-            let opened = self.client.ask(Request::Open { object, flags }).await;
+            let opened = self
+                .client
+                .ask(Query::Open(query::Open { object, flags }))
+                .await;
             assert!(
-                matches!(opened.result, Ok(Response::Opened { .. })),
+                matches!(opened.result, Ok(Response::Opened(_))),
                 "{opened:?}"
             );
             let made = self.client.ask(mkdir(self.dir, raw(&n.to_string()))).await;
@@ -135,11 +139,11 @@ impl Siege {
         let client = &mut self.client;
         let changes = async {
             for object in &self.shared {
-                let mut frame = client.frame(Request::SetXattr {
+                let mut frame = client.frame(Change::SetXattr(change::SetXattr {
                     object: *object,
                     name: raw("user.a"),
                     flags: 0,
-                });
+                }));
                 dropping(&mut frame, *object);
                 client.send(&frame, &value).await;
             }
@@ -161,10 +165,8 @@ impl Siege {
             let held = async {
                 loop {
                     let mut frame = client.frame(write(open, 0));
-                    if let Some(change) = &mut frame.change {
-                        change.after = vec![missing];
-                        change.dropped = vec![self.own];
-                    }
+                    numbered(&mut frame).after = vec![missing];
+                    numbered(&mut frame).dropped = vec![self.own];
                     lane.send(&frame, payload.clone()).await?;
                 }
             };
@@ -173,11 +175,11 @@ impl Siege {
         let unread = async {
             loop {
                 for (lane, _) in answers.iter_mut() {
-                    let list = Request::ReadDir {
+                    let list = Query::ReadDir(query::ReadDir {
                         open: listed,
                         cookie: 0,
                         nodes: true,
-                    };
+                    });
                     for request in [read(open, 0, MAX_PAYLOAD as u32), list] {
                         lane.send(&client.frame(request), Bytes::new()).await?;
                     }
@@ -189,9 +191,7 @@ impl Siege {
 }
 
 fn dropping(frame: &mut RequestFrame, object: Handle) {
-    if let Some(change) = &mut frame.change {
-        change.dropped = vec![object];
-    }
+    numbered(frame).dropped = vec![object];
 }
 
 /// All of that by each of these, who stay until it is measured, in MiB.

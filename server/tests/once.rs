@@ -2,12 +2,15 @@
 
 mod support;
 
-use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
-use leasefs_protocol::{OpenId, Refusal, Reply, Request, RequestFrame, Response, Seq, Version};
+use leasefs_protocol::Durability;
+use leasefs_protocol::change::{WriteAt, WriteKind};
+use leasefs_protocol::{
+    Change, OpenId, Refusal, Reply, RequestFrame, Response, Seq, Version, answer, change,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use support::House;
-use support::client::{Client, Who};
+use support::client::{Client, Who, numbered};
 use tokio::time::timeout;
 
 const RECORDS: u64 = 600;
@@ -31,14 +34,14 @@ fn record(number: u64) -> Vec<u8> {
     format!("{number:07}\n").into_bytes()
 }
 
-fn append(open: OpenId) -> Request {
-    Request::Write {
+fn append(open: OpenId) -> Change {
+    Change::Write(change::Write {
         open,
         at: WriteAt::Append,
         kill_priv: false,
         durability: Durability::None,
         kind: WriteKind::Through { keep: false },
-    }
+    })
 }
 
 /// What a client must remember of its appends.
@@ -52,7 +55,7 @@ struct Appender {
 impl Appender {
     async fn send(&mut self, client: &mut Client, open: OpenId) {
         let mut frame = client.frame(append(open));
-        let change = frame.change.as_mut().expect("a change");
+        let change = numbered(&mut frame);
         let seq = change.seq.0;
         change.after = self.unanswered.keys().copied().map(Seq).collect();
         frame.low_water = self.low_water(seq);
@@ -68,9 +71,7 @@ impl Appender {
         let low_water = self.low_water(client.seq + 1);
         for (seq, frame) in &mut self.unanswered {
             frame.low_water = low_water;
-            if let Some(change) = &mut frame.change {
-                change.resent = true;
-            }
+            numbered(frame).resent = true;
             client.send(frame, &record(seq - self.first)).await;
         }
     }
@@ -79,7 +80,7 @@ impl Appender {
         let (reply, _) = client.reply().await;
         let found = self.unanswered.iter().find(|(_, f)| f.id == reply.id);
         let seq = *found.expect("an answer to what was asked").0;
-        let Ok(Response::Written { offset, len: 8 }) = reply.result else {
+        let Ok(Response::Written(answer::Written { offset, len: 8 })) = reply.result else {
             panic!("not written: {reply:?}");
         };
         self.unanswered.remove(&seq);
@@ -139,8 +140,8 @@ async fn appends_of_a_client_that_keeps_reconnecting_are_neither_lost_nor_double
 }
 
 /// Bytes kept back under a lease that has ended, for a file that has changed since.
-fn late_flush(open: OpenId, offset: u64, repeated: bool) -> Request {
-    Request::Write {
+fn late_flush(open: OpenId, offset: u64, repeated: bool) -> Change {
+    Change::Write(change::Write {
         open,
         at: WriteAt::Offset(offset),
         kill_priv: false,
@@ -150,13 +151,13 @@ fn late_flush(open: OpenId, offset: u64, repeated: bool) -> Request {
             written: None,
             repeated,
         },
-    }
+    })
 }
 
 /// As after a crash of the server that took the answer.
-async fn ask_again(client: &mut Client, request: Request, data: &[u8]) -> Reply {
+async fn ask_again(client: &mut Client, request: Change, data: &[u8]) -> Reply {
     let mut frame = client.frame(request);
-    frame.change.as_mut().expect("a change").resent = true;
+    numbered(&mut frame).resent = true;
     client.send(&frame, data).await;
     client.reply().await.0
 }
@@ -182,7 +183,10 @@ async fn bytes_that_come_too_late_again_are_taken_if_the_file_holds_them_and_not
     let (repeated, _) = client.ask_with(late_flush(open, 2, true), b"ere").await;
     let resent = ask_again(&mut client, late_flush(open, 2, false), b"ere").await;
     for reply in [repeated, resent] {
-        assert_eq!(reply.result, Ok(Response::Written { len: 3, offset: 2 }));
+        assert_eq!(
+            reply.result,
+            Ok(Response::Written(answer::Written { len: 3, offset: 2 }))
+        );
         assert_eq!((reply.grants, reply.touched), (Vec::new(), Vec::new()));
     }
 }

@@ -2,13 +2,16 @@
 
 mod support;
 
+use leasefs_protocol::Durability;
+use leasefs_protocol::change::{WriteAt, WriteKind};
 use leasefs_protocol::control::{Reclaim, ReclaimOpen, ToClient, ToServer};
-use leasefs_protocol::request::{Durability, Fill, WriteAt, WriteKind};
+use leasefs_protocol::query::Fill;
 use leasefs_protocol::{
-    Handle, Mode, OpenId, OpenToken, Parts, Refusal, Request, Response, Scope, Seq,
+    Change, Handle, Mode, OpenId, OpenToken, Parts, Query, Refusal, Response, Scope, Seq, answer,
+    change, query,
 };
 use std::time::{Duration, Instant};
-use support::client::{Client, Who, mkdir, raw, write};
+use support::client::{Client, Who, mkdir, numbered, raw, write};
 use support::{House, Running};
 
 const FOLDER: &str = ".leasefs-orphans";
@@ -30,19 +33,17 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-fn unlink(dir: Handle, name: &str) -> Request {
-    Request::Unlink {
+fn unlink(dir: Handle, name: &str) -> Change {
+    Change::Unlink(change::Unlink {
         dir,
         name: raw(name),
-    }
+    })
 }
 
 /// Sends a change as a client does that has dropped what it has cached of these objects.
-async fn send(client: &mut Client, request: Request, data: &[u8], dropped: &[Handle]) {
+async fn send(client: &mut Client, request: Change, data: &[u8], dropped: &[Handle]) {
     let mut frame = client.frame(request);
-    if let Some(change) = &mut frame.change {
-        change.dropped.extend_from_slice(dropped);
-    }
+    numbered(&mut frame).dropped.extend_from_slice(dropped);
     client.send(&frame, data).await;
 }
 
@@ -50,12 +51,12 @@ async fn send(client: &mut Client, request: Request, data: &[u8], dropped: &[Han
 async fn orphan(client: &mut Client, name: &str) -> (Handle, OpenId, OpenToken) {
     let request = client.create_request(name, libc::O_RDWR);
     let reply = client.ask(request).await;
-    let Ok(Response::Created {
+    let Ok(Response::Created(answer::Created {
         handle,
         open,
         token,
         ..
-    }) = reply.result
+    })) = reply.result
     else {
         panic!("not created: {reply:?}");
     };
@@ -93,22 +94,24 @@ async fn an_open_whose_answer_was_lost_is_closed_when_it_is_asked_for_again() {
     let mut first = who.connect(&server).await;
     let (object, _) = first.lookup(first.root(), "f").await.expect("there");
     let kept = first.open(object, libc::O_RDONLY).await;
-    let flags = libc::O_RDONLY as u32;
-    let frame = first.frame(Request::Open { object, flags });
+    let flags = (libc::O_RDONLY as u32).into();
+    let frame = first.frame(Query::Open(query::Open { object, flags }));
     first.send(&frame, b"").await;
     until("two opens", || opens(&server, &first) == 2).await;
     let mut second = who.connect(&server).await;
     second.take_over(&first);
     second.send(&frame, b"").await;
     let reply = second.reply().await.0;
-    let Ok(Response::Opened { open, .. }) = reply.result else {
+    let Ok(Response::Opened(answer::Opened { open, .. })) = reply.result else {
         panic!("not opened: {reply:?}");
     };
     assert_eq!(opens(&server, &second), 2, "not three");
     for open in [kept, open] {
         assert_eq!(&second.read(open, 0, 9).await.1[..], b"x");
     }
-    let closed = second.ask(Request::Close { opens: vec![open] }).await;
+    let closed = second
+        .ask(Query::Close(query::Close { opens: vec![open] }))
+        .await;
     assert_eq!(closed.result, Ok(Response::Done));
     assert_eq!(opens(&server, &second), 1);
 }
@@ -131,7 +134,8 @@ async fn an_unlinked_open_file_goes_on_after_a_crash_until_its_last_close() {
     a.tell(ToServer::ReclaimDone).await;
     assert_eq!(&a.read(open, 0, 9).await.1[..], b"data");
     assert_eq!(nlink(&mut a, file).await, Ok(0));
-    a.ask(Request::Close { opens: vec![open] }).await;
+    a.ask(Query::Close(query::Close { opens: vec![open] }))
+        .await;
     assert_eq!(orphans(&house), 0);
     drop(server);
 }
@@ -179,19 +183,19 @@ async fn making_the_hidden_folder_recalls_the_roots_attributes_from_others() {
     let mut b = Who::enrolled(&house, 2).connect(&server).await;
     let root = a.root();
     let reply = b.ask(mkdir(root, raw("d"))).await;
-    let Ok(Response::Object { handle: dir, .. }) = reply.result else {
+    let Ok(Response::Object(answer::Object { handle: dir, .. })) = reply.result else {
         panic!("not made: {reply:?}");
     };
-    let create = Request::Create {
+    let create = Change::Create(change::Create {
         dir,
         name: raw("f"),
         mode: 0o100_644,
         umask: 0,
         flags: libc::O_RDWR as u32,
         keep: false,
-    };
+    });
     let reply = b.ask(create).await;
-    let Ok(Response::Created { handle: file, .. }) = reply.result else {
+    let Ok(Response::Created(answer::Created { handle: file, .. })) = reply.result else {
         panic!("not created: {reply:?}");
     };
     let links = nlink(&mut a, root).await;
@@ -219,12 +223,12 @@ async fn a_panic_inside_is_answered_and_costs_nothing_else() {
     house.records.panic(true);
     let made = a.ask(mkdir(root, raw("d"))).await;
     assert_eq!(made.result, Err(Refusal::Internal));
-    let fill = Request::Read {
+    let fill = Query::Read(query::Read {
         open,
         offset: 0,
         len: 1,
         fill: Fill::PagesForStore,
-    };
+    });
     assert_eq!(a.ask(fill).await.result, Err(Refusal::Internal));
     house.records.panic(false);
     assert!(a.ask(mkdir(root, raw("d"))).await.result.is_ok());
@@ -239,27 +243,29 @@ async fn a_mapped_page_that_is_written_back_after_its_lease_has_ended_is_refused
     let mut a = Who::enrolled(&house, 1).connect(&server).await;
     let mut b = Who::enrolled(&house, 2).connect(&server).await;
     let (file, open) = a.create("f").await;
-    let fill = Request::Read {
+    let fill = Query::Read(query::Read {
         open,
         offset: 0,
         len: 4096,
         fill: Fill::PagesForStore,
-    };
+    });
     let filled = a.ask(fill).await;
     assert!(filled.grants.iter().any(|grant| grant.mode == Mode::Write));
-    let page = || Request::Write {
-        open,
-        at: WriteAt::Offset(0),
-        kill_priv: false,
-        durability: Durability::None,
-        kind: WriteKind::Page,
+    let page = || {
+        Change::Write(change::Write {
+            open,
+            at: WriteAt::Offset(0),
+            kill_priv: false,
+            durability: Durability::None,
+            kind: WriteKind::Page,
+        })
     };
     send(&mut a, page(), b"first", &[file]).await;
     assert!(a.reply().await.0.result.is_ok());
     let object = file;
-    let flags = libc::O_WRONLY as u32;
-    let opened = b.ask(Request::Open { object, flags }).await;
-    let Ok(Response::Opened { open: others, .. }) = opened.result else {
+    let flags = (libc::O_WRONLY as u32).into();
+    let opened = b.ask(Query::Open(query::Open { object, flags })).await;
+    let Ok(Response::Opened(answer::Opened { open: others, .. })) = opened.result else {
         panic!("not opened: {opened:?}");
     };
     send(&mut b, write(others, 0), b"newer", &[file]).await;

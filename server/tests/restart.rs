@@ -6,23 +6,23 @@ use fsserver::intent::Intent;
 use fsserver::records::Records;
 use leasefs_protocol::control::{Reclaim, ReclaimLease, ReclaimOpen, Standing, ToClient, ToServer};
 use leasefs_protocol::{
-    Handle, Mode, OpenId, OpenToken, Parts, Refusal, Reply, Request, RequestFrame, Response, Seq,
-    SetAttr,
+    Change, Handle, Mode, OpenId, OpenToken, Parts, Query, Refusal, Reply, RequestFrame, Response,
+    Seq, SetAttr, answer, change, query,
 };
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use support::House;
-use support::client::{Client, Who, mkdir, raw};
+use support::client::{Client, Who, mkdir, numbered, raw};
 use tokio::time::timeout;
 
 const TERM: Duration = Duration::from_secs(2);
 
 async fn open_with_token(client: &mut Client, name: &str) -> (OpenId, OpenToken) {
     let (object, _) = client.lookup(client.root(), name).await.expect("there");
-    let flags = libc::O_RDONLY as u32;
-    let reply = client.ask(Request::Open { object, flags }).await;
+    let flags = (libc::O_RDONLY as u32).into();
+    let reply = client.ask(Query::Open(query::Open { object, flags })).await;
     match reply.result.expect("opened") {
-        Response::Opened { open, token, .. } => (open, token),
+        Response::Opened(answer::Opened { open, token, .. }) => (open, token),
         other => panic!("no answer to an open: {other:?}"),
     }
 }
@@ -133,9 +133,7 @@ async fn a_change_answered_before_the_crash_gets_its_first_answer_and_one_not_be
     let mut a = who.connect(&server).await;
     a.tell(ToServer::ReclaimDone).await;
     for frame in [&mut begun, &mut waiting] {
-        if let Some(change) = &mut frame.change {
-            change.resent = true;
-        }
+        numbered(frame).resent = true;
         a.send(frame, b"").await;
     }
     assert_eq!(a.reply().await.0.result, first);
@@ -143,13 +141,13 @@ async fn a_change_answered_before_the_crash_gets_its_first_answer_and_one_not_be
     assert!(a.lookup(root, "e").await.is_some());
 }
 
-fn chmod(object: Handle, mode: u16) -> Request {
+fn chmod(object: Handle, mode: u16) -> Change {
     let set = SetAttr {
         mode: Some(mode),
         ..SetAttr::default()
     };
     let open = None;
-    Request::SetAttr { object, open, set }
+    Change::SetAttr(change::SetAttr { object, open, set })
 }
 
 fn mode_of(house: &House, name: &str) -> u32 {
@@ -166,7 +164,7 @@ async fn interrupted(house: &House, a: &Who) -> (Handle, RequestFrame) {
     let (object, _) = first.lookup(root, "f").await.expect("there");
     let mut frame = first.frame(chmod(object, 0o640));
     server.crash();
-    let change = frame.change.as_mut().expect("a change");
+    let change = numbered(&mut frame);
     change.resent = true;
     let objects = vec![object];
     let begins = house.records.change_begins(
@@ -237,9 +235,7 @@ async fn after_a_host_crash_every_change_sent_again_is_lost() {
     let server = house.serve_with(TERM, host_crash).await;
     let mut a = who.connect(&server).await;
     a.tell(ToServer::ReclaimDone).await;
-    if let Some(change) = &mut frame.change {
-        change.resent = true;
-    }
+    numbered(&mut frame).resent = true;
     a.send(&frame, b"").await;
     assert_eq!(a.reply().await.0.result, Err(Refusal::Lost));
     assert_eq!(a.lookup(root, "d").await, None);

@@ -4,11 +4,11 @@
 mod support;
 
 use leasefs_protocol::control::{Hello, HelloRefusal, Reclaim, ReclaimLease, ToServer};
-use leasefs_protocol::request::Fill;
-use leasefs_protocol::{Mode, Parts, Request};
+use leasefs_protocol::query::Fill;
+use leasefs_protocol::{Mode, Parts, Query, query};
 use leasefs_transport::Lost;
 use std::time::Duration;
-use support::client::{Client, LONG, Who, mkdir, raw, write};
+use support::client::{Client, LONG, Who, mkdir, numbered, raw, write};
 use support::memory::{At, Held};
 use support::{House, Running};
 use tokio::time::timeout;
@@ -95,12 +95,12 @@ async fn a_change_that_asks_the_host_is_waited_for_and_nothing_happens_after_the
     let who = Who::enrolled(&house, 1);
     let mut client = who.connect(&server).await;
     let held = house.records.hold(At::ChangeBegins);
-    let frame = client.frame(mkdir(client.root(), raw("d")));
+    let mut frame = client.frame(mkdir(client.root(), raw("d")));
     client.send(&frame, b"").await;
     // Follows it, so it has not begun.
     let mut next = client.frame(mkdir(client.root(), raw("e")));
-    let first = frame.change.as_ref().expect("a change").seq;
-    next.change.as_mut().expect("a change").after = vec![first];
+    let first = numbered(&mut frame).seq;
+    numbered(&mut next).after = vec![first];
     client.send(&next, b"").await;
     tokio::time::sleep(A_WHILE).await;
     let waited = revoked_over(&house, &server, (&who, &client), held).await;
@@ -145,12 +145,12 @@ async fn a_read_under_way_is_not_answered_once_its_client_is_revoked() {
     let (handle, _) = client.lookup(client.root(), "f").await.expect("there");
     let open = client.open(handle, libc::O_RDWR).await;
     let held = house.records.hold(At::WriteLease);
-    let frame = client.frame(Request::Read {
+    let frame = client.frame(Query::Read(query::Read {
         open,
         offset: 0,
         len: 10,
         fill: Fill::PagesForStore,
-    });
+    }));
     client.send(&frame, b"").await;
     revoked_over(&house, &server, (&who, &client), held).await;
     let answer = timeout(LONG, client.lane_in.next::<leasefs_protocol::Reply>()).await;

@@ -3,16 +3,18 @@
 
 mod support;
 
+use leasefs_protocol::change::{WriteAt, WriteKind};
 use leasefs_protocol::control::{IdentityPolicy, Reclaim, ReclaimLease, ToClient, ToServer};
-use leasefs_protocol::request::{Durability, Fill, O_TRUNC, WriteAt, WriteKind};
+use leasefs_protocol::query::Fill;
 use leasefs_protocol::{
-    Caller, Handle, Mode, OpenId, Parts, RawName, Recall, Refusal, Request, Scope, SetAttr,
-    SetTime, Timestamp, Version,
+    Caller, Change, Handle, Mode, OpenId, Parts, Query, RawName, Recall, Refusal, Scope, SetAttr,
+    SetTime, Timestamp, Version, change, query,
 };
+use leasefs_protocol::{Durability, O_TRUNC};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
-use support::client::{Client, Who, mkdir, raw, write};
+use support::client::{Ask, Client, Who, mkdir, raw, write};
 use support::{House, Running};
 use tokio::time::timeout;
 
@@ -42,20 +44,20 @@ async fn bob(house: &House, server: &Running) -> Client {
     bob
 }
 
-fn create(dir: Handle, name: &str, flags: i32) -> Request {
-    Request::Create {
+fn create(dir: Handle, name: &str, flags: i32) -> Ask {
+    Ask::Change(Change::Create(change::Create {
         dir,
         name: raw(name),
         mode: 0o100_644,
         umask: 0,
         flags: (libc::O_CREAT | flags) as u32,
         keep: false,
-    }
+    }))
 }
 
-fn lookup(dir: Handle, name: &str) -> Request {
+fn lookup(dir: Handle, name: &str) -> Ask {
     let name = raw(name);
-    Request::Lookup { dir, name }
+    Ask::Query(Query::Lookup(query::Lookup { dir, name }))
 }
 
 async fn look(client: &mut Client, dir: Handle, name: &str) -> Handle {
@@ -104,56 +106,56 @@ async fn existence_is_told_by_no_change_where_its_caller_may_not_search() {
     for name in ["f", "missing"] {
         let denied = errno(libc::EACCES);
         let name = || raw(name);
-        let unlink = Request::Unlink { dir, name: name() };
-        let rmdir = Request::Rmdir { dir, name: name() };
-        let rename = Request::Rename {
+        let unlink = Ask::Change(Change::Unlink(change::Unlink { dir, name: name() }));
+        let rmdir = Ask::Change(Change::Rmdir(change::Rmdir { dir, name: name() }));
+        let rename = Ask::Change(Change::Rename(change::Rename {
             dir,
             name: name(),
             new_dir: dir,
             new_name: raw("g"),
             flags: 0,
-        };
-        let into = Request::Rename {
+        }));
+        let into = Ask::Change(Change::Rename(change::Rename {
             dir: root,
             name: raw("none"),
             new_dir: dir,
             new_name: name(),
             flags: 0,
-        };
-        let link = Request::Link {
+        }));
+        let link = Ask::Change(Change::Link(change::Link {
             object: root,
             dir,
             name: name(),
-        };
-        let lookup = Request::Lookup { dir, name: name() };
+        }));
+        let lookup = Ask::Query(Query::Lookup(query::Lookup { dir, name: name() }));
         for request in [
             unlink,
             rmdir,
             rename,
             into,
             link,
-            mkdir(dir, name()),
+            mkdir(dir, name()).into(),
             lookup,
         ] {
-            let kind = request.kind();
-            assert_eq!(bob.refusal(request).await, denied, "{kind}");
+            let refusal = bob.refusal(request.clone()).await;
+            assert_eq!(refusal, denied, "{request:?}");
         }
     }
 }
 
-fn rename(dir: Handle, name: &str, new_dir: Handle, new_name: &str) -> Request {
-    Request::Rename {
+fn rename(dir: Handle, name: &str, new_dir: Handle, new_name: &str) -> Ask {
+    Ask::Change(Change::Rename(change::Rename {
         dir,
         name: raw(name),
         new_dir,
         new_name: raw(new_name),
         flags: 0,
-    }
+    }))
 }
 
-fn set(object: Handle, set: SetAttr) -> Request {
+fn set(object: Handle, set: SetAttr) -> Ask {
     let open = None;
-    Request::SetAttr { object, open, set }
+    Ask::Change(Change::SetAttr(change::SetAttr { object, open, set }))
 }
 
 /// The objects of the export that the attacks below aim at.
@@ -170,7 +172,7 @@ struct Aims {
     open: OpenId,
 }
 
-type Attack = (&'static str, fn(Aims) -> Request, i32);
+type Attack = (&'static str, fn(Aims) -> Ask, i32);
 
 /// What `BOB` may not do, and what a local file system would say.
 fn attacks() -> Vec<Attack> {
@@ -178,10 +180,10 @@ fn attacks() -> Vec<Attack> {
     let setting = std::fs::read("/proc/sys/fs/protected_hardlinks");
     let protects = setting.is_ok_and(|value| value.starts_with(b"1"));
     let mut attacks: Vec<Attack> = vec![
-        ("make", |a| mkdir(a.dir, raw("new")), libc::EACCES),
+        ("make", |a| mkdir(a.dir, raw("new")).into(), libc::EACCES),
         (
             "make what is there",
-            |a| mkdir(a.dir, raw("f")),
+            |a| mkdir(a.dir, raw("f")).into(),
             libc::EEXIST,
         ),
         (
@@ -290,7 +292,7 @@ fn attacks() -> Vec<Attack> {
             |a| removexattr(a.file, b"user.x"),
             libc::EACCES,
         ),
-        ("write", |a| write(a.open, 0), libc::EBADF),
+        ("write", |a| write(a.open, 0).into(), libc::EBADF),
         ("allocate", |a| allocate(a.open), libc::EBADF),
         ("truncate by open", |a| cut(a.file, a.open), libc::EBADF),
         ("copy", |a| copy(a.open, a.open), libc::EBADF),
@@ -319,74 +321,78 @@ fn long_ago() -> SetTime {
     })
 }
 
-fn open(object: Handle, flags: u32) -> Request {
-    Request::Open { object, flags }
-}
-
-fn unlink(dir: Handle, name: &str) -> Request {
-    let name = raw(name);
-    Request::Unlink { dir, name }
-}
-
-fn rmdir(dir: Handle, name: &str) -> Request {
-    let name = raw(name);
-    Request::Rmdir { dir, name }
-}
-
-fn link(object: Handle, dir: Handle, name: &str) -> Request {
-    let name = raw(name);
-    Request::Link { object, dir, name }
-}
-
-fn setxattr(object: Handle, name: &[u8]) -> Request {
-    Request::SetXattr {
-        object,
-        name: RawName(name.to_vec()),
-        flags: 0,
+fn open(object: Handle, flags: u32) -> Ask {
+    let (truncates, flags) = (flags & O_TRUNC != 0, flags.into());
+    match truncates {
+        true => Ask::Change(change::OpenTruncated { object, flags }.into()),
+        false => Ask::Query(query::Open { object, flags }.into()),
     }
 }
 
-fn removexattr(object: Handle, name: &[u8]) -> Request {
-    let name = RawName(name.to_vec());
-    Request::RemoveXattr { object, name }
+fn unlink(dir: Handle, name: &str) -> Ask {
+    let name = raw(name);
+    Ask::Change(Change::Unlink(change::Unlink { dir, name }))
 }
 
-fn allocate(open: OpenId) -> Request {
-    Request::Fallocate {
+fn rmdir(dir: Handle, name: &str) -> Ask {
+    let name = raw(name);
+    Ask::Change(Change::Rmdir(change::Rmdir { dir, name }))
+}
+
+fn link(object: Handle, dir: Handle, name: &str) -> Ask {
+    let name = raw(name);
+    Ask::Change(Change::Link(change::Link { object, dir, name }))
+}
+
+fn setxattr(object: Handle, name: &[u8]) -> Ask {
+    Ask::Change(Change::SetXattr(change::SetXattr {
+        object,
+        name: RawName(name.to_vec()),
+        flags: 0,
+    }))
+}
+
+fn removexattr(object: Handle, name: &[u8]) -> Ask {
+    let name = RawName(name.to_vec());
+    Ask::Change(Change::RemoveXattr(change::RemoveXattr { object, name }))
+}
+
+fn allocate(open: OpenId) -> Ask {
+    Ask::Change(Change::Fallocate(change::Fallocate {
         open,
         mode: 0,
         offset: 0,
         len: 4096,
-    }
+    }))
 }
 
-fn cut(object: Handle, open: OpenId) -> Request {
-    Request::SetAttr {
+fn cut(object: Handle, open: OpenId) -> Ask {
+    Ask::Change(Change::SetAttr(change::SetAttr {
         object,
         open: Some(open),
         set: with(|set| set.size = Some(0)),
-    }
+    }))
 }
 
-fn copy(from: OpenId, to: OpenId) -> Request {
-    Request::CopyRange {
+fn copy(from: OpenId, to: OpenId) -> Ask {
+    Ask::Change(Change::CopyRange(change::CopyRange {
         from,
         from_offset: 0,
         to,
         to_offset: 0,
         len: 1,
-    }
+    }))
 }
 
 /// Another mount that has everything cached and doesn't answer recalls.
 async fn holder(client: &mut Client, aims: &Aims) {
     for dir in [aims.root, aims.dir, aims.tmp] {
         let open = client.open(dir, libc::O_RDONLY | libc::O_DIRECTORY).await;
-        let listing = Request::ReadDir {
+        let listing = Ask::Query(Query::ReadDir(query::ReadDir {
             open,
             cookie: 0,
             nodes: true,
-        };
+        }));
         assert!(!client.ask(listing).await.grants.is_empty());
     }
     let open = client.open(aims.file, libc::O_RDONLY).await;
@@ -408,7 +414,7 @@ fn stage(house: &House) {
 async fn attacked(
     server: &Running,
     house: &House,
-    attack: fn(Aims) -> Request,
+    attack: fn(Aims) -> Ask,
 ) -> Result<Refusal, String> {
     let mut bob = bob(house, server).await;
     let root = bob.root();
@@ -428,7 +434,10 @@ async fn attacked(
     let mut a = Who::enrolled(house, 1).connect(server).await;
     holder(&mut a, &aims).await;
     let request = attack(aims);
-    let takes_data = matches!(request, Request::Write { .. } | Request::SetXattr { .. });
+    let takes_data = matches!(
+        request,
+        Ask::Change(Change::Write(_)) | Ask::Change(Change::SetXattr(_))
+    );
     let data: &[u8] = if takes_data { b"x" } else { b"" };
     let Ok((reply, _)) = timeout(AT_ONCE, bob.ask_with(request, data)).await else {
         return Err("it waits for another mount's lease".to_owned());
@@ -623,13 +632,13 @@ async fn late_pages_and_repeated_flushes_confirm_no_bytes_that_may_not_be_read()
         repeated: true,
     };
     for kind in [WriteKind::Page, flush] {
-        let guess = Request::Write {
+        let guess = Ask::Change(Change::Write(change::Write {
             open,
             at: WriteAt::Offset(0),
             kill_priv: false,
             durability: Durability::None,
             kind,
-        };
+        }));
         for bytes in [b"secret", b"guess!"] {
             let (reply, _) = bob.ask_with(guess.clone(), bytes).await;
             assert_eq!(reply.result, Err(Refusal::Changed), "{kind:?} {bytes:?}");
@@ -644,12 +653,12 @@ async fn late_pages_and_repeated_flushes_confirm_no_bytes_that_may_not_be_read()
     let mut a = Who::enrolled(&house, 1).connect(&server).await;
     let others = a.open(file, libc::O_RDONLY).await;
     assert!(!a.read(others, 0, 9).await.0.grants.is_empty());
-    let exclusive = Request::Read {
+    let exclusive = Ask::Query(Query::Read(query::Read {
         open,
         offset: 0,
         len: 9,
         fill: Fill::PagesForStore,
-    };
+    }));
     let refused = timeout(AT_ONCE, bob.refusal(exclusive)).await;
     assert_eq!(refused.expect("at once"), Refusal::BadOpen);
     no_recall(&mut a).await;
@@ -666,11 +675,11 @@ async fn set_id_bits_are_cleared_by_nobody_who_does_not_write() {
     let program = look(&mut bob, root, "program").await;
     let open = bob.open(program, libc::O_RDONLY).await;
     for open in [None, Some(open)] {
-        let kill = Request::SetAttr {
+        let kill = Ask::Change(Change::SetAttr(change::SetAttr {
             object: program,
             open,
             set: with(|set| set.kill_priv = true),
-        };
+        }));
         bob.ask(kill).await;
         let mode = house.path("program").metadata().expect("there");
         assert_eq!(mode.permissions().mode() & 0o7777, 0o4755, "{open:?}");

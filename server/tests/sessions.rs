@@ -3,10 +3,10 @@
 mod support;
 
 use leasefs_protocol::control::{Standing, ToClient, ToServer};
-use leasefs_protocol::{Parts, Refusal, Request, Response, Scope, Seq};
+use leasefs_protocol::{Parts, Query, Refusal, Response, Scope, Seq, answer, query};
 use std::time::Duration;
 use support::House;
-use support::client::{Who, mkdir, raw, read, write};
+use support::client::{Who, mkdir, numbered, raw, read, write};
 use tokio::time::timeout;
 
 /// Long enough to notice that something waits.
@@ -24,13 +24,13 @@ async fn a_lookup_and_a_read_grant_leases_and_the_data_comes_back() {
     let server = house.serve().await;
     let mut a = Who::enrolled(&house, 1).connect(&server).await;
     let root = a.root();
-    let request = Request::Lookup {
+    let request = Query::Lookup(query::Lookup {
         dir: root,
         name: raw("f"),
-    };
+    });
     let reply = a.ask(request).await;
     assert!(reply.renews);
-    let Ok(Response::Object { handle, attr }) = reply.result else {
+    let Ok(Response::Object(answer::Object { handle, attr })) = reply.result else {
         panic!("not found: {reply:?}");
     };
     assert_eq!(attr.size, 5);
@@ -62,7 +62,7 @@ async fn a_write_waits_until_the_reader_has_approved_and_is_then_seen() {
     assert!(timeout(A_WHILE, b.reply()).await.is_err(), "it waits");
     a.approve(&recall).await;
     let (reply, _) = b.reply().await;
-    let expected = Response::Written { len: 3, offset: 0 };
+    let expected = Response::Written(answer::Written { len: 3, offset: 0 });
     assert_eq!(reply.result, Ok(expected));
     assert_eq!(reply.touched.len(), 1);
     let (_, data) = a.read(reading, 0, 10).await;
@@ -104,9 +104,7 @@ async fn a_change_whose_answer_was_lost_gets_it_again_and_does_not_run_again() {
     assert!(first.result.is_ok());
     let mut again = who.connect(&server).await;
     assert_eq!(again.welcome.standing, Standing::Resumed);
-    if let Some(change) = &mut frame.change {
-        change.resent = true;
-    }
+    numbered(&mut frame).resent = true;
     again.send(&frame, b"").await;
     let second = again.reply().await.0;
     assert_eq!(second.result, first.result, "not EEXIST");
@@ -131,9 +129,7 @@ async fn a_waiting_change_survives_its_connection_and_answers_on_the_next() {
     b.send(&frame, b"").await;
     let recall = a.recall().await;
     let mut again = who.connect(&server).await;
-    if let Some(change) = &mut frame.change {
-        change.resent = true;
-    }
+    numbered(&mut frame).resent = true;
     again.send(&frame, b"").await;
     assert!(timeout(A_WHILE, again.reply()).await.is_err(), "it waits");
     a.approve(&recall).await;
@@ -169,9 +165,7 @@ async fn changes_run_behind_those_they_follow() {
     let root = a.root();
     let first = a.frame(mkdir(root, raw("d")));
     let mut second = a.frame(mkdir(root, raw("e")));
-    if let Some(change) = &mut second.change {
-        change.after = vec![Seq(1)];
-    }
+    numbered(&mut second).after = vec![Seq(1)];
     a.send(&second, b"").await;
     assert!(timeout(A_WHILE, a.reply()).await.is_err(), "it waits");
     a.send(&first, b"").await;
@@ -279,9 +273,7 @@ async fn creating_an_existing_name_opens_it_and_truncates_only_if_asked() {
     assert_eq!(a.refusal(request).await.errno(), libc::EEXIST);
     let request = a.create_request("f", libc::O_RDWR | libc::O_TRUNC);
     let mut frame = a.frame(request);
-    if let Some(change) = &mut frame.change {
-        change.dropped.push(handle);
-    }
+    numbered(&mut frame).dropped.push(handle);
     a.send(&frame, b"").await;
     assert!(a.reply().await.0.result.is_ok());
     assert_eq!(&a.read(open, 0, 10).await.1[..], b"");
@@ -296,7 +288,7 @@ async fn closed_opens_are_bad_and_opens_are_not_shared_between_sessions() {
     let (_, open) = a.create("f").await;
     assert_eq!(b.refusal(read(open, 0, 1)).await, Refusal::BadOpen);
     assert!(
-        a.ask(Request::Close { opens: vec![open] })
+        a.ask(Query::Close(query::Close { opens: vec![open] }))
             .await
             .result
             .is_ok()
@@ -314,14 +306,14 @@ async fn a_listing_with_nodes_covers_every_entry() {
     let mut a = Who::enrolled(&house, 1).connect(&server).await;
     let root = a.root();
     let open = a.open(root, libc::O_RDONLY | libc::O_DIRECTORY).await;
-    let request = Request::ReadDir {
+    let request = Query::ReadDir(query::ReadDir {
         open,
         cookie: 0,
         nodes: true,
-    };
+    });
     let reply = a.ask(request).await;
     assert!(granted(&reply, root).contains(Parts::LISTING | Parts::NAMES));
-    let Ok(Response::Entries { entries, end }) = &reply.result else {
+    let Ok(Response::Entries(answer::Entries { entries, end })) = &reply.result else {
         panic!("no listing: {reply:?}");
     };
     assert!(*end && entries.len() == 3);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use leasefs_protocol::control::{
     IdentityPolicy, Reclaim, ReclaimOpen, Standing, ToClient, ToServer,
 };
-use leasefs_protocol::{OpenId, OpenToken, Request, Response, SessionId};
+use leasefs_protocol::{OpenId, OpenToken, Query, Response, SessionId, answer, query};
 use std::time::Duration;
 use support::client::{Client, LONG, Who, mkdir, raw};
 use support::memory::At;
@@ -20,7 +20,7 @@ const A_WHILE: Duration = Duration::from_millis(300);
 async fn opened(client: &mut Client, name: &str) -> ReclaimOpen {
     let request = client.create_request(name, libc::O_RDWR);
     match client.ask(request).await.result {
-        Ok(Response::Created { open, token, .. }) => ReclaimOpen { open, token },
+        Ok(Response::Created(answer::Created { open, token, .. })) => ReclaimOpen { open, token },
         other => panic!("not created: {other:?}"),
     }
 }
@@ -37,7 +37,7 @@ async fn lost(client: &mut Client, opens: Vec<ReclaimOpen>) -> Vec<OpenId> {
 
 async fn close(client: &mut Client, open: OpenId) {
     let opens = vec![open];
-    let closed = client.ask(Request::Close { opens }).await;
+    let closed = client.ask(Query::Close(query::Close { opens })).await;
     assert_eq!(closed.result, Ok(Response::Done));
 }
 
@@ -76,9 +76,13 @@ async fn what_was_opened_after_a_restart_and_closed_is_not_opened_again_while_re
     let server = house.serve().await;
     let mut client = who.connect(&server).await;
     let (object, _) = client.lookup(client.root(), "f").await.expect("there");
-    let flags = libc::O_RDONLY as u32;
-    let second = match client.ask(Request::Open { object, flags }).await.result {
-        Ok(Response::Opened { open, token, .. }) => ReclaimOpen { open, token },
+    let flags = (libc::O_RDONLY as u32).into();
+    let second = match client
+        .ask(Query::Open(query::Open { object, flags }))
+        .await
+        .result
+    {
+        Ok(Response::Opened(answer::Opened { open, token, .. })) => ReclaimOpen { open, token },
         other => panic!("not opened: {other:?}"),
     };
     close(&mut client, second.open).await;

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use leasefs_protocol::control::{IdentityPolicy, Standing, ToClient, ToServer, Welcome};
 use leasefs_protocol::ticket::{ServerAddr, Ticket};
 use leasefs_protocol::{
-    Attr, BootId, DirEntry, FileKind, Handle, OpenId, OpenToken, RawName, Refusal, Reply, Request,
-    RequestFrame, Response, Stamp, Timestamp,
+    Attr, BootId, DirEntry, FileKind, Handle, OpenId, OpenToken, Query, RawName, Refusal, Reply,
+    Request, RequestFrame, Response, Stamp, Timestamp, answer, query,
 };
 use leasefs_tests::mounted::{Mount, MountOptions, Sandbox, within};
 use leasefs_transport::{Connection, EndpointSecret, FrameReader, FrameWriter, Identity, Server};
@@ -69,22 +69,25 @@ fn lookup(name: &RawName) -> Result<Response, Refusal> {
         },
     };
     let attr = attr(&object);
-    Ok(Response::Object {
+    Ok(Response::Object(answer::Object {
         handle: object,
         attr,
-    })
+    }))
 }
 
 fn answer(request: &Request, opens: u64) -> (Result<Response, Refusal>, Bytes) {
-    let result = match request {
-        Request::Lookup { name, .. } => lookup(name),
-        Request::GetAttr { object } => Ok(Response::Attr(attr(object))),
-        Request::Open { object, .. } => Ok(Response::Opened {
+    let Request::Query(query) = request else {
+        return (Err(Refusal::Unsupported), Bytes::new());
+    };
+    let result = match query {
+        Query::Lookup(query::Lookup { name, .. }) => lookup(name),
+        Query::GetAttr(query::GetAttr { object }) => Ok(Response::Attr(attr(object))),
+        Query::Open(query::Open { object, .. }) => Ok(Response::Opened(answer::Opened {
             open: OpenId(opens),
             token: OpenToken(vec![1]),
             attr: attr(object),
-        }),
-        Request::ReadDir { .. } => Ok(Response::Entries {
+        })),
+        Query::ReadDir(_) => Ok(Response::Entries(answer::Entries {
             entries: vec![DirEntry {
                 name: RawName(b"a".to_vec()),
                 ino: 7,
@@ -93,12 +96,12 @@ fn answer(request: &Request, opens: u64) -> (Result<Response, Refusal>, Bytes) {
                 node: None,
             }],
             end: false,
-        }),
-        Request::Read { len, .. } => {
+        })),
+        Query::Read(query::Read { len, .. }) => {
             return (Ok(Response::Done), vec![1; *len as usize + 1].into());
         }
-        Request::Commit { .. } => Err(Refusal::Host(libc::ENOSYS as u16)),
-        Request::Close { .. } => Ok(Response::Done),
+        Query::Commit(_) => Err(Refusal::Host(libc::ENOSYS as u16)),
+        Query::Close(_) => Ok(Response::Done),
         _ => Err(Refusal::Unsupported),
     };
     (result, Bytes::new())

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use leasefs_protocol::codec::CodecError;
 use leasefs_protocol::control::ToServer;
-use leasefs_protocol::{Request, RequestFrame};
+use leasefs_protocol::{Query, Request, RequestFrame};
 use leasefs_transport::{Connection, FrameReader, Lost, OutFrame, Outbox};
 
 /// A request with more data than this, in either direction, goes to the bulk lanes.
@@ -74,8 +74,8 @@ impl Lanes {
 
 fn is_bulk(request: &Request, payload: usize) -> bool {
     let answer = match request {
-        Request::Read { len, .. } => *len as usize,
-        Request::ReadDir { .. } => usize::MAX,
+        Request::Query(Query::Read(read)) => read.len as usize,
+        Request::Query(Query::ReadDir(_)) => usize::MAX,
         _ => 0,
     };
     payload.max(answer) > SMALL

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::{Push, ToClient, ToServer};
-use crate::request::{Reply, RequestFrame};
+use crate::{Reply, RequestFrame};
 use proptest::prelude::*;
 use std::fmt::Debug;
 

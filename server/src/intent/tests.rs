@@ -89,10 +89,10 @@ fn a_name_that_was_free_and_is_taken_was_made_and_its_object_is_the_answer() {
         open: None,
     };
     assert_eq!(decide(&intent, &seen(None, None)), NotHappened);
-    let made = Response::Object {
+    let made = Response::Object(Object {
         handle: handle(A),
         attr: ATTR,
-    };
+    });
     assert_eq!(decide(&intent, &seen(Some(A), None)), happened(made));
 }
 
@@ -145,10 +145,10 @@ fn an_append_is_told_by_the_size_and_a_part_of_it_is_cut_off() {
         len: 10,
         durability: Durability::None,
     };
-    let written = Response::Written {
+    let written = Response::Written(Written {
         len: 10,
         offset: 100,
-    };
+    });
     assert_eq!(decide(&intent, &sized(100)), NotHappened);
     assert_eq!(decide(&intent, &sized(110)), happened(written));
     for part in [101, 109] {

@@ -7,8 +7,13 @@
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::server::ReadKind::{FillForStore, FillPages, Metadata, Uncached};
 use leasefs_lease::server::{ReadItem, ReadKind, Touch};
-use leasefs_protocol::request::{Fill, O_TRUNC};
-use leasefs_protocol::{Handle, Name, Parts, Request};
+use leasefs_protocol::change::{
+    Create, Link, Make, OpenTruncated, RemoveXattr, Rename, Rmdir, SetAttr, SetXattr, Unlink,
+};
+use leasefs_protocol::query::{
+    Access, Fill, GetAttr, GetXattr, ListXattr, Lookup, Open, Read, ReadDir, ReadLink,
+};
+use leasefs_protocol::{Change, Handle, Name, O_TRUNC, Parts, Query};
 use leasefs_store::Found;
 
 /// What names of a request denote and which objects its opens are of.
@@ -43,15 +48,6 @@ impl Targets {
     pub fn lists(&self, dir: &Handle) -> bool {
         !self.unlisted.contains(dir)
     }
-
-    /// What may lose its last name.
-    pub fn victim(&self, request: &Request) -> Option<Handle> {
-        match request {
-            Request::Unlink { .. } => self.named,
-            Request::Rename { flags: 0, .. } => self.replaced,
-            _ => None,
-        }
-    }
 }
 
 /// What a request reads and changes; each object at most once in `touches`.
@@ -74,86 +70,71 @@ pub struct Names {
     pub new_name: Option<Name>,
 }
 
-/// What `request` reads and changes, given its names and what they denote just now.
-pub fn accesses(request: &Request, names: &Names, targets: &Targets) -> Accesses {
+/// What a query reads, given its name and what that and its open denote just now.
+pub fn of_query(query: &Query, names: &Names, targets: &Targets) -> Accesses {
+    let all = Accesses::of(Uncached);
+    let Targets { opened, named, .. } = *targets;
+    match query {
+        Query::Lookup(Lookup { dir, .. }) => {
+            let all = Accesses::of(Metadata).reads(named, Parts::ATTRS);
+            match targets.lists(dir) {
+                true => all.reads_name(*dir, names.name.clone()),
+                false => all,
+            }
+        }
+        Query::GetAttr(GetAttr { object })
+        | Query::ReadLink(ReadLink { object })
+        | Query::GetXattr(GetXattr { object, .. })
+        | Query::ListXattr(ListXattr { object })
+        | Query::Open(Open { object, .. }) => Accesses::of(Metadata).reads(*object, Parts::ATTRS),
+        Query::Access(Access { object, .. }) => all.reads(*object, Parts::ATTRS),
+        Query::Read(Read { fill, .. }) => Accesses::of(kind_of(*fill)).reads(opened, Parts::DATA),
+        Query::Seek(_) => all.reads(opened, Parts::DATA),
+        Query::ReadDir(ReadDir { cookie, nodes, .. }) => read_dir(opened, *cookie, *nodes),
+        Query::Close(_) | Query::Commit(_) | Query::CommitAll(_) | Query::StatFs(_) => all,
+    }
+}
+
+/// What a change reads and changes, given its names and what they and its opens denote just now.
+pub fn of_change(change: &Change, names: &Names, targets: &Targets) -> Accesses {
     let all = Accesses::of(Uncached);
     let Targets {
         opened,
         copied,
-        named,
-        ..
-    } = *targets;
-    let name = || names.name.clone();
-    match request {
-        Request::Lookup { dir, .. } => {
-            let all = Accesses::of(Metadata).reads(named, Parts::ATTRS);
-            match targets.lists(dir) {
-                true => all.reads_name(*dir, name()),
-                false => all,
-            }
-        }
-        Request::GetAttr { object }
-        | Request::ReadLink { object }
-        | Request::GetXattr { object, .. }
-        | Request::ListXattr { object } => Accesses::of(Metadata).reads(*object, Parts::ATTRS),
-        Request::Access { object, .. } => all.reads(*object, Parts::ATTRS),
-        Request::Open { object, flags } if flags & O_TRUNC == 0 => {
-            Accesses::of(Metadata).reads(*object, Parts::ATTRS)
-        }
-        Request::Open { object, .. } => all.changes(*object, content()),
-        Request::Create { dir, flags, .. } => create(*dir, name(), *flags, named),
-        Request::Read { fill, .. } => Accesses::of(kind_of(*fill)).reads(opened, Parts::DATA),
-        Request::Seek { .. } => all.reads(opened, Parts::DATA),
-        Request::ReadDir { cookie, nodes, .. } => read_dir(opened, *cookie, *nodes),
-        Request::SetAttr { object, set, .. } => match set.size {
-            Some(_) => all.changes(*object, content()),
-            None => all.changes(*object, Parts::ATTRS),
-        },
-        Request::SetXattr { object, .. } | Request::RemoveXattr { object, .. } => {
-            all.changes(*object, Parts::ATTRS)
-        }
-        Request::Write { .. } | Request::Fallocate { .. } => all.changes(opened, content()),
-        Request::CopyRange { .. } => all.reads(copied, Parts::DATA).changes(opened, content()),
-        Request::Make { .. }
-        | Request::Unlink { .. }
-        | Request::Rmdir { .. }
-        | Request::Link { .. }
-        | Request::Rename { .. } => changed_names(request, names, targets),
-        Request::Close { .. }
-        | Request::Commit { .. }
-        | Request::CommitAll
-        | Request::StatFs { .. } => all,
-    }
-}
-
-fn changed_names(request: &Request, names: &Names, targets: &Targets) -> Accesses {
-    let all = Accesses::of(Uncached);
-    let Targets {
         named,
         replaced,
         shelter,
         ..
     } = *targets;
     let name = || names.name.clone();
-    match request {
-        Request::Make { dir, .. } => all.renames(*dir, name()),
-        Request::Unlink { dir, .. } | Request::Rmdir { dir, .. } => {
+    match change {
+        Change::OpenTruncated(OpenTruncated { object, .. }) => all.changes(*object, content()),
+        Change::SetAttr(SetAttr { object, set, .. }) => match set.size {
+            Some(_) => all.changes(*object, content()),
+            None => all.changes(*object, Parts::ATTRS),
+        },
+        Change::SetXattr(SetXattr { object, .. })
+        | Change::RemoveXattr(RemoveXattr { object, .. }) => all.changes(*object, Parts::ATTRS),
+        Change::Write(_) | Change::Fallocate(_) => all.changes(opened, content()),
+        Change::CopyRange(_) => all.reads(copied, Parts::DATA).changes(opened, content()),
+        Change::Create(Create { dir, flags, .. }) => create(*dir, name(), *flags, named),
+        Change::Make(Make { dir, .. }) => all.renames(*dir, name()),
+        Change::Link(Link { object, dir, .. }) => {
+            all.renames(*dir, name()).changes(*object, Parts::ATTRS)
+        }
+        Change::Unlink(Unlink { dir, .. }) | Change::Rmdir(Rmdir { dir, .. }) => {
             let named = named.filter(|_| !planted::is(Bug::ForgetVictim));
             let all = all.renames(*dir, name()).changes(named, Parts::ATTRS);
             all.changes(shelter, Parts::ATTRS)
         }
-        Request::Link { object, dir, .. } => {
-            all.renames(*dir, name()).changes(*object, Parts::ATTRS)
-        }
         // Two names of one object: nothing is done, whoever asks.
-        Request::Rename { .. } if named.is_some() && named == replaced => all,
-        Request::Rename { dir, new_dir, .. } => all
+        Change::Rename(_) if named.is_some() && named == replaced => all,
+        Change::Rename(Rename { dir, new_dir, .. }) => all
             .renames(*dir, name())
             .renames(*new_dir, names.new_name.clone())
             .changes(named, Parts::ATTRS)
             .changes(replaced, Parts::ATTRS)
             .changes(shelter, Parts::ATTRS),
-        _ => all,
     }
 }
 

@@ -1,24 +1,30 @@
 //! Requests that change something: each has its turn, runs once, and keeps its answer.
 
 use super::Call;
-use super::access::{Accesses, Targets, accesses};
-use super::change::Change;
-use super::host::{Done, open_existing};
-use super::inputs::inputs;
-use super::lateness::Lateness;
-use super::rights::judge;
+use super::access::{Accesses, Targets, of_change};
+use super::inputs::Inputs;
+use super::ops::{Done, Lateness, Order, Perform, operation};
 use super::told::is_gone;
 use crate::caught::caught;
 use crate::faults::{Point, may_crash};
 use crate::intent::Intent;
+use crate::interrupted::ChangeId;
 use crate::runtime::Turn;
 use crate::server::Server;
 use crate::session::{Job, Session, refused};
 use leasefs_lease::server::Touch;
+use leasefs_protocol::answer::Written;
 use leasefs_protocol::limits::MAX_TURNS;
-use leasefs_protocol::request::{Durability, O_TRUNC};
-use leasefs_protocol::{Refusal, Reply, Request, Response, Seq};
+use leasefs_protocol::{Change, Handle, Refusal, Reply, Response, Seq};
 use std::sync::Arc;
+
+/// A change on its way.
+pub(super) struct Pending<'a> {
+    pub(super) order: Order<'a>,
+    seq: Seq,
+    job: &'a Job,
+    operation: &'a (dyn Perform + Send + Sync),
+}
 
 /// What comes of a change whose turn may have come.
 enum Step {
@@ -46,7 +52,7 @@ async fn run(server: Arc<Server>, session: Arc<Session>, seq: Seq, job: Job) {
         caller: job.caller.clone(),
         origin: None,
     };
-    let kind = job.request.kind();
+    let kind = job.change.kind();
     let reply = caught(execute(&call, seq, job)).await.unwrap_or_else(|| {
         tracing::error!(session = %session.id, %seq, kind, "a change failed inside: it may have happened in part");
         server.records.change_ends(session.id, seq, &Err(Refusal::Internal));
@@ -72,24 +78,21 @@ pub async fn finish(server: &Arc<Server>, session: &Arc<Session>, seq: Seq, repl
 
 /// The change's answer; `None` if it never runs.
 async fn execute(call: &Call, seq: Seq, job: Job) -> Option<Reply> {
-    let server = &call.server;
-    let opens = &call.session.opens;
-    let checked = inputs(
-        &server.store,
-        &call.client,
-        opens,
-        &job.request,
-        job.payload.len(),
-    );
-    let inputs = match checked {
+    let operation = operation(&job.change);
+    let inputs = match checked(call, &job, operation) {
         Ok(inputs) => inputs,
         Err(refusal) => return call.session.begin(seq).map(|_| refused(refusal)),
     };
-    let change = Change {
-        call,
+    let change = Pending {
+        order: Order {
+            call,
+            inputs: &inputs,
+            payload: &job.payload,
+            resent: job.resent,
+        },
         seq,
         job: &job,
-        inputs: &inputs,
+        operation,
     };
     let mut turn = None;
     for _ in 0..MAX_TURNS {
@@ -103,9 +106,25 @@ async fn execute(call: &Call, seq: Seq, job: Job) -> Option<Reply> {
     call.session.begin(seq).map(|_| refused(Refusal::Stale))
 }
 
-impl Change<'_> {
+/// What can be told of it without asking the host.
+fn checked(call: &Call, job: &Job, operation: &dyn Perform) -> Result<Inputs, Refusal> {
+    if call.client.read_only {
+        return Err(Refusal::ReadOnly);
+    }
+    operation.bounds(job.payload.len())?;
+    for object in job.change.handles() {
+        call.server.store.check(object)?;
+    }
+    operation.inputs(&call.session.opens)
+}
+
+impl Pending<'_> {
+    fn id(&self) -> ChangeId {
+        (self.order.call.session.id, self.seq)
+    }
+
     async fn step(&self, turn: Option<Turn>) -> Step {
-        let server = &self.call.server;
+        let server = &self.order.call.server;
         if server.interrupted.is_overtaken(self.id()) {
             return self.refuse(Refusal::Lost);
         }
@@ -114,7 +133,7 @@ impl Change<'_> {
             Ok(targets) => targets,
             Err(refusal) => return self.refuse(refusal),
         };
-        let all = accesses(&self.job.request, &self.inputs.names, &targets);
+        let all = of_change(&self.job.change, &self.order.inputs.names, &targets);
         if all.touches.is_empty() {
             drop(turn);
             return self.read(all, targets).await;
@@ -143,7 +162,7 @@ impl Change<'_> {
 
     /// The answer of a change that does nothing.
     fn answer(&self, result: Result<Response, Refusal>) -> Step {
-        match self.call.session.begin(self.seq) {
+        match self.order.call.session.begin(self.seq) {
             Some(_) => Step::Done(Box::new(Reply {
                 result,
                 ..refused(Refusal::Internal)
@@ -152,10 +171,11 @@ impl Change<'_> {
         }
     }
 
-    /// What the request's names denote just now, if its caller may do it.
+    /// What the change's names denote just now, if its caller may do it.
     fn targets(&self) -> Result<Targets, Refusal> {
-        self.call.within_border(&self.job.request, None)?;
-        judge(self.call, &self.job.request, self.inputs)
+        let order = &self.order;
+        order.call.within_border(self.job.change.handles())?;
+        self.operation.judge(order, order.inputs.targets())
     }
 
     /// What a change reads besides (the source of a copy) must not be hidden by a Write lease.
@@ -163,8 +183,8 @@ impl Change<'_> {
         if all.reads.is_empty() {
             return Some(());
         }
-        let (session, label) = (self.call.session.id, self.job.request.kind());
-        let leases = &self.call.server.leases;
+        let (session, label) = (self.order.call.session.id, self.job.change.kind());
+        let leases = &self.order.call.server.leases;
         let entry = leases.read(session, label, all.kind, all.reads.clone());
         entry.admitted().await.map(drop)
     }
@@ -172,10 +192,8 @@ impl Change<'_> {
     /// Nobody else changes the objects of an interrupted change, but for those it may itself have to
     /// wait for: who has a turn, and a kernel that writes locked pages back and approves then.
     async fn pass_interrupted(&self, has_turn: bool, touches: &[Touch]) {
-        let (server, own) = (&self.call.server, self.id());
-        let writeback =
-            matches!(&self.job.request, Request::Write { kind, .. } if kind.is_writeback());
-        let overtaken = match has_turn || writeback {
+        let (server, own) = (&self.order.call.server, self.id());
+        let overtaken = match has_turn || self.operation.is_writeback() {
             true => server.interrupted.overtake(own, touches),
             false => server.interrupted.let_pass(own, touches).await,
         };
@@ -188,25 +206,19 @@ impl Change<'_> {
             turn.requeue(touches, dropped).await?;
             return Some(turn);
         }
-        // Pages that a kernel keeps locked until the answer; while a size changes it holds back
-        // what it has to write.
-        let writeback = match &self.job.request {
-            Request::Write { kind, .. } => kind.is_writeback(),
-            Request::SetAttr { set, .. } => set.size.is_some(),
-            _ => false,
-        };
-        let (leases, session) = (&self.call.server.leases, self.call.session.id);
-        let label = self.job.request.kind();
-        Turn::take(leases, session, label, touches, dropped, writeback).await
+        let (leases, session) = (&self.order.call.server.leases, self.order.call.session.id);
+        let label = self.job.change.kind();
+        let first = self.operation.goes_first();
+        Turn::take(leases, session, label, touches, dropped, first).await
     }
 
     /// A create of a name that exists opens what it denotes. A rename of one object's name to another of
     /// its names does nothing.
     async fn read(&self, all: Accesses, targets: Targets) -> Step {
-        let (call, Request::Create { flags, .. }) = (self.call, &self.job.request) else {
+        let (call, Change::Create(create)) = (self.order.call, &self.job.change) else {
             return self.answer(Ok(Response::Done));
         };
-        let (session, label) = (call.session.id, self.job.request.kind());
+        let (session, label) = (call.session.id, self.job.change.kind());
         let entry = call.server.leases.read(session, label, all.kind, all.reads);
         let Some(admission) = entry.admitted().await else {
             return Step::Never;
@@ -222,7 +234,7 @@ impl Change<'_> {
         let Some(_pass) = call.session.begin(self.seq) else {
             return Step::Never;
         };
-        let result = open_existing(call, handle, *flags);
+        let result = call.open_existing(handle, create.flags);
         if result.as_ref().is_err_and(|refusal| is_gone(*refusal)) {
             return Step::Again(None);
         }
@@ -232,15 +244,15 @@ impl Change<'_> {
         };
         Step::Done(Box::new(Reply {
             grants,
-            result,
+            result: result.map(Response::Created),
             ..refused(Refusal::Internal)
         }))
     }
 
     /// Its turn has come.
     async fn perform(&self, turn: Turn, touches: &[Touch], targets: &Targets) -> Step {
-        let (server, session) = (&self.call.server, &self.call.session);
-        let _leave = match is_slow(&self.job.request) {
+        let (server, session) = (&self.order.call.server, &self.order.call.session);
+        let _leave = match self.operation.is_slow() {
             true => match server.slow().await {
                 Some(leave) => Some(leave),
                 None => return Step::Never,
@@ -253,14 +265,14 @@ impl Change<'_> {
         let Some(_pass) = session.begin(self.seq) else {
             return Step::Never;
         };
-        let reply = match self.lateness(targets) {
+        let reply = match self.operation.lateness(&self.order, targets) {
             Lateness::TooLate => self.reply(turn, touches, targets, Err(Refusal::Changed)),
             Lateness::Repeated(offset) => Reply {
                 stamp: turn.finish(Vec::new()).stamp,
-                result: Ok(Response::Written {
+                result: Ok(Response::Written(Written {
                     len: self.job.payload.len() as u64,
                     offset,
-                }),
+                })),
                 ..refused(Refusal::Internal)
             },
             Lateness::InTime => {
@@ -271,22 +283,23 @@ impl Change<'_> {
                 self.reply(turn, touches, targets, done)
             }
         };
-        if self.flushes()
+        if self.operation.flushes()
             && let Some(object) = targets.opened
-            && let Ok(Response::Written { len, .. }) = &reply.result
+            && let Ok(Response::Written(written)) = &reply.result
         {
-            server.leases.flushed(session.id, object, *len);
+            server.leases.flushed(session.id, object, written.len);
         }
         Step::Done(Box::new(reply))
     }
 
     /// Journals what the change is about to do, if it can do anything.
     fn journalled(&self, targets: &Targets) -> Result<Option<Intent>, Refusal> {
-        let intent = self.order().intent(targets)?;
+        let intent = self.operation.intent(&self.order, targets)?;
         if let Some(intent) = &intent {
             let (session, seq) = self.id();
-            let low = self.call.session.low();
+            let low = self.order.call.session.low();
             let begins = self
+                .order
                 .call
                 .server
                 .records
@@ -308,29 +321,33 @@ impl Change<'_> {
         journalled: bool,
     ) -> Result<Done, Refusal> {
         if !journalled {
-            return self.order().run(touches, targets).await;
+            return self.ask_host(touches, targets).await;
         }
         may_crash(Point::Begun);
-        let done = self.order().run(touches, targets).await;
+        let done = self.ask_host(touches, targets).await;
         may_crash(Point::Happened);
         let result = match &done {
             Ok(done) => Ok(done.response.clone()),
             Err(refusal) => Err(*refusal),
         };
         let (session, seq) = self.id();
-        self.call.server.records.change_ends(session, seq, &result);
+        self.order
+            .call
+            .server
+            .records
+            .change_ends(session, seq, &result);
         may_crash(Point::Answered);
         done
     }
-}
 
-/// Whether the host may take long, as a rule.
-fn is_slow(request: &Request) -> bool {
-    match request {
-        Request::Write { durability, .. } => *durability != Durability::None,
-        Request::Fallocate { .. } | Request::CopyRange { .. } => true,
-        Request::SetAttr { set, .. } => set.size.is_some(),
-        Request::Open { flags, .. } | Request::Create { flags, .. } => flags & O_TRUNC != 0,
-        _ => false,
+    /// Reads are kept out while the host changes the objects, but not while it waits for a disk.
+    async fn ask_host(&self, touches: &[Touch], targets: &Targets) -> Result<Done, Refusal> {
+        let done = {
+            let objects: Vec<Handle> = touches.iter().map(|touch| touch.object).collect();
+            let _latches = self.order.call.server.latches.change(&objects).await;
+            self.operation.run(&self.order, targets)?
+        };
+        self.operation.commit(&self.order)?;
+        Ok(done)
     }
 }

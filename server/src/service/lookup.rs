@@ -6,19 +6,17 @@ use super::inputs::Inputs;
 use super::told::{Told, enter, is_gone, read_of};
 use crate::runtime::Admission;
 use leasefs_lease::server::ReadKind;
-use leasefs_protocol::{Grant, Handle, Name, Refusal, Request, Response};
+use leasefs_protocol::answer::Object;
+use leasefs_protocol::query::Lookup;
+use leasefs_protocol::{Grant, Handle, Name, Query, Refusal};
 use leasefs_store::{Found, Node};
 
 /// Looked at first, since who may not look gets no lease and waits for nobody; looked at again under
 /// the lease unless nothing has changed in between.
 ///
 /// `None` if the server ends.
-pub async fn lookup(
-    call: &Call,
-    request: &Request,
-    inputs: &Inputs,
-) -> Option<Result<Told, Refusal>> {
-    let (Request::Lookup { dir, .. }, Some(name)) = (request, &inputs.names.name) else {
+pub async fn lookup(call: &Call, asked: &Lookup, inputs: &Inputs) -> Option<Result<Told, Refusal>> {
+    let (dir, Some(name)) = (&asked.dir, &inputs.names.name) else {
         return Some(Err(Refusal::Invalid));
     };
     let leases = &call.server.leases;
@@ -28,9 +26,10 @@ pub async fn lookup(
         Err(refusal) => return Some(Err(refusal)),
     };
     let targets = Targets::looked_up(dir, &first);
-    let Admission { mut grants } = enter(call, request, inputs, &targets).admitted().await?;
+    let query = Query::Lookup(asked.clone());
+    let Admission { mut grants } = enter(call, &query, inputs, &targets).admitted().await?;
     if mark.holds_at(leases.mark()) {
-        return Some(Ok(told(first.node, grants)));
+        return Some(Ok(told(asked, first.node, grants)));
     }
     let now = look_again(call, dir, name, &first).await;
     let stands = |grant: &Grant| match &now {
@@ -43,8 +42,8 @@ pub async fn lookup(
     Some(match now {
         Ok(Found {
             node: Some(node), ..
-        }) if handle(&first) != Some(node.handle) => Ok(other(call, node, grants).await?),
-        Ok(now) => Ok(told(now.node, grants)),
+        }) if handle(&first) != Some(node.handle) => Ok(other(call, asked, node, grants).await?),
+        Ok(now) => Ok(told(asked, now.node, grants)),
         Err(refusal) => Err(refusal),
     })
 }
@@ -72,7 +71,7 @@ async fn look_again(
 }
 
 /// The name, whose lease stands, denotes another object by now.
-async fn other(call: &Call, node: Node, mut grants: Vec<Grant>) -> Option<Told> {
+async fn other(call: &Call, asked: &Lookup, node: Node, mut grants: Vec<Grant>) -> Option<Told> {
     let leases = &call.server.leases;
     let items = vec![read_of(node.handle)];
     let entry = leases.read(call.session.id, "lookup", ReadKind::Metadata, items);
@@ -91,16 +90,13 @@ async fn other(call: &Call, node: Node, mut grants: Vec<Grant>) -> Option<Told> 
             node.attr
         }
     };
-    Some(told(Some(Node { attr, ..node }), grants))
+    Some(told(asked, Some(Node { attr, ..node }), grants))
 }
 
-fn told(node: Option<Node>, grants: Vec<Grant>) -> Told {
-    let response = match node {
-        Some(Node { handle, attr }) => Response::Object { handle, attr },
-        None => Response::NoEntry,
-    };
+fn told(asked: &Lookup, node: Option<Node>, grants: Vec<Grant>) -> Told {
+    let found = node.map(|Node { handle, attr }| Object { handle, attr });
     Told {
         grants,
-        ..Told::plain(response)
+        ..Told::of(asked, found)
     }
 }

@@ -1,38 +1,21 @@
 //! The answer of a change that had its turn: what it shows, and what of it may be cached.
 
 use super::access::Targets;
-use super::change::Change;
-use super::host::Done;
-use super::inputs::O_ACCMODE;
+use super::changes::Pending;
+use super::ops::Done;
 use crate::runtime::{Finished, Turn};
 use leasefs_lease::server::{Touch, Wanted};
-use leasefs_protocol::request::{Make, WriteKind};
+use leasefs_protocol::answer::{Created, Object};
 use leasefs_protocol::{
-    Attr, FileKind, Grant, Handle, Parts, Refusal, Reply, Request, RequestId, Response, Touched,
+    Attr, FileKind, Grant, Handle, Parts, Refusal, Reply, RequestId, Response, Touched,
 };
 
-impl Change<'_> {
-    /// What its sender would have exclusively from now on. It is on record before the sender hears
-    /// of it.
-    fn wants_to_keep(&self, done: &Done) -> Option<Handle> {
-        let object = match (&self.job.request, &done.response) {
-            (
-                Request::Write {
-                    kind: WriteKind::Through { keep: true } | WriteKind::Flush { .. },
-                    ..
-                },
-                _,
-            ) => self.inputs.open.as_ref().map(|open| *open.handle())?,
-            (
-                Request::Create {
-                    keep: true, flags, ..
-                },
-                Response::Created { handle, .. },
-            ) if flags & O_ACCMODE != 0 => *handle,
-            _ => return None,
-        };
-        let records = &self.call.server.records;
-        match records.write_lease(self.call.session.id, object) {
+impl Pending<'_> {
+    /// What its sender has exclusively from now on is on record before the sender hears of it.
+    fn keeps(&self, done: &Done) -> Option<Handle> {
+        let object = done.keeps?;
+        let call = self.order.call;
+        match call.server.records.write_lease(call.session.id, object) {
             Ok(()) => Some(object),
             Err(error) => {
                 tracing::error!(%error, "a write lease can't be journalled");
@@ -53,14 +36,15 @@ impl Change<'_> {
         let mut touched = Vec::new();
         let mut keeps = false;
         if let Ok(done) = &done {
-            touched = self.touched(touches, &done.known);
+            touched = self.touched(touches, done.known);
             let read = |t: &Touched| Wanted::read(t.object, shown(touches, targets, t.object));
             wants.extend(touched.iter().map(read));
-            let known = done.known.iter();
-            for (handle, _) in known.filter(|(h, _)| touched.iter().all(|t| t.object != *h)) {
-                wants.push(Wanted::read(*handle, self.shown_of_made()));
+            if let Some((handle, _)) = done.known
+                && touched.iter().all(|t| t.object != handle)
+            {
+                wants.push(Wanted::read(handle, done.shown));
             }
-            if let Some(object) = self.wants_to_keep(done) {
+            if let Some(object) = self.keeps(done) {
                 keeps = true;
                 wants.retain(|want| want.object != object);
                 wants.push(Wanted::write(object, Parts::ATTRS | Parts::DATA));
@@ -71,7 +55,7 @@ impl Change<'_> {
             id: RequestId(0),
             renews: false,
             stamp,
-            room: keeps.then(|| self.call.server.room()),
+            room: keeps.then(|| self.order.call.server.room()),
             grants,
             touched,
             result: done.map(|done| done.response),
@@ -80,23 +64,14 @@ impl Change<'_> {
         reply
     }
 
-    /// What a reply shows of what was made: a new directory is empty.
-    fn shown_of_made(&self) -> Parts {
-        match &self.job.request {
-            Request::Make {
-                make: Make::Directory,
-                ..
-            } => Parts::ATTRS | Parts::NAMES,
-            _ => Parts::ATTRS,
-        }
-    }
-
     /// What was made is looked at again under its lease: by its name others may have found and changed
     /// it before the turn ended, which doesn't cover it.
     fn look_again(&self, touches: &[Touch], reply: &mut Reply) {
-        let server = &self.call.server;
-        let (Ok(Response::Object { handle, attr }) | Ok(Response::Created { handle, attr, .. })) =
-            &mut reply.result
+        let server = &self.order.call.server;
+        let Ok(
+            Response::Object(Object { handle, attr })
+            | Response::Created(Created { handle, attr, .. }),
+        ) = &mut reply.result
         else {
             return;
         };
@@ -118,21 +93,22 @@ impl Change<'_> {
         let of_made = reply.grants.iter_mut().filter(|grant| leased(grant));
         let lost: Vec<Grant> = of_made.filter_map(|grant| split_off(grant, lost)).collect();
         reply.grants.retain(|grant| !grant.parts.is_empty());
-        server.leases.take_back(self.call.session.id, &lost);
+        server.leases.take_back(self.order.call.session.id, &lost);
     }
 
-    fn touched(&self, touches: &[Touch], known: &[(Handle, Attr)]) -> Vec<Touched> {
-        let attr = |object: &Handle| match known.iter().find(|(handle, _)| handle == object) {
-            Some((_, attr)) => Some(*attr),
-            None => self.call.server.store.getattr(object).ok(),
+    fn touched(&self, touches: &[Touch], known: Option<(Handle, Attr)>) -> Vec<Touched> {
+        let attr = |object: &Handle| match known {
+            Some((handle, attr)) if handle == *object => Some(attr),
+            _ => self.order.call.server.store.getattr(object).ok(),
         };
         let touched = |touch: &Touch| {
             let object = touch.object;
             attr(&object).map(|attr| Touched { object, attr })
         };
         // The export's root changes when it takes a file in that has lost its name.
-        let confined = self.call.session.border().is_some();
-        let shown = |touch: &&Touch| !(confined && self.call.server.store.is_root(&touch.object));
+        let confined = self.order.call.session.border().is_some();
+        let shown =
+            |touch: &&Touch| !(confined && self.order.call.server.store.is_root(&touch.object));
         touches.iter().filter(shown).filter_map(touched).collect()
     }
 }

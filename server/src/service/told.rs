@@ -1,12 +1,12 @@
 //! What the host said to a request that changes nothing, and what of it may be leased.
 
 use super::Call;
-use super::access::{Accesses, Targets, accesses};
+use super::access::{Accesses, Targets, of_query};
 use super::inputs::Inputs;
 use crate::runtime::{Admission, Entry};
 use bytes::Bytes;
 use leasefs_lease::server::{ReadItem, ReadKind};
-use leasefs_protocol::{Grant, Handle, Parts, Refusal, Request, Response};
+use leasefs_protocol::{Grant, Handle, Operation, Parts, Query, Refusal, Response};
 
 /// What the host said.
 pub(super) struct Told {
@@ -16,27 +16,29 @@ pub(super) struct Told {
 }
 
 impl Told {
-    pub fn plain(response: Response) -> Self {
+    /// The answer of this operation.
+    pub fn of<O: Operation>(_: &O, answer: O::Answer) -> Self {
         Self {
-            response,
+            response: answer.into(),
             payload: Bytes::new(),
             grants: Vec::new(),
         }
     }
 
-    pub fn data(payload: Vec<u8>) -> Self {
+    /// The answer of an operation that is answered by data.
+    pub fn data<O: Operation<Answer = ()>>(operation: &O, payload: Vec<u8>) -> Self {
         Self {
             payload: payload.into(),
-            ..Self::plain(Response::Done)
+            ..Self::of(operation, ())
         }
     }
 }
 
-/// Enters the lease core, if the request reads anything that is leased.
-pub(super) fn enter(call: &Call, request: &Request, inputs: &Inputs, targets: &Targets) -> Entry {
+/// Enters the lease core, if the query reads anything that is leased.
+pub(super) fn enter(call: &Call, query: &Query, inputs: &Inputs, targets: &Targets) -> Entry {
     let Accesses {
         mut kind, reads, ..
-    } = accesses(request, &inputs.names, targets);
+    } = of_query(query, &inputs.names, targets);
     if kind == ReadKind::FillForStore && !may_store(call, targets) {
         kind = ReadKind::FillPages;
     }
@@ -44,7 +46,7 @@ pub(super) fn enter(call: &Call, request: &Request, inputs: &Inputs, targets: &T
         true => Entry::Now(Admission { grants: Vec::new() }),
         false => {
             let (leases, session) = (&call.server.leases, call.session.id);
-            leases.read(session, request.kind(), kind, reads)
+            leases.read(session, query.kind(), kind, reads)
         }
     }
 }

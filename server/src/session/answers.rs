@@ -10,7 +10,7 @@ use super::violation::check;
 use crate::resent::Resent;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::limits::{MAX_ANSWER_BYTES, MAX_ANSWERS, MAX_CHANGES_AHEAD};
-use leasefs_protocol::{Change, Refusal, Reply, Seq};
+use leasefs_protocol::{Numbered, Refusal, Reply, Seq};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -125,7 +125,12 @@ impl<J, S> Answers<J, S> {
     ///
     /// # Errors
     /// [`Violation`]; nothing has changed then.
-    pub fn arrive(&mut self, change: &Change, job: J, sink: S) -> Result<Arrival<J, S>, Violation> {
+    pub fn arrive(
+        &mut self,
+        change: &Numbered,
+        job: J,
+        sink: S,
+    ) -> Result<Arrival<J, S>, Violation> {
         check(change)?;
         let seq = change.seq;
         if seq < self.low {
@@ -165,7 +170,7 @@ impl<J, S> Answers<J, S> {
     }
 
     /// Notes what is sent for the first time; whether what is sent again is lost.
-    fn is_lost(&mut self, change: &Change) -> bool {
+    fn is_lost(&mut self, change: &Numbered) -> bool {
         if change.resent {
             return self.may_have_run(change.seq);
         }
@@ -180,7 +185,7 @@ impl<J, S> Answers<J, S> {
         !since && !self.knows(seq) && self.resent.may_have_run(seq)
     }
 
-    fn take(&mut self, change: &Change, job: J, sink: S) -> Result<Arrival<J, S>, Violation> {
+    fn take(&mut self, change: &Numbered, job: J, sink: S) -> Result<Arrival<J, S>, Violation> {
         if self.entries.len() - self.done.len() + change.after.len() >= MAX_ANSWERS {
             return Err(Violation::TooMany {
                 what: "unfinished changes",

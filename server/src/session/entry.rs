@@ -35,10 +35,8 @@ impl<J, S> Entry<J, S> {
         let State::Done(reply) = &self.state else {
             return size_of::<Self>();
         };
-        let token = match &reply.result {
-            Ok(Response::Created { token, .. } | Response::Opened { token, .. }) => token.0.len(),
-            _ => 0,
-        };
+        let opened = reply.result.as_ref().ok().and_then(Response::opened);
+        let token = opened.map_or(0, |(_, token)| token.0.len());
         let grants = reply.grants.capacity() * size_of::<Grant>();
         let touched = reply.touched.capacity() * size_of::<Touched>();
         size_of::<Self>() + size_of::<Reply>() + token + grants + touched

@@ -22,7 +22,7 @@ use crate::sync;
 use answers::{Answers, Arrival, Recovered, Violation};
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Caller, Change, Handle, KeyHash, Reply, Request, Seq, SessionId};
+use leasefs_protocol::{Caller, Change, Handle, KeyHash, Numbered, Reply, Seq, SessionId};
 use leasefs_store::Holder;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,7 +37,7 @@ pub struct Job {
     /// What the client may do.
     pub client: Arc<Client>,
     /// What is asked.
-    pub request: Request,
+    pub change: Change,
     /// Its data.
     pub payload: Bytes,
     /// Objects whose covered parts the client has dropped itself.
@@ -235,7 +235,7 @@ impl Session {
     pub fn arrive(
         &self,
         link: u64,
-        change: &Change,
+        numbered: &Numbered,
         job: Job,
         sink: Sink,
     ) -> Result<Arrival<Job, Sink>, Violation> {
@@ -244,7 +244,7 @@ impl Session {
             return Ok(Arrival::Attached);
         }
         state.changes.scattered()?;
-        state.changes.arrive(change, job, sink)
+        state.changes.arrive(numbered, job, sink)
     }
 
     /// Starts the task of a change whose turn has come.

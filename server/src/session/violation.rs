@@ -1,7 +1,7 @@
 //! What of its changes a client must never say.
 
 use leasefs_protocol::limits::MAX_AFTER;
-use leasefs_protocol::{Change, Seq};
+use leasefs_protocol::{Numbered, Seq};
 
 /// What a client must never send; its connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,7 @@ pub enum Violation {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn check(change: &Change) -> Result<(), Violation> {
+pub(super) fn check(change: &Numbered) -> Result<(), Violation> {
     if change.seq == Seq(0) {
         return Err(Violation::Unnumbered);
     }

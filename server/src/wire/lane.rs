@@ -9,7 +9,9 @@ use crate::session::answers::Arrival;
 use crate::session::{Job, Link, Origin, Place, Room, Session, Sink, close, refused};
 use bytes::Bytes;
 use leasefs_protocol::limits::MAX_TOUCHED;
-use leasefs_protocol::{Caller, Change, Refusal, Request, RequestFrame, RequestId, Response, Seq};
+use leasefs_protocol::{
+    Caller, Change, Numbered, Query, Refusal, Request, RequestFrame, RequestId, Response, Seq,
+};
 use leasefs_transport::{FrameReader, Outbox};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
@@ -77,12 +79,14 @@ impl Lane {
             id,
             low_water,
             caller,
-            change,
             request,
         } = frame;
-        let takes_data = matches!(request, Request::Write { .. } | Request::SetXattr { .. });
+        let takes_data = matches!(
+            request,
+            Request::Change(_, Change::Write(_) | Change::SetXattr(_))
+        );
         if !payload.is_empty() && !takes_data {
-            return Err(breach(&request, "brings data"));
+            return Err(breach(request.kind(), "brings data"));
         }
         let caller = self.link.client.caller(caller);
         self.session.counters.count(&request);
@@ -93,14 +97,12 @@ impl Lane {
             self.answered_below(low_water);
         }
         drop(pass);
-        match change {
-            Some(change) if request.is_change() => {
-                self.change(id, caller, change, request, payload, place)
+        match request {
+            Request::Change(numbered, change) => {
+                self.change(id, caller, (numbered, change), payload, place)
                     .await
             }
-            None if !request.is_change() => self.read(id, caller, request, place).await,
-            Some(_) => Err(breach(&request, "is numbered")),
-            None => Err(breach(&request, "is not numbered")),
+            Request::Query(query) => self.read(id, caller, query, place).await,
         }
     }
 
@@ -137,10 +139,10 @@ impl Lane {
         &self,
         id: RequestId,
         caller: Caller,
-        request: Request,
+        query: Query,
         place: Place,
     ) -> Result<(), End> {
-        let bytes = weight::of_request(&caller, &request) + weight::of_answer(&request);
+        let bytes = weight::of_query(&caller, &query) + weight::of_answer(&query);
         let Some(room) = self.link.room(bytes).await else {
             return Ok(());
         };
@@ -155,7 +157,7 @@ impl Lane {
                 request: id,
             }),
         };
-        let at_once = caught_now(|| match reads::begin(call, request) {
+        let at_once = caught_now(|| match reads::begin(call, query) {
             Err(answer) => Break(*answer),
             Ok(mut read) => match read.cached() {
                 Some(answer) => Break(answer),
@@ -177,20 +179,22 @@ impl Lane {
         &self,
         id: RequestId,
         caller: Caller,
-        change: Change,
-        request: Request,
+        (numbered, change): (Numbered, Change),
         mut payload: Bytes,
         place: Place,
     ) -> Result<(), End> {
-        if change.dropped.len() > MAX_TOUCHED {
-            return Err(breach(&request, "drops more objects than it can touch"));
+        if numbered.dropped.len() > MAX_TOUCHED {
+            return Err(breach(
+                change.kind(),
+                "drops more objects than it can touch",
+            ));
         }
         // A copy of what is here already must not wait for room that its first copy holds.
         let mut room = None;
-        if self.session.knows(change.seq) {
+        if self.session.knows(numbered.seq) {
             payload = Bytes::new();
         } else {
-            let bytes = weight::of_request(&caller, &request) + payload.len();
+            let bytes = weight::of_change(&caller, &change) + payload.len();
             room = self.link.room(bytes).await;
             if room.is_none() {
                 return Ok(());
@@ -200,37 +204,36 @@ impl Lane {
         let job = Job {
             caller,
             client: Arc::clone(&self.link.client),
-            request,
+            change,
             payload,
-            dropped: change.dropped.clone(),
-            resent: change.resent,
+            dropped: numbered.dropped.clone(),
+            resent: numbered.resent,
             room,
         };
-        let arrival = self.session.arrive(self.link.number, &change, job, sink);
+        let arrival = self.session.arrive(self.link.number, &numbered, job, sink);
         let arrival = arrival.map_err(|violation| End::Breach(violation.to_string()))?;
         match arrival {
-            Arrival::Run(job) => changes::start(&self.server, &self.session, change.seq, job),
+            Arrival::Run(job) => changes::start(&self.server, &self.session, numbered.seq, job),
             Arrival::Held | Arrival::Attached => (),
             Arrival::Repeat(reply, sink) => {
-                if let Ok(Response::Created { open, .. } | Response::Opened { open, .. }) =
-                    &reply.result
-                {
-                    self.session.opens.claim(*open);
+                let opened = reply.result.as_ref().ok().and_then(Response::opened);
+                if let Some((open, _)) = opened {
+                    self.session.opens.claim(open);
                 }
                 sink.send((*reply).clone(), Bytes::new()).await;
             }
             Arrival::Refuse(refusal, sink) => sink.send(refused(refusal), Bytes::new()).await,
             Arrival::Lost => {
                 let reply = refused(Refusal::Lost);
-                changes::finish(&self.server, &self.session, change.seq, reply).await;
+                changes::finish(&self.server, &self.session, numbered.seq, reply).await;
             }
         }
         Ok(())
     }
 }
 
-fn breach(request: &Request, what: &str) -> End {
-    End::Breach(format!("{} {what}", request.kind()))
+fn breach(kind: &str, what: &str) -> End {
+    End::Breach(format!("{kind} {what}"))
 }
 
 async fn send(sink: Sink, answer: reads::Answer) {

@@ -1,42 +1,51 @@
 //! What requests and answers are counted for while they are under way.
 
+use leasefs_protocol::change::{Create, Link, RemoveXattr, Rmdir, SetXattr, Unlink, What};
 use leasefs_protocol::limits::{LISTING_PAGE, REQUEST_COST};
-use leasefs_protocol::request::Make;
-use leasefs_protocol::{Caller, OpenId, Request};
+use leasefs_protocol::query::{GetXattr, Lookup};
+use leasefs_protocol::{Caller, Change, Query};
 
-/// What a request takes, its data apart.
-pub fn of_request(caller: &Caller, request: &Request) -> usize {
-    REQUEST_COST + size_of_val(caller.groups.as_slice()) + names(request)
+/// What a query takes.
+pub fn of_query(caller: &Caller, query: &Query) -> usize {
+    // Names are looked at later; until then they are kept as they came.
+    let kept = match query {
+        Query::Lookup(Lookup { name, .. }) | Query::GetXattr(GetXattr { name, .. }) => name.0.len(),
+        Query::Close(close) => size_of_val(close.opens.as_slice()),
+        _ => 0,
+    };
+    of_caller(caller) + kept
 }
 
-/// Names are looked at later; until then they are kept as they came.
-fn names(request: &Request) -> usize {
-    match request {
-        Request::Lookup { name, .. }
-        | Request::Unlink { name, .. }
-        | Request::Rmdir { name, .. }
-        | Request::Create { name, .. }
-        | Request::Link { name, .. }
-        | Request::GetXattr { name, .. }
-        | Request::SetXattr { name, .. }
-        | Request::RemoveXattr { name, .. } => name.0.len(),
-        Request::Make { name, make, .. } => match make {
-            Make::Symlink { target } => name.0.len() + target.0.len(),
-            _ => name.0.len(),
+/// What a change takes, its data apart.
+pub fn of_change(caller: &Caller, change: &Change) -> usize {
+    let kept = match change {
+        Change::Unlink(Unlink { name, .. })
+        | Change::Rmdir(Rmdir { name, .. })
+        | Change::Create(Create { name, .. })
+        | Change::Link(Link { name, .. })
+        | Change::SetXattr(SetXattr { name, .. })
+        | Change::RemoveXattr(RemoveXattr { name, .. }) => name.0.len(),
+        Change::Make(make) => match &make.make {
+            What::Symlink { target } => make.name.0.len() + target.0.len(),
+            _ => make.name.0.len(),
         },
-        Request::Rename { name, new_name, .. } => name.0.len() + new_name.0.len(),
-        Request::Close { opens } => opens.len() * size_of::<OpenId>(),
+        Change::Rename(rename) => rename.name.0.len() + rename.new_name.0.len(),
         _ => 0,
-    }
+    };
+    of_caller(caller) + kept
+}
+
+fn of_caller(caller: &Caller) -> usize {
+    REQUEST_COST + size_of_val(caller.groups.as_slice())
 }
 
 /// What an answer may take.
-pub fn of_answer(request: &Request) -> usize {
-    match request {
-        Request::Read { len, .. } => *len as usize,
+pub fn of_answer(query: &Query) -> usize {
+    match query {
+        Query::Read(read) => read.len as usize,
         // Each entry comes with its node's attributes and a lease.
-        Request::ReadDir { .. } => 4 * LISTING_PAGE,
-        Request::GetXattr { .. } | Request::ListXattr { .. } => LISTING_PAGE,
+        Query::ReadDir(_) => 4 * LISTING_PAGE,
+        Query::GetXattr(_) | Query::ListXattr(_) => LISTING_PAGE,
         _ => 0,
     }
 }

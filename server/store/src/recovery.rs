@@ -6,7 +6,7 @@ use crate::identity::Identity;
 use crate::opening::host_flags;
 use crate::opens::{ACCESS, OpenFile};
 use crate::sys;
-use leasefs_protocol::request::Durability;
+use leasefs_protocol::Durability;
 use leasefs_protocol::{Handle, Refusal};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};

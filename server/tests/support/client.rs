@@ -2,12 +2,15 @@
 
 use super::{House, Running};
 use bytes::Bytes;
+use leasefs_protocol::Durability;
+use leasefs_protocol::change::{What, WriteAt, WriteKind};
 use leasefs_protocol::control::{Hello, HelloRefusal, Push, ToClient, ToServer, Welcome};
 use leasefs_protocol::limits::PROTOCOL_VERSION;
-use leasefs_protocol::request::{Durability, Fill, Make, WriteAt, WriteKind};
+use leasefs_protocol::query::Fill;
 use leasefs_protocol::{
-    Approval, Attr, Caller, Change, Handle, KeyHash, OpenId, RawName, Recall, Refusal, Reply,
-    Request, RequestFrame, RequestId, Response, Seq, SessionId,
+    Approval, Attr, Caller, Change, Handle, KeyHash, Numbered, OpenId, Query, RawName, Recall,
+    Refusal, Reply, Request, RequestFrame, RequestId, Response, Seq, SessionId, answer, change,
+    query,
 };
 use leasefs_transport::{Connection, FrameReader, FrameWriter, Identity, connect};
 use std::collections::HashMap;
@@ -114,6 +117,25 @@ async fn next<M: serde::de::DeserializeOwned>(reader: &mut FrameReader) -> M {
     frame.expect("a frame").expect("not the end").0
 }
 
+/// What is asked, without the number that a change gets.
+#[derive(Clone, Debug)]
+pub enum Ask {
+    Query(Query),
+    Change(Change),
+}
+
+impl From<Query> for Ask {
+    fn from(query: Query) -> Self {
+        Self::Query(query)
+    }
+}
+
+impl From<Change> for Ask {
+    fn from(change: Change) -> Self {
+        Self::Change(change)
+    }
+}
+
 pub struct Client {
     pub session: SessionId,
     pub connection: Connection,
@@ -150,22 +172,25 @@ impl Client {
     }
 
     /// A frame; a change gets the next number.
-    pub fn frame(&mut self, request: Request) -> RequestFrame {
+    pub fn frame(&mut self, asked: impl Into<Ask>) -> RequestFrame {
         self.id += 1;
-        let change = request.is_change().then(|| {
-            self.seq += 1;
-            Change {
-                seq: Seq(self.seq),
-                after: Vec::new(),
-                resent: false,
-                dropped: self.dropped(&request),
+        let request = match asked.into() {
+            Ask::Query(query) => Request::Query(query),
+            Ask::Change(change) => {
+                self.seq += 1;
+                let numbered = Numbered {
+                    seq: Seq(self.seq),
+                    after: Vec::new(),
+                    resent: false,
+                    dropped: self.dropped(&change),
+                };
+                Request::Change(numbered, change)
             }
-        });
+        };
         RequestFrame {
             id: RequestId(self.id),
             low_water: self.low_water,
             caller: self.caller.clone(),
-            change,
             request,
         }
     }
@@ -180,20 +205,20 @@ impl Client {
         frame.expect("a frame").expect("not the end")
     }
 
-    pub async fn ask_with(&mut self, request: Request, payload: &[u8]) -> (Reply, Bytes) {
-        let frame = self.frame(request);
+    pub async fn ask_with(&mut self, asked: impl Into<Ask>, payload: &[u8]) -> (Reply, Bytes) {
+        let frame = self.frame(asked);
         self.send(&frame, payload).await;
         let (reply, payload) = self.reply().await;
         assert_eq!(reply.id, frame.id);
         (reply, payload)
     }
 
-    pub async fn ask(&mut self, request: Request) -> Reply {
-        self.ask_with(request, b"").await.0
+    pub async fn ask(&mut self, asked: impl Into<Ask>) -> Reply {
+        self.ask_with(asked, b"").await.0
     }
 
-    pub async fn refusal(&mut self, request: Request) -> Refusal {
-        self.ask(request).await.result.expect_err("a refusal")
+    pub async fn refusal(&mut self, asked: impl Into<Ask>) -> Refusal {
+        self.ask(asked).await.result.expect_err("a refusal")
     }
 
     pub async fn tell(&mut self, message: ToServer) {
@@ -206,15 +231,11 @@ impl Client {
 
     /// What a well-behaved client has dropped before it sends the request, as far as the request
     /// names it.
-    fn dropped(&self, request: &Request) -> Vec<Handle> {
-        match request {
-            Request::Create { dir, .. } | Request::Make { dir, .. } => vec![*dir],
-            Request::Unlink { dir, .. } | Request::Rmdir { dir, .. } => vec![*dir],
-            Request::Rename { dir, new_dir, .. } => vec![*dir, *new_dir],
-            Request::Link { object, dir, .. } => vec![*object, *dir],
-            Request::SetAttr { object, .. } | Request::Open { object, .. } => vec![*object],
-            Request::Write { open, .. } => self.opens.get(open).copied().into_iter().collect(),
-            _ => Vec::new(),
+    fn dropped(&self, change: &Change) -> Vec<Handle> {
+        match change {
+            Change::SetXattr(_) | Change::RemoveXattr(_) => Vec::new(),
+            Change::Write(write) => self.opens.get(&write.open).copied().into_iter().collect(),
+            change => change.handles().copied().collect(),
         }
     }
 
@@ -238,37 +259,37 @@ impl Client {
     }
 
     pub async fn lookup(&mut self, dir: Handle, name: &str) -> Option<(Handle, Attr)> {
-        let request = Request::Lookup {
+        let request = Query::Lookup(query::Lookup {
             dir,
             name: raw(name),
-        };
+        });
         match self.ask(request).await.result.expect("an answer") {
-            Response::Object { handle, attr } => Some((handle, attr)),
+            Response::Object(answer::Object { handle, attr }) => Some((handle, attr)),
             Response::NoEntry => None,
             other => panic!("no answer to a lookup: {other:?}"),
         }
     }
 
     pub async fn getattr(&mut self, object: Handle) -> Reply {
-        self.ask(Request::GetAttr { object }).await
+        self.ask(Query::GetAttr(query::GetAttr { object })).await
     }
 
-    pub fn create_request(&self, name: &str, flags: i32) -> Request {
-        Request::Create {
+    pub fn create_request(&self, name: &str, flags: i32) -> Change {
+        Change::Create(change::Create {
             dir: self.root(),
             name: raw(name),
             mode: 0o100_644,
             umask: 0,
             flags: (libc::O_CREAT | flags) as u32,
             keep: false,
-        }
+        })
     }
 
     /// Creates (or opens) a file for reading and writing.
     pub async fn create(&mut self, name: &str) -> (Handle, OpenId) {
         let request = self.create_request(name, libc::O_RDWR);
         match self.ask(request).await.result.expect("created") {
-            Response::Created { handle, open, .. } => {
+            Response::Created(answer::Created { handle, open, .. }) => {
                 self.opens.insert(open, handle);
                 (handle, open)
             }
@@ -277,10 +298,10 @@ impl Client {
     }
 
     pub async fn open(&mut self, object: Handle, flags: i32) -> OpenId {
-        let flags = flags as u32;
-        let reply = self.ask(Request::Open { object, flags }).await;
+        let flags = (flags as u32).into();
+        let reply = self.ask(Query::Open(query::Open { object, flags })).await;
         match reply.result.expect("opened") {
-            Response::Opened { open, .. } => {
+            Response::Opened(answer::Opened { open, .. }) => {
                 self.opens.insert(open, object);
                 open
             }
@@ -302,31 +323,39 @@ impl Client {
     }
 }
 
-pub fn mkdir(dir: Handle, name: RawName) -> Request {
-    Request::Make {
+/// The number of a change.
+pub fn numbered(frame: &mut RequestFrame) -> &mut Numbered {
+    match &mut frame.request {
+        Request::Change(numbered, _) => numbered,
+        Request::Query(query) => panic!("no change: {query:?}"),
+    }
+}
+
+pub fn mkdir(dir: Handle, name: RawName) -> Change {
+    Change::Make(change::Make {
         dir,
         name,
         mode: 0o40_755,
         umask: 0,
-        make: Make::Directory,
-    }
+        make: What::Directory,
+    })
 }
 
-pub fn write(open: OpenId, offset: u64) -> Request {
-    Request::Write {
+pub fn write(open: OpenId, offset: u64) -> Change {
+    Change::Write(change::Write {
         open,
         at: WriteAt::Offset(offset),
         kill_priv: false,
         durability: Durability::None,
         kind: WriteKind::Through { keep: false },
-    }
+    })
 }
 
-pub fn read(open: OpenId, offset: u64, len: u32) -> Request {
-    Request::Read {
+pub fn read(open: OpenId, offset: u64, len: u32) -> Query {
+    Query::Read(query::Read {
         open,
         offset,
         len,
         fill: Fill::Pages,
-    }
+    })
 }

@@ -14,7 +14,7 @@ use leasefs_client::{
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{Hello, ToClient, ToServer, Welcome};
 use leasefs_protocol::limits::PROTOCOL_VERSION;
-use leasefs_protocol::{BootId, Recall, Refusal, Request, RequestFrame, SessionId};
+use leasefs_protocol::{BootId, Query, Recall, Refusal, Request, RequestFrame, SessionId};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -781,8 +781,8 @@ const SMALL: usize = 2048;
 
 fn lane(frame: &RequestFrame, payload: usize) -> u8 {
     let answer = match &frame.request {
-        Request::Read { len, .. } => *len as usize,
-        Request::ReadDir { .. } => usize::MAX,
+        Request::Query(Query::Read(read)) => read.len as usize,
+        Request::Query(Query::ReadDir(_)) => usize::MAX,
         _ => 0,
     };
     match payload.max(answer) > SMALL {

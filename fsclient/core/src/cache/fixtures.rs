@@ -9,10 +9,10 @@ use crate::opens::fixtures::opened;
 use bytes::Bytes;
 use leasefs_lease::client::Run;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::request::WriteAt;
+use leasefs_protocol::answer::Written;
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::{
-    Attr, Caller, FileKind, Grant, Handle, Mode, Parts, Reply, RequestId, Response, Stamp,
-    Timestamp,
+    Attr, Caller, FileKind, Grant, Handle, Mode, Parts, Reply, RequestId, Stamp, Timestamp,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,7 +106,7 @@ pub(crate) fn flush(state: &mut State, stamp: u64) {
 /// The server has taken a run of a round.
 pub(crate) fn answer(state: &mut State, run: Run, stamp: u64) {
     let asked = state.leases.ask();
-    let written = Response::Written {
+    let written = Written {
         len: run.data.len() as u64,
         offset: run.offset,
     };

@@ -9,6 +9,7 @@ use futures_channel::oneshot;
 use leasefs_lease::client::Run;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
+use leasefs_protocol::answer::Written;
 use leasefs_protocol::{Attr, Grant, Handle, Parts, Refusal, Reply, Stamp, Timestamp, Version};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ pub struct Round {
 #[derive(Debug)]
 pub enum Flushed {
     /// Carried out; the file's attributes after it.
-    Answered(Run, Box<Reply>, Option<Attr>),
+    Answered(Run, Box<Reply<Written>>, Option<Attr>),
     /// To be sent again.
     Again(Run),
     /// Never to be carried out.

@@ -6,7 +6,7 @@ use crate::inode::{Dropped, MAX_END, Undone, Writer};
 use bytes::Bytes;
 use leasefs_lease::client::{ChangeOf, Run};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::request::WriteAt;
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::{Handle, Parts, Refusal, Timestamp, Version};
 use std::path::PathBuf;
 

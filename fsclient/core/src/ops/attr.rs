@@ -1,13 +1,12 @@
 //! Attributes as the kernel is shown them.
 
-use super::expect::{attr_of, done};
 use super::{Ask, Ops};
 use crate::api::{Notice, Noticed};
 use crate::call::{Fh, Node, NodeId, Shown, ShownFor};
 use crate::recall::{ChangeScope, PageChange};
 use bytes::Bytes;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{Attr, FileKind, Handle, Parts, Refusal, Request, SetAttr};
+use leasefs_protocol::{Attr, FileKind, Handle, Parts, Refusal, SetAttr, change, query};
 use std::time::Duration;
 
 /// How often attributes are asked for that no lease covers while pages come.
@@ -130,8 +129,8 @@ impl Ops {
         let mut asked = 0;
         loop {
             let filled = *self.filled.borrow();
-            let told = self.call(ask, Request::GetAttr { object: *object }).await?;
-            let attr = attr_of(&told.response)?;
+            let told = self.call(ask, query::GetAttr { object: *object }).await?;
+            let attr = told.answer;
             ask.unless_left(self.engine.clean(object)).await?;
             let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
             self.grow(node, object, &attr).await;
@@ -198,10 +197,9 @@ impl Ops {
             }
             None => ChangeScope::default().object(object, Parts::ATTRS),
         };
-        let request = Request::SetAttr { object, open, set };
+        let request = change::SetAttr { object, open, set };
         let told = self.change(ask, scope, request, Bytes::new()).await?;
-        let attr = attr_of(&told.response)?;
-        let attr = self.newest(ask, &object, attr).await;
+        let attr = self.newest(ask, &object, told.answer).await;
         self.inodes().told_size(node, attr.size);
         Ok(ShownFor {
             shown: self.shown(node, attr),
@@ -242,8 +240,7 @@ impl Ops {
     /// The server's refusal.
     pub async fn readlink(&self, ask: &Ask, node: NodeId) -> Result<Bytes, Refusal> {
         let object = self.node(node)?.handle;
-        let told = self.call(ask, Request::ReadLink { object }).await?;
-        done(&told.response)?;
+        let told = self.call(ask, query::ReadLink { object }).await?;
         told.learn(self.cache())
             .target(&object, told.payload.clone());
         Ok(told.payload)

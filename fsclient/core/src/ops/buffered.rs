@@ -1,6 +1,5 @@
 //! Writes that their callers need not wait for, and what has to wait for them.
 
-use super::expect::{attr_of, done};
 use super::opens::{OpenFile, durability};
 use super::{Ask, Ops, Told};
 use crate::cache::{Store, Stored};
@@ -9,8 +8,9 @@ use crate::inode::{Committed, Hearers, Wrote};
 use crate::writeback::{BUDGET, MappedPages};
 use leasefs_lease::client::{Run, Tenure};
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::request::{Durability, WriteKind};
-use leasefs_protocol::{Attr, Handle, Mode, Parts, Refusal, Request, Response};
+use leasefs_protocol::answer::Written;
+use leasefs_protocol::change::WriteKind;
+use leasefs_protocol::{Attr, Durability, Handle, Mode, Parts, Refusal, query};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,11 +97,9 @@ impl Ops {
         open: &OpenFile,
         writing: &Writing,
         before: Option<Tenure>,
-        told: &Told,
+        told: &Told<Written>,
     ) -> Result<(), Refusal> {
-        let Response::Written { len, offset } = told.response else {
-            return Ok(());
-        };
+        let Written { len, offset } = told.answer;
         let taken = usize::try_from(len).unwrap_or(usize::MAX);
         let attr = told.touched.iter().find(|t| t.object == open.object);
         match (self.manner.buffers, attr, writing.data.get(..taken)) {
@@ -138,7 +136,12 @@ impl Ops {
 
     /// Under which lease the bytes of an answered write may be written again: that which came with the
     /// answer, or which was held `before` it was sent and is still.
-    fn tenure_of(&self, open: &OpenFile, before: Option<Tenure>, told: &Told) -> Option<Tenure> {
+    fn tenure_of(
+        &self,
+        open: &OpenFile,
+        before: Option<Tenure>,
+        told: &Told<Written>,
+    ) -> Option<Tenure> {
         let granted = told.grants.iter().any(|grant| {
             let content = grant.parts.contains(Parts::DATA);
             grant.object == open.object && grant.mode == Mode::Write && content
@@ -175,10 +178,9 @@ impl Ops {
 
     /// A file's size, if the server says it soon.
     async fn size_for_people(&self, ask: &Ask, object: &Handle) -> u64 {
-        let request = Request::GetAttr { object: *object };
+        let request = query::GetAttr { object: *object };
         let told = self.cx.timeout(SOON, self.call(ask, request)).await;
-        let attr = told.map(|told| attr_of(&told?.response));
-        attr.map_or(0, |attr| attr.map_or(0, |attr| attr.size))
+        told.map_or(0, |told| told.map_or(0, |told| told.answer.size))
     }
 
     /// Waits until the server has what is buffered of a file.
@@ -204,8 +206,8 @@ impl Ops {
             return Ok(attr);
         }
         self.settle(ask, object).await?;
-        let told = self.call(ask, Request::GetAttr { object: *object }).await?;
-        attr_of(&told.response)
+        let told = self.call(ask, query::GetAttr { object: *object }).await?;
+        Ok(told.answer)
     }
 
     /// Makes durable what was written to the file or directory.
@@ -232,10 +234,9 @@ impl Ops {
             if let Some(file) = file.as_ref().filter(|_| !planted::is(Bug::SyncUntold)) {
                 file.written.check()?;
             }
-            let request = Request::Commit { open, durability };
+            let request = query::Commit { open, durability };
             let covered = self.inodes().commit_covers(life, data_only);
             let answer = self.call(ask, request).await?;
-            done(&answer.response)?;
             let host = answer.host;
             let verdict = self.inodes().committed(&object, covered, host, told);
             match verdict {

@@ -1,10 +1,10 @@
 //! Changes of our own: what they cover leaves the caches, then they are sent.
 
-use super::{Ask, Ops, Told};
+use super::{Ask, Changes, Ops, Told};
 use crate::recall::ChangeScope;
 use crate::session::CallOptions;
 use bytes::Bytes;
-use leasefs_protocol::{BootId, Caller, Handle, Name, Parts, Refusal, Request};
+use leasefs_protocol::{BootId, Caller, Change, Handle, Name, Parts, Refusal};
 use std::time::Duration;
 
 /// Until the new life of the server's host is known here, in which a change is asked for anew.
@@ -12,40 +12,40 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 impl Ops {
     /// Makes a change under the caller's own identity.
-    pub(super) async fn change(
+    pub(super) async fn change<C: Changes>(
         &self,
         ask: &Ask,
         scope: ChangeScope,
-        request: Request,
+        change: C,
         payload: Bytes,
-    ) -> Result<Told, Refusal> {
+    ) -> Result<Told<C::Answer>, Refusal> {
         let caller = self.caller(ask);
-        self.change_as(ask, caller, scope, request, payload).await
+        self.change_as(ask, caller, scope, change, payload).await
     }
 
-    pub(super) async fn change_as(
+    pub(super) async fn change_as<C: Changes>(
         &self,
         ask: &Ask,
         caller: Caller,
         scope: ChangeScope,
-        request: Request,
+        change: C,
         payload: Bytes,
-    ) -> Result<Told, Refusal> {
-        self.change_behind(ask, caller, scope, &[], request, payload)
+    ) -> Result<Told<C::Answer>, Refusal> {
+        self.change_behind(ask, caller, scope, &[], change, payload)
             .await
     }
 
     /// A change that also takes effect behind unanswered changes of the objects `behind`.
-    pub(super) async fn change_behind(
+    pub(super) async fn change_behind<C: Changes>(
         &self,
         ask: &Ask,
         caller: Caller,
         scope: ChangeScope,
         behind: &[Handle],
-        request: Request,
+        change: C,
         payload: Bytes,
-    ) -> Result<Told, Refusal> {
-        let is_write = matches!(request, Request::Write { .. });
+    ) -> Result<Told<C::Answer>, Refusal> {
+        let is_write = matches!(change.clone().into(), Change::Write(_));
         let content = scope.content();
         let mut settles = scope.settles();
         let (told, objects) = loop {
@@ -60,7 +60,7 @@ impl Ops {
             }
             let (dropped, asked) = (own.dropped(), own.asked());
             let touches: Vec<Handle> = dropped.iter().chain(behind).copied().collect();
-            let (caller, request, payload) = (caller.clone(), request.clone(), payload.clone());
+            let (caller, change, payload) = (caller.clone(), change.clone(), payload.clone());
             let options = CallOptions {
                 life: life.host(),
                 ..ask.options()
@@ -68,7 +68,7 @@ impl Ops {
             let objects = dropped.clone();
             let mut changed = self
                 .rpc
-                .change(caller, request, payload, &touches, dropped, options)
+                .change(caller, change, payload, &touches, dropped, options)
                 .await;
             own.finish(&mut changed).await;
             if !changed.overtaken {

@@ -1,6 +1,5 @@
 //! Bytes of files.
 
-use super::expect::{done, unexpected, written};
 use super::opens::{OpenFile, durability};
 use super::{Ask, Ops};
 use crate::cache::{Fetched, Here, Range};
@@ -8,9 +7,10 @@ use crate::call::{At, Fh, Writing};
 use crate::recall::{ChangeScope, PageChange, PageRead, Span, Verdict};
 use crate::session::Answered;
 use bytes::Bytes;
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::limits::MAX_PAYLOAD;
-use leasefs_protocol::request::{Durability, Fill, WriteAt};
-use leasefs_protocol::{Mode, Refusal, Request, Response};
+use leasefs_protocol::query::Fill;
+use leasefs_protocol::{Durability, Mode, Refusal, change, query};
 use std::sync::Arc;
 
 /// How often the server is asked for pages that come without a lease: more than a minute.
@@ -80,10 +80,8 @@ impl Ops {
             };
             let (from, count) = (asking.fetch.offset, asking.fetch.len as u32);
             let answer = self.ask_bytes(ask, &open, from, count, Fill::Cache).await?;
-            let grants = answer.reply.grants.clone();
-            let (response, data) = answer.into_response()?;
-            done(&response)?;
-            let grants = &grants;
+            answer.reply.result?;
+            let (grants, data) = (&answer.reply.grants, answer.payload);
             let fetched = Fetched { grants, data };
             let fetched = self.cache().fetched(&open.object, range, asking, fetched);
             if let Some(data) = fetched {
@@ -92,9 +90,9 @@ impl Ops {
         }
         self.settle(ask, &open.object).await?;
         let answer = self.ask_bytes(ask, &open, at.offset, len, Fill::Nothing);
-        let (response, data) = answer.await?.into_response()?;
-        done(&response)?;
-        Ok(data)
+        let answer = answer.await?;
+        answer.reply.result?;
+        Ok(answer.payload)
     }
 
     /// Bytes of a file for the page cache, under a lease.
@@ -110,8 +108,8 @@ impl Ops {
             let answer = self.ask_bytes(ask, &open, at.offset, len, fill).await?;
             let refused = answer.reply.result.is_err();
             if refused || read.judge(&answer.reply) == Verdict::Deliver {
-                let (response, data) = answer.into_response()?;
-                done(&response)?;
+                answer.reply.result?;
+                let data = answer.payload;
                 if data.len() < len as usize {
                     let end = at.offset.saturating_add(data.len() as u64);
                     self.inodes().told_size(open.node, end);
@@ -160,8 +158,8 @@ impl Ops {
         offset: u64,
         len: u32,
         fill: Fill,
-    ) -> Result<Answered, Refusal> {
-        let request = Request::Read {
+    ) -> Result<Answered<()>, Refusal> {
+        let request = query::Read {
             open: open.server.id(),
             offset,
             len: len.min(MAX_PAYLOAD as u32),
@@ -194,7 +192,7 @@ impl Ops {
     ) -> Result<u32, Refusal> {
         // A mapped page too comes behind what a crash of the server's host makes to be written again.
         self.settle(ask, &open.object).await?;
-        let request = Request::Write {
+        let request = change::Write {
             open: open.server.id(),
             at: writing.at(),
             kill_priv: writing.kill_priv,
@@ -206,9 +204,8 @@ impl Ops {
         let data = writing.data.clone();
         let before = self.cache().tenure(&open.object);
         let told = self.change_as(ask, caller, scope, request, data).await?;
-        let len = written(&told.response)?;
         self.wrote(open, writing, before, &told)?;
-        u32::try_from(len).map_err(|_| Refusal::Internal)
+        u32::try_from(told.answer.len).map_err(|_| Refusal::Internal)
     }
 
     /// Allocates, punches, zeroes, collapses or inserts; `mode` as `fallocate(2)` has it.
@@ -224,7 +221,7 @@ impl Ops {
     ) -> Result<(), Refusal> {
         let open = self.file(fh)?;
         self.settle(ask, &open.object).await?;
-        let request = Request::Fallocate {
+        let request = change::Fallocate {
             open: open.server.id(),
             mode,
             offset,
@@ -233,10 +230,9 @@ impl Ops {
         let pages = PageChange::Drop(allocated(mode, offset, len));
         let scope = ChangeScope::default().pages(open.object, pages);
         let caller = open.caller.clone();
-        let told = self
-            .change_as(ask, caller, scope, request, Bytes::new())
+        self.change_as(ask, caller, scope, request, Bytes::new())
             .await?;
-        done(&told.response)
+        Ok(())
     }
 
     /// Where data or a hole begins.
@@ -251,16 +247,13 @@ impl Ops {
     ) -> Result<u64, Refusal> {
         let open = self.file(fh)?;
         self.settle(ask, &open.object).await?;
-        let request = Request::Seek {
+        let request = query::Seek {
             open: open.server.id(),
             offset,
             whence,
         };
         let told = self.call_as(ask, open.caller.clone(), request).await?;
-        match told.response {
-            Response::Offset(offset) => Ok(offset),
-            other => Err(unexpected("an offset", &other)),
-        }
+        Ok(told.answer.0)
     }
 
     /// Copies within the server; returns how many bytes.
@@ -273,7 +266,7 @@ impl Ops {
         self.settle(ask, &target.object).await?;
         // FUSE counts the answer in 32 bits; the caller goes on from there.
         let len = len.min(u64::from(u32::MAX >> 1));
-        let request = Request::CopyRange {
+        let request = change::CopyRange {
             from: source.server.id(),
             from_offset: from.offset,
             to: target.server.id(),
@@ -287,7 +280,7 @@ impl Ops {
         let told = self
             .change_behind(ask, caller, scope, &behind, request, Bytes::new())
             .await?;
-        u32::try_from(written(&told.response)?).map_err(|_| Refusal::Internal)
+        u32::try_from(told.answer.len).map_err(|_| Refusal::Internal)
     }
 }
 

@@ -3,14 +3,14 @@
 //! An open directory is a stream: a rewind (offset 0) begins it anew, and what was read since
 //! stays as it was, so that offsets mean the same entry until the next rewind.
 
-use super::expect::unexpected;
 use super::opens::OpenDir;
 use super::stream::Stream;
 use super::{Ask, Ops, Told};
 use crate::call::{Asker, Fh, Listing, ListingFrom, NodeId};
 use crate::inode::Dentry;
 use crate::opens::ServerOpen;
-use leasefs_protocol::{Caller, DirEntry, Handle, Refusal, Request, Response};
+use leasefs_protocol::answer::Entries;
+use leasefs_protocol::{Caller, Handle, Refusal, query};
 use std::sync::Arc;
 
 /// The attributes of the entries on so many pages come with them unasked: most of those who list a
@@ -92,7 +92,7 @@ impl Ops {
     /// looks at each.
     async fn look_ahead(&self, ask: &Ask, open: &OpenDir, mut cookie: u64) {
         for _ in 0..LOOK_AHEAD {
-            let request = Request::ReadDir {
+            let request = query::ReadDir {
                 open: open.server.id(),
                 cookie,
                 nodes: true,
@@ -101,20 +101,17 @@ impl Ops {
             let Ok(told) = self.call_as(ask, open.caller.clone(), request).await else {
                 return;
             };
-            let Response::Entries { entries, end } = &told.response else {
-                return;
-            };
-            self.learn_nodes(&told, &open.object, entries);
-            match entries.last() {
-                Some(last) if !end => cookie = last.cookie,
+            self.learn_nodes(&told, &open.object);
+            match told.answer.entries.last() {
+                Some(last) if !told.answer.end => cookie = last.cookie,
                 _ => return,
             }
         }
     }
 
-    fn learn_nodes(&self, told: &Told, dir: &Handle, entries: &[DirEntry]) {
+    fn learn_nodes(&self, told: &Told<Entries>, dir: &Handle) {
         let mut learned = told.learn(self.cache());
-        for entry in entries {
+        for entry in &told.answer.entries {
             if let Some((handle, attr)) = &entry.node {
                 learned.attr(handle, attr);
                 learned.name(dir, &entry.name.0, Dentry::Object(*handle));
@@ -130,21 +127,17 @@ impl Ops {
     ) -> Result<(), Refusal> {
         let first = stream.pages == 0;
         stream.nodes |= self.inodes().take_searched(open.node);
-        let request = Request::ReadDir {
+        let request = query::ReadDir {
             open: open.server.id(),
             cookie: stream.cookie,
             nodes: stream.nodes || stream.pages < PAGES_WITH_NODES,
         };
         let told = self.call_as(ask, open.caller.clone(), request).await?;
-        let (entries, end) = match &told.response {
-            Response::Entries { entries, end } => (entries, *end),
-            other => return Err(unexpected("entries", other)),
-        };
         if first {
             stream.lease = told.learn(self.cache()).listing(&open.object);
         }
-        self.learn_nodes(&told, &open.object, entries);
-        stream.extend(entries, end, &self.listing_room)?;
+        self.learn_nodes(&told, &open.object);
+        stream.extend(&told.answer.entries, told.answer.end, &self.listing_room)?;
         self.keep_listing(stream);
         Ok(())
     }

@@ -9,7 +9,6 @@ mod buffered;
 mod change;
 mod data;
 mod dir;
-mod expect;
 mod listing_room;
 mod names;
 mod open;
@@ -33,7 +32,9 @@ use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::MAX_LISTED;
-use leasefs_protocol::{BootId, Caller, FsStat, Grant, Refusal, Request, Response, Touched};
+use leasefs_protocol::{
+    BootId, Caller, Change, FsStat, Grant, Operation, Query, Refusal, Touched, query,
+};
 use listing_room::ListingRoom;
 use opens::OpenTable;
 use std::future::Future;
@@ -79,9 +80,19 @@ impl Ask {
     }
 }
 
-/// What the server has told: a response that isn't a refusal, and what of it may be cached.
-struct Told {
-    response: Response,
+/// A query, which may have to be asked again.
+trait Asks: Operation + Into<Query> + Clone {}
+
+impl<Q: Operation + Into<Query> + Clone> Asks for Q {}
+
+/// A change, which may have to be asked for again.
+trait Changes: Operation + Into<Change> + Clone {}
+
+impl<C: Operation + Into<Change> + Clone> Changes for C {}
+
+/// What the server has told: an answer, and what of it may be cached.
+struct Told<A> {
+    answer: A,
     payload: Bytes,
     asked: Asked,
     grants: Vec<Grant>,
@@ -90,8 +101,8 @@ struct Told {
     open: Option<Arc<ServerOpen>>,
 }
 
-impl Told {
-    fn new(asked: Asked, answer: Answered) -> Result<Self, Refusal> {
+impl<A> Told<A> {
+    fn new(asked: Asked, answer: Answered<A>) -> Result<Self, Refusal> {
         let Answered {
             reply,
             payload,
@@ -99,7 +110,7 @@ impl Told {
             open,
         } = answer;
         Ok(Self {
-            response: reply.result?,
+            answer: reply.result?,
             payload,
             asked,
             grants: reply.grants,
@@ -107,6 +118,11 @@ impl Told {
             host,
             open: open.map(Arc::new),
         })
+    }
+
+    /// What was opened: an answer that opens nothing is none to what opens.
+    fn opened(&self) -> Result<Arc<ServerOpen>, Refusal> {
+        self.open.clone().ok_or(Refusal::Internal)
     }
 
     /// Takes in what may be cached. The guard is the cache's lock: not to be kept.
@@ -198,10 +214,7 @@ impl Ops {
     /// The server's refusal.
     pub async fn statfs(&self, ask: &Ask, node: NodeId) -> Result<FsStat, Refusal> {
         let object = self.node(node)?.handle;
-        match self.call(ask, Request::StatFs { object }).await?.response {
-            Response::FsStat(stat) => Ok(stat),
-            other => Err(expect::unexpected("the state of the file system", &other)),
-        }
+        Ok(self.call(ask, query::StatFs { object }).await?.answer)
     }
 
     /// `access(2)`, where the kernel doesn't decide it itself.
@@ -210,8 +223,8 @@ impl Ops {
     /// `Access`, or another refusal of the server.
     pub async fn access(&self, ask: &Ask, node: NodeId, mask: u32) -> Result<(), Refusal> {
         let object = self.node(node)?.handle;
-        let told = self.call(ask, Request::Access { object, mask }).await?;
-        expect::done(&told.response)
+        self.call(ask, query::Access { object, mask }).await?;
+        Ok(())
     }
 
     fn node(&self, id: NodeId) -> Result<Node, Refusal> {
@@ -236,35 +249,35 @@ impl Ops {
     }
 
     /// Asks something that changes nothing, under the caller's own identity.
-    async fn call(&self, ask: &Ask, request: Request) -> Result<Told, Refusal> {
-        self.call_as(ask, self.caller(ask), request).await
+    async fn call<Q: Asks>(&self, ask: &Ask, query: Q) -> Result<Told<Q::Answer>, Refusal> {
+        self.call_as(ask, self.caller(ask), query).await
     }
 
-    async fn call_as(&self, ask: &Ask, caller: Caller, request: Request) -> Result<Told, Refusal> {
-        let (asked, answer) = self.ask_server(ask, caller, request).await?;
-        Told::new(asked, answer)
-    }
-
-    /// As [`Ops::call`], where a refusal may be cached too.
-    async fn call_raw(&self, ask: &Ask, request: Request) -> Result<(Asked, Answered), Refusal> {
-        self.ask_server(ask, self.caller(ask), request).await
-    }
-
-    /// After a crash of the server's host nothing is shown before what is to be written again is there.
-    async fn ask_server(
+    async fn call_as<Q: Asks>(
         &self,
         ask: &Ask,
         caller: Caller,
-        request: Request,
-    ) -> Result<(Asked, Answered), Refusal> {
-        // An open that was made must not be made again.
-        let opens = matches!(request, Request::Open { .. });
+        query: Q,
+    ) -> Result<Told<Q::Answer>, Refusal> {
+        let (asked, answer) = self.ask_server(ask, caller, query).await?;
+        Told::new(asked, answer)
+    }
+
+    /// The answer may be a refusal, which may be cached too.
+    ///
+    /// After a crash of the server's host nothing is
+    /// shown before what is to be written again is there.
+    async fn ask_server<Q: Asks>(
+        &self,
+        ask: &Ask,
+        caller: Caller,
+        query: Q,
+    ) -> Result<(Asked, Answered<Q::Answer>), Refusal> {
         loop {
             let (life, asked) = (self.writeback.life(), self.cache().ask());
-            let (caller, request) = (caller.clone(), request.clone());
-            let sent = self.rpc.call(caller, request, Bytes::new(), ask.options());
+            let sent = self.rpc.call(caller.clone(), query.clone(), ask.options());
             let answer = sent.await?;
-            if opens || life.host().is_none_or(|host| host == answer.host) {
+            if life.host().is_none_or(|host| host == answer.host) {
                 return Ok((asked, answer));
             }
             let flushed = self.engine.in_time(self.writeback.flush_all());

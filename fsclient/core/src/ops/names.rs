@@ -1,15 +1,15 @@
 //! Names: lookup, and everything that makes, moves or removes one.
 
-use super::expect::{done, object_of, unexpected};
-use super::{Ask, Ops, Told};
+use super::{Ask, Changes, Ops, Told};
 use crate::call::{Entry, NewMode, Node, NodeId};
 use crate::inode::Dentry;
 use crate::recall::ChangeScope;
 use bytes::Bytes;
+use leasefs_protocol::answer::Object;
+use leasefs_protocol::change::What;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::MAX_SYMLINK;
-use leasefs_protocol::request::Make;
-use leasefs_protocol::{Attr, FileKind, Handle, Name, Parts, RawName, Refusal, Request, Response};
+use leasefs_protocol::{Attr, FileKind, Handle, Name, Parts, RawName, Refusal, change, query};
 use std::time::Duration;
 
 /// Permission bits of a directory that everybody may search.
@@ -75,19 +75,15 @@ impl Ops {
         let raw = Name::new(name)?.to_raw();
         let (at, mut over) = (NameIn { parent, dir, name }, None);
         loop {
-            let request = Request::Lookup {
+            let request = query::Lookup {
                 dir,
                 name: raw.clone(),
             };
             let told = self.call(ask, request).await?;
-            let (handle, attr) = match told.response {
-                Response::Object { handle, attr } => (handle, attr),
-                Response::NoEntry => {
-                    let mut learned = told.learn(self.cache());
-                    learned.name(&dir, name, Dentry::Absent);
-                    return Ok(None);
-                }
-                ref other => return Err(unexpected("an object or none", other)),
+            let Some(Object { handle, attr }) = told.answer else {
+                let mut learned = told.learn(self.cache());
+                learned.name(&dir, name, Dentry::Absent);
+                return Ok(None);
             };
             let attr = self.settled_attr(ask, &handle, attr).await?;
             self.inodes().search(parent);
@@ -107,9 +103,9 @@ impl Ops {
 
     /// Caches what a LOOKUP was answered. Returns the node, counted as a reference, if a lease says that
     /// it exists still; and how long the kernel may believe in the name.
-    fn learn_name(
+    fn learn_name<A>(
         &self,
-        told: &Told,
+        told: &Told<A>,
         at: NameIn<'_>,
         handle: Handle,
         attr: &Attr,
@@ -154,7 +150,13 @@ impl Ops {
     }
 
     /// Caches a name that a change has made, and shows what it denotes.
-    pub(super) fn made(&self, told: &Told, at: NameIn<'_>, handle: Handle, attr: Attr) -> Entry {
+    pub(super) fn made<A>(
+        &self,
+        told: &Told<A>,
+        at: NameIn<'_>,
+        handle: Handle,
+        attr: Attr,
+    ) -> Entry {
         let node = {
             let mut learned = told.learn(self.cache());
             learned.attr(&handle, &attr);
@@ -193,7 +195,7 @@ impl Ops {
             mode: self.mode_of_new(mode.mode),
             ..mode
         };
-        self.make(ask, parent, name, mode, Make::Node { rdev })
+        self.make(ask, parent, name, mode, What::Node { rdev })
             .await
     }
 
@@ -208,7 +210,7 @@ impl Ops {
         name: &[u8],
         mode: NewMode,
     ) -> Result<Entry, Refusal> {
-        self.make(ask, parent, name, mode, Make::Directory).await
+        self.make(ask, parent, name, mode, What::Directory).await
     }
 
     /// Makes a symlink.
@@ -230,7 +232,7 @@ impl Ops {
             umask: 0,
         };
         let target = RawName(target.to_vec());
-        self.make(ask, parent, name, mode, Make::Symlink { target })
+        self.make(ask, parent, name, mode, What::Symlink { target })
             .await
     }
 
@@ -240,11 +242,11 @@ impl Ops {
         parent: NodeId,
         name: &[u8],
         NewMode { mode, umask }: NewMode,
-        make: Make,
+        make: What,
     ) -> Result<Entry, Refusal> {
         let dir = self.changing(parent)?;
         let name = Name::new(name)?;
-        let request = Request::Make {
+        let request = change::Make {
             dir,
             name: name.to_raw(),
             mode,
@@ -253,7 +255,7 @@ impl Ops {
         };
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let told = self.change(ask, scope, request, Bytes::new()).await?;
-        let (handle, attr) = object_of(&told.response)?;
+        let Object { handle, attr } = told.answer;
         let name = name.as_bytes();
         Ok(self.made(&told, NameIn { parent, dir, name }, handle, attr))
     }
@@ -273,7 +275,7 @@ impl Ops {
         self.settle(ask, &object).await?;
         let dir = self.changing(parent)?;
         let name = Name::new(name)?;
-        let request = Request::Link {
+        let request = change::Link {
             object,
             dir,
             name: name.to_raw(),
@@ -282,7 +284,7 @@ impl Ops {
             .name(dir, name.to_raw())
             .object(object, Parts::ATTRS);
         let told = self.change(ask, scope, request, Bytes::new()).await?;
-        let (handle, attr) = object_of(&told.response)?;
+        let Object { handle, attr } = told.answer;
         let attr = self.newest(ask, &handle, attr).await;
         let name = name.as_bytes();
         Ok(self.made(&told, NameIn { parent, dir, name }, handle, attr))
@@ -296,7 +298,7 @@ impl Ops {
         let dir = self.changing(parent)?;
         let name = Name::new(name)?;
         let raw = name.to_raw();
-        let request = Request::Unlink { dir, name: raw };
+        let request = change::Unlink { dir, name: raw };
         self.remove(ask, dir, &name, request).await
     }
 
@@ -308,21 +310,21 @@ impl Ops {
         let dir = self.changing(parent)?;
         let name = Name::new(name)?;
         let raw = name.to_raw();
-        let request = Request::Rmdir { dir, name: raw };
+        let request = change::Rmdir { dir, name: raw };
         self.remove(ask, dir, &name, request).await
     }
 
-    async fn remove(
+    async fn remove<C: Changes<Answer = ()>>(
         &self,
         ask: &Ask,
         dir: Handle,
         name: &Name,
-        request: Request,
+        request: C,
     ) -> Result<(), Refusal> {
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let scope = self.with_victim(scope, dir, name);
-        let told = self.change(ask, scope, request, Bytes::new()).await?;
-        done(&told.response)
+        self.change(ask, scope, request, Bytes::new()).await?;
+        Ok(())
     }
 
     /// Renames; `flags` as `renameat2` has them.
@@ -342,7 +344,7 @@ impl Ops {
         }
         let (dir, name) = (self.changing(from.parent)?, Name::new(from.name)?);
         let (new_dir, new_name) = (self.changing(to.parent)?, Name::new(to.name)?);
-        let request = Request::Rename {
+        let request = change::Rename {
             dir,
             name: name.to_raw(),
             new_dir,
@@ -356,7 +358,7 @@ impl Ops {
         let scope = self.with_victim(scope, new_dir, &new_name);
         // The kernel moves its entry with the timeout it has. It has none: if the kernel was
         // told the old name with a timeout, this change makes it look up all names again.
-        let told = self.change(ask, scope, request, Bytes::new()).await?;
-        done(&told.response)
+        self.change(ask, scope, request, Bytes::new()).await?;
+        Ok(())
     }
 }

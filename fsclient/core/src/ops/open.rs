@@ -1,6 +1,5 @@
 //! Opening, creating and closing files.
 
-use super::expect::{ServerCreated, ServerOpened, created, opened};
 use super::names::NameIn;
 use super::opens::OpenFile;
 use super::{Ask, Ops, Told};
@@ -10,7 +9,7 @@ use crate::inode::Access;
 use crate::opens::ServerOpen;
 use crate::recall::ChangeScope;
 use bytes::Bytes;
-use leasefs_protocol::{Caller, Handle, Name, Refusal, Request};
+use leasefs_protocol::{Caller, Handle, Name, Refusal, answer, change, query};
 use std::sync::Arc;
 
 impl Caching {
@@ -142,9 +141,9 @@ impl Ops {
         flags: u32,
     ) -> Result<Arc<ServerOpen>, Refusal> {
         let told = self.open_in_place(ask, caller, object, flags).await?;
-        let ServerOpened { open, attr } = opened(&told)?;
+        let open = told.opened()?;
         let mut learned = told.learn(self.cache());
-        learned.attr(&object, &attr);
+        learned.attr(&object, &told.answer.attr);
         learned.opened(&object, caller, &open);
         Ok(open)
     }
@@ -157,7 +156,7 @@ impl Ops {
         flags: u32,
     ) -> Result<Arc<ServerOpen>, Refusal> {
         let told = self.open_in_place(ask, caller, object, flags).await?;
-        Ok(opened(&told)?.open)
+        told.opened()
     }
 
     async fn open_in_place(
@@ -166,11 +165,15 @@ impl Ops {
         caller: &Caller,
         object: Handle,
         flags: u32,
-    ) -> Result<Told, Refusal> {
+    ) -> Result<Told<answer::Opened>, Refusal> {
         let mut places = self.places(ask);
+        let flags = flags.into();
         loop {
-            let request = Request::Open { object, flags };
-            match self.call_as(ask, caller.clone(), request).await {
+            let open = query::Open { object, flags };
+            let asked = self.cache().ask();
+            // Whatever has crashed meanwhile: an open that was made must not be made again.
+            let answer = self.rpc.call(caller.clone(), open, ask.options()).await?;
+            match Told::new(asked, answer) {
                 Err(Refusal::TooMany) if places.further().await => {}
                 result => return result,
             }
@@ -227,7 +230,7 @@ impl Ops {
     ) -> Result<(Entry, Opened), Refusal> {
         let dir = self.changing(parent)?;
         let name = Name::new(name)?;
-        let request = Request::Create {
+        let request = change::Create {
             dir,
             name: name.to_raw(),
             mode: self.mode_of_new(mode),
@@ -246,7 +249,8 @@ impl Ops {
                 result => break result?,
             }
         };
-        let ServerCreated { object, attr, open } = created(&told)?;
+        let open = told.opened()?;
+        let (object, attr) = (told.answer.handle, told.answer.attr);
         let access = Access::of(flags);
         let begun = Begun::new(self.cache(), access, object);
         self.prepare(ask, access, object).await?;

@@ -6,7 +6,7 @@ use crate::inode::{Access, LossesTold, Writer, Written};
 use crate::opens::ServerOpen;
 use crate::run::{Map, Part};
 use atomic_refcell::AtomicRefMut;
-use leasefs_protocol::request::Durability;
+use leasefs_protocol::Durability;
 use leasefs_protocol::{Caller, Handle};
 use std::sync::Arc;
 

@@ -1,12 +1,11 @@
 //! Extended attributes.
 
-use super::expect::done;
 use super::{Ask, Ops};
 use crate::call::{Fitted, NodeId, Room};
 use crate::recall::ChangeScope;
 use bytes::Bytes;
 use leasefs_protocol::limits::{MAX_XATTR_NAME, MAX_XATTR_VALUE};
-use leasefs_protocol::{Parts, RawName, Refusal, Request};
+use leasefs_protocol::{Parts, RawName, Refusal, change, query};
 
 impl Room {
     fn fit(self, value: Bytes) -> Result<Fitted, Refusal> {
@@ -58,8 +57,8 @@ impl Ops {
     ) -> Result<Fitted, Refusal> {
         let object = self.node(node)?.handle;
         let raw = xattr_name(name)?;
-        let request = Request::GetXattr { object, name: raw };
-        let (asked, answer) = self.call_raw(ask, request).await?;
+        let request = query::GetXattr { object, name: raw };
+        let (asked, answer) = self.ask_server(ask, self.caller(ask), request).await?;
         let value = match answer.reply.result {
             Ok(_) => Some(answer.payload),
             Err(NO_DATA) => None,
@@ -85,8 +84,7 @@ impl Ops {
     /// The server's refusal; `ERANGE` if they don't fit.
     pub async fn listxattr(&self, ask: &Ask, node: NodeId, room: Room) -> Result<Fitted, Refusal> {
         let object = self.node(node)?.handle;
-        let told = self.call(ask, Request::ListXattr { object }).await?;
-        done(&told.response)?;
+        let told = self.call(ask, query::ListXattr { object }).await?;
         let names = told.payload.clone();
         told.learn(self.cache()).xattr_names(&object, names);
         room.fit(told.payload)
@@ -109,14 +107,14 @@ impl Ops {
         }
         let object = self.node(node)?.handle;
         let name = xattr_name(name)?;
-        let request = Request::SetXattr {
+        let request = change::SetXattr {
             object,
             name,
             flags,
         };
         let scope = ChangeScope::default().object(object, Parts::ATTRS);
-        let told = self.change(ask, scope, request, value).await?;
-        done(&told.response)
+        self.change(ask, scope, request, value).await?;
+        Ok(())
     }
 
     /// Removes an xattr.
@@ -126,10 +124,10 @@ impl Ops {
     pub async fn removexattr(&self, ask: &Ask, node: NodeId, name: &[u8]) -> Result<(), Refusal> {
         let object = self.node(node)?.handle;
         let name = xattr_name(name)?;
-        let request = Request::RemoveXattr { object, name };
+        let request = change::RemoveXattr { object, name };
         let scope = ChangeScope::default().object(object, Parts::ATTRS);
-        let told = self.change(ask, scope, request, Bytes::new()).await?;
-        done(&told.response)
+        self.change(ask, scope, request, Bytes::new()).await?;
+        Ok(())
     }
 }
 

@@ -106,7 +106,7 @@ impl OwnChange {
     ///
     /// A change that may still happen is followed in the background: until it is settled nothing of
     /// what it covers is cached.
-    pub async fn finish(self, changed: &mut Changed) {
+    pub async fn finish<A>(self, changed: &mut Changed<A>) {
         if let Some(unsettled) = changed.unsettled.take() {
             let cx = self.inner.cx.clone();
             cx.spawn(async move { self.settled(unsettled.await).await });
@@ -132,7 +132,7 @@ impl OwnChange {
         }
     }
 
-    async fn answered(mut self, reply: &Reply) {
+    async fn answered<A>(mut self, reply: &Reply<A>) {
         self.close_gate().await;
         // A refusal without a stamp came before the change had its turn: nothing has changed, unless
         // nobody knows.

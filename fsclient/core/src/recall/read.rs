@@ -85,7 +85,7 @@ impl PageRead {
     /// What to do with the server's reply, which isn't a refusal. To be called right before the
     /// kernel is answered. After [`Verdict::AskAgain`], [`PageRead::again`] and then another
     /// request.
-    pub fn judge(&mut self, reply: &Reply) -> Verdict {
+    pub fn judge<A>(&mut self, reply: &Reply<A>) -> Verdict {
         let covers = |mode: Mode, parts: Parts| parts.contains(Parts::DATA) && mode >= self.mode;
         let mut grants = reply.grants.iter();
         let leased = grants.any(|g| g.object == self.object && covers(g.mode, g.parts));

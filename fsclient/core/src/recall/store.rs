@@ -4,7 +4,7 @@ use super::{ChangeScope, Engine, EngineInner, Span};
 use crate::cache::{Conditions, Store, Stored};
 use crate::inode::Dropped;
 use leasefs_protocol::Refusal;
-use leasefs_protocol::request::WriteAt;
+use leasefs_protocol::change::WriteAt;
 
 impl Engine {
     /// As [`Engine::store`], if it need not wait: it answers [`Stored::Pages`] where pages have to be

@@ -2,16 +2,16 @@
 //! answer is longer than was asked for, and nothing is remembered of objects that nobody asked about.
 //! Pure: the caller answers a request whose reply is refused with EIO, or closes the connection.
 
-use super::request::objects_of;
+use leasefs_protocol::answer::{Created, Entries, Object, Opened, Written};
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::Welcome;
 use leasefs_protocol::limits::{
     MAX_BATCH, MAX_DRIFT_PPM, MAX_LISTING_ENTRIES, MAX_OPEN_TOKEN, MAX_PAYLOAD, MAX_RECALLS_OPEN,
     MAX_SYMLINK, MAX_TERM, MAX_TOUCHED, MAX_XATTR_VALUE, MIN_TERM,
 };
-use leasefs_protocol::request::WriteAt;
 use leasefs_protocol::{
-    Attr, DirEntry, FileKind, FsStat, Grant, Handle, Name, OpenId, Parts, RawName, Recall,
-    RecallId, Reply, Request, Response, Scope, Timestamp,
+    Attr, Change, FileKind, FsStat, Grant, Handle, Name, OpenId, Parts, Query, RawName, Recall,
+    RecallId, Reply, Request, Response, Scope, Timestamp, change, query,
 };
 use std::collections::HashSet;
 use std::time::Duration;
@@ -63,32 +63,30 @@ pub(super) fn reply(
     let Ok(response) = &reply.result else {
         return Ok(());
     };
+    unless(
+        request.is_answered_by(response),
+        "an answer to something else",
+    )?;
     match response {
         Response::Done | Response::NoEntry | Response::Offset(_) => Ok(()),
-        Response::Object { attr: found, .. } | Response::Attr(found) => attr(found),
-        Response::Opened {
+        Response::Object(Object { attr: found, .. }) | Response::Attr(found) => attr(found),
+        Response::Opened(Opened {
             open,
             token,
             attr: found,
-        } => {
-            unless(matches!(request, Request::Open { .. }), "an open unasked")?;
-            unless(!is_open(*open), "an open that stands already")?;
-            unless(token.0.len() <= MAX_OPEN_TOKEN, "too long a token")?;
-            attr(found)
-        }
-        Response::Created {
+        })
+        | Response::Created(Created {
             open,
             token,
             attr: found,
             ..
-        } => {
-            unless(matches!(request, Request::Create { .. }), "an open unasked")?;
+        }) => {
             unless(!is_open(*open), "an open that stands already")?;
             unless(token.0.len() <= MAX_OPEN_TOKEN, "too long a token")?;
             attr(found)
         }
-        Response::Written { len, offset } => written(request, sent, (*len, *offset)),
-        Response::Entries { entries: page, end } => entries(request, page, *end),
+        Response::Written(found) => written(request, sent, *found),
+        Response::Entries(page) => entries(request, page),
         Response::FsStat(stat) => fs_stat(stat),
     }
 }
@@ -96,9 +94,9 @@ pub(super) fn reply(
 /// Bytes that may come behind the answer to a request.
 fn most_bytes(request: &Request) -> usize {
     match request {
-        Request::Read { len, .. } => MAX_PAYLOAD.min(*len as usize),
-        Request::ReadLink { .. } => MAX_SYMLINK,
-        Request::GetXattr { .. } | Request::ListXattr { .. } => MAX_XATTR_VALUE,
+        Request::Query(Query::Read(read)) => MAX_PAYLOAD.min(read.len as usize),
+        Request::Query(Query::ReadLink(_)) => MAX_SYMLINK,
+        Request::Query(Query::GetXattr(_) | Query::ListXattr(_)) => MAX_XATTR_VALUE,
         _ => 0,
     }
 }
@@ -121,19 +119,16 @@ fn attr(attr: &Attr) -> Result<(), Broken> {
         .try_for_each(time)
 }
 
-fn written(request: &Request, sent: usize, (len, offset): (u64, u64)) -> Result<(), Broken> {
-    let most = match request {
-        Request::Write { .. } => sent as u64,
-        Request::CopyRange { len, .. } => *len,
-        _ => return Err(Broken("bytes written unasked")),
+fn written(request: &Request, sent: usize, found: Written) -> Result<(), Broken> {
+    let Written { len, offset } = found;
+    let (most, at) = match request {
+        Request::Change(_, Change::Write(write)) => (sent as u64, Some(write.at)),
+        Request::Change(_, Change::CopyRange(copy)) => (copy.len, None),
+        _ => (0, None),
     };
     unless(len <= most, "more bytes written than were sent")?;
-    if let Request::Write {
-        at: WriteAt::Offset(at),
-        ..
-    } = request
-    {
-        unless(offset == *at, "bytes written elsewhere")?;
+    if let Some(WriteAt::Offset(at)) = at {
+        unless(offset == at, "bytes written elsewhere")?;
     }
     let end = offset.checked_add(len);
     unless(
@@ -142,17 +137,17 @@ fn written(request: &Request, sent: usize, (len, offset): (u64, u64)) -> Result<
     )
 }
 
-fn entries(request: &Request, page: &[DirEntry], end: bool) -> Result<(), Broken> {
-    let Request::ReadDir { cookie, .. } = request else {
-        return Err(Broken("a listing unasked"));
-    };
+fn entries(request: &Request, page: &Entries) -> Result<(), Broken> {
+    let Entries { entries, end } = page;
     unless(
-        page.len() <= MAX_LISTING_ENTRIES,
+        entries.len() <= MAX_LISTING_ENTRIES,
         "too long a page of a listing",
     )?;
-    let goes_on = page.last().is_none_or(|last| end || last.cookie != *cookie);
-    unless(goes_on, "a listing that stays where it is")?;
-    page.iter().try_for_each(|entry| {
+    if let (Request::Query(Query::ReadDir(asked)), Some(last)) = (request, entries.last()) {
+        let goes_on = *end || last.cookie != asked.cookie;
+        unless(goes_on, "a listing that stays where it is")?;
+    }
+    entries.iter().try_for_each(|entry| {
         name(&entry.name)?;
         entry.node.as_ref().map_or(Ok(()), |(_, found)| attr(found))
     })
@@ -184,10 +179,10 @@ pub(super) fn grants(
     named.extend(reply.touched.iter().map(|touched| touched.object));
     let mut listed = HashSet::new();
     match &reply.result {
-        Ok(Response::Object { handle, .. } | Response::Created { handle, .. }) => {
+        Ok(Response::Object(Object { handle, .. }) | Response::Created(Created { handle, .. })) => {
             named.push(*handle);
         }
-        Ok(Response::Entries { entries, .. }) => {
+        Ok(Response::Entries(Entries { entries, .. })) => {
             listed.extend(
                 entries
                     .iter()
@@ -204,17 +199,23 @@ pub(super) fn grants(
 }
 
 fn named(request: &Request, of_open: impl Fn(OpenId) -> Option<Handle>) -> Vec<Handle> {
-    let objects = match request {
-        Request::Read { open, .. }
-        | Request::Write { open, .. }
-        | Request::Commit { open, .. }
-        | Request::Fallocate { open, .. }
-        | Request::Seek { open, .. }
-        | Request::ReadDir { open, .. } => [of_open(*open), None],
-        Request::CopyRange { from, to, .. } => [of_open(*from), of_open(*to)],
-        request => objects_of(request),
+    let opens = match request {
+        Request::Query(query) => match query {
+            Query::Read(query::Read { open, .. })
+            | Query::Commit(query::Commit { open, .. })
+            | Query::Seek(query::Seek { open, .. })
+            | Query::ReadDir(query::ReadDir { open, .. }) => [Some(*open), None],
+            _ => [None, None],
+        },
+        Request::Change(_, change) => match change {
+            Change::Write(change::Write { open, .. })
+            | Change::Fallocate(change::Fallocate { open, .. }) => [Some(*open), None],
+            Change::CopyRange(change::CopyRange { from, to, .. }) => [Some(*from), Some(*to)],
+            _ => [None, None],
+        },
     };
-    objects.into_iter().flatten().collect()
+    let of_opens = opens.into_iter().flatten().filter_map(of_open);
+    request.handles().copied().chain(of_opens).collect()
 }
 
 /// Recalls that have come and are not approved.

@@ -1,13 +1,13 @@
 //! What the server is told to close, approve, take back.
 
-use super::request::{New, RequestOutcome};
+use super::request::{Asked, New, RequestOutcome};
 use super::requests::Rpc;
 use super::types::CallOptions;
 use crate::inode::Approvable;
 use bytes::Bytes;
 use leasefs_protocol::control::ToServer;
 use leasefs_protocol::limits::MAX_BATCH;
-use leasefs_protocol::{Approval, Caller, Release, Request};
+use leasefs_protocol::{Approval, Caller, Release, query};
 
 impl Rpc {
     /// Of how many opens that were closed nobody has to tell the server any more.
@@ -68,9 +68,8 @@ impl Rpc {
             }
             let close = New {
                 caller: Caller::default(),
-                request: Request::Close { opens },
+                asked: Asked::Query(query::Close { opens }.into()),
                 payload: Bytes::new(),
-                change: None,
                 wait: None,
                 pid: None,
                 permit: None,

@@ -9,8 +9,9 @@ use crate::opens::ServerOpen;
 use bytes::Bytes;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
+use leasefs_protocol::answer::{Created, Opened};
 use leasefs_protocol::control::Welcome;
-use leasefs_protocol::{Recall, Refusal, Reply, Request, Response, Stamp, Timestamp};
+use leasefs_protocol::{Recall, Refusal, Reply, Response, Stamp, Timestamp};
 use std::time::Duration;
 
 impl Rpc {
@@ -70,19 +71,17 @@ impl Rpc {
     /// Returns what it has opened.
     fn note(&self, sent: &Sent, reply: &Reply) -> Option<ServerOpen> {
         let opens = &self.0.opens;
-        let opened = match (&reply.result, &sent.frame.request) {
-            (Ok(Response::Opened { open, token, .. }), Request::Open { object, .. }) => {
-                Some(opens.opened(*open, *object, token.clone()))
+        let opened = match &reply.result {
+            Ok(Response::Opened(Opened { open, token, .. })) => {
+                let object = sent.frame.request.handles().next();
+                object.map(|object| opens.opened(*open, *object, token.clone()))
             }
-            (
-                Ok(Response::Created {
-                    open,
-                    token,
-                    handle,
-                    ..
-                }),
-                _,
-            ) => Some(opens.opened(*open, *handle, token.clone())),
+            Ok(Response::Created(Created {
+                open,
+                token,
+                handle,
+                ..
+            })) => Some(opens.opened(*open, *handle, token.clone())),
             _ => None,
         };
         if reply.stamp != Stamp::default() && reply.result.is_ok() {

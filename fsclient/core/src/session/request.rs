@@ -6,7 +6,7 @@ use crate::run::Place;
 use bytes::Bytes;
 use futures_channel::oneshot;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{BootId, Caller, Handle, Refusal, Request, RequestFrame, Seq};
+use leasefs_protocol::{BootId, Caller, Change, Handle, Query, Refusal, RequestFrame, Seq};
 use std::sync::Arc;
 
 /// What a waiting caller is told.
@@ -26,14 +26,19 @@ pub(super) enum RequestOutcome {
 #[derive(Debug)]
 pub(super) struct New {
     pub(super) caller: Caller,
-    pub(super) request: Request,
+    pub(super) asked: Asked,
     pub(super) payload: Bytes,
-    /// Of a change.
-    pub(super) change: Option<NewChange>,
     /// `None` waits for ever.
     pub(super) wait: Option<Wait>,
     pub(super) pid: Option<u32>,
     pub(super) permit: Option<Place>,
+}
+
+/// What is asked for, before it has a number.
+#[derive(Debug)]
+pub(super) enum Asked {
+    Query(Query),
+    Change(Change, NewChange),
 }
 
 #[derive(Debug)]
@@ -96,36 +101,4 @@ pub(super) struct Waiting {
 pub(super) struct Resend {
     pub(super) cancels: Vec<Seq>,
     pub(super) frames: Vec<ToSend>,
-}
-
-/// The objects that a request names, the one it is about first; those that opens are of apart.
-pub(super) fn objects_of(request: &Request) -> [Option<Handle>; 2] {
-    match request {
-        Request::Lookup { dir, .. }
-        | Request::Make { dir, .. }
-        | Request::Unlink { dir, .. }
-        | Request::Rmdir { dir, .. }
-        | Request::Create { dir, .. } => [Some(*dir), None],
-        Request::Rename { dir, new_dir, .. } => [Some(*dir), Some(*new_dir)],
-        Request::Link { object, dir, .. } => [Some(*object), Some(*dir)],
-        Request::GetAttr { object }
-        | Request::SetAttr { object, .. }
-        | Request::ReadLink { object }
-        | Request::Open { object, .. }
-        | Request::StatFs { object }
-        | Request::Access { object, .. }
-        | Request::GetXattr { object, .. }
-        | Request::ListXattr { object }
-        | Request::SetXattr { object, .. }
-        | Request::RemoveXattr { object, .. } => [Some(*object), None],
-        Request::Read { .. }
-        | Request::Write { .. }
-        | Request::Commit { .. }
-        | Request::Fallocate { .. }
-        | Request::Seek { .. }
-        | Request::ReadDir { .. }
-        | Request::CopyRange { .. }
-        | Request::Close { .. }
-        | Request::CommitAll => [None, None],
-    }
 }

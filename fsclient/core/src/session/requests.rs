@@ -3,7 +3,7 @@
 use super::Timeout;
 use super::border::Recalls;
 use super::contact::Contact;
-use super::request::{New, NewChange, NotTaken, RequestOutcome, Taken, ToSend, Wait};
+use super::request::{Asked, New, NewChange, NotTaken, RequestOutcome, Taken, ToSend, Wait};
 use super::server_time::ServerTime;
 use super::table::Table;
 use super::types::{Abandon, Answered, CallOptions, Changed};
@@ -16,7 +16,7 @@ use futures_channel::oneshot;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::ToServer;
 use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
-use leasefs_protocol::{Caller, Handle, Refusal, Request, RequestId};
+use leasefs_protocol::{Caller, Change, Handle, Operation, Query, Refusal, RequestId};
 use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,26 +84,27 @@ impl Rpc {
     /// # Errors
     /// `TimedOut`, `Cancelled` (abandoned), or `Invalid` for a request over the protocol's bounds.
     /// What the server refuses stands in the answer.
-    pub async fn call(
+    pub async fn call<Q>(
         &self,
         caller: Caller,
-        request: Request,
-        payload: Bytes,
+        query: Q,
         options: CallOptions<'_>,
-    ) -> Result<Answered, Refusal> {
+    ) -> Result<Answered<Q::Answer>, Refusal>
+    where
+        Q: Operation + Into<Query>,
+    {
         let wait = self.wait();
         let permit = self.permit(wait, options).await?;
         let new = New {
             caller,
-            request,
-            payload,
-            change: None,
+            asked: Asked::Query(query.into()),
+            payload: Bytes::new(),
             wait,
             pid: options.pid,
             permit,
         };
         match self.run(new, options).await {
-            RequestOutcome::Answered(answer) => Ok(answer),
+            RequestOutcome::Answered(answer) => Ok(answer.typed()),
             RequestOutcome::GaveUp { refusal, .. } => Err(refusal),
             RequestOutcome::Overtaken => Err(Refusal::Cancelled),
         }
@@ -115,26 +116,30 @@ impl Rpc {
     ///
     /// Opens are closed in the background, though `close` of the last open of an unlinked file makes
     /// room at once on a local file system: who finds none asks again once the server knows of them.
-    pub async fn change(
+    pub async fn change<C>(
         &self,
         caller: Caller,
-        request: Request,
+        change: C,
         payload: Bytes,
         touches: &[Handle],
         dropped: Vec<Handle>,
         options: CallOptions<'_>,
-    ) -> Changed {
+    ) -> Changed<C::Answer>
+    where
+        C: Operation + Into<Change>,
+    {
         let wait = self.wait();
         let told = self.closes_told();
+        let change = change.into();
+        let numbering = || NewChange {
+            touches: touches.to_vec(),
+            dropped: dropped.clone(),
+            life: options.life,
+        };
         let new = || New {
             caller: caller.clone(),
-            request: request.clone(),
+            asked: Asked::Change(change.clone(), numbering()),
             payload: payload.clone(),
-            change: Some(NewChange {
-                touches: touches.to_vec(),
-                dropped: dropped.clone(),
-                life: options.life,
-            }),
             wait,
             pid: options.pid,
             permit: None,
@@ -144,6 +149,7 @@ impl Rpc {
             true => self.change_once(new(), options).await,
             false => changed,
         }
+        .typed()
     }
 
     #[cfg(test)]

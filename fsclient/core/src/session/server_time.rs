@@ -4,6 +4,7 @@
 //! file would seem newer than what was written after it, which misleads `make`.
 
 use leasefs_lease::time::BootTime;
+use leasefs_protocol::answer::{Created, Object, Opened};
 use leasefs_protocol::{Reply, Response, Timestamp};
 
 /// Places what is written now between what the server has dated already, as far as this client was
@@ -26,9 +27,9 @@ pub(super) fn latest(reply: &Reply) -> Option<Timestamp> {
     let asked = match &reply.result {
         Ok(
             Response::Attr(attr)
-            | Response::Object { attr, .. }
-            | Response::Opened { attr, .. }
-            | Response::Created { attr, .. },
+            | Response::Object(Object { attr, .. })
+            | Response::Opened(Opened { attr, .. })
+            | Response::Created(Created { attr, .. }),
         ) => Some(attr.ctime),
         _ => None,
     };

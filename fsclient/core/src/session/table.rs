@@ -1,7 +1,7 @@
 //! What has been asked and not been answered: numbers, order, resending. No I/O.
 
 use super::request::{
-    New, NotTaken, RequestOutcome, Resend, Taken, ToSend, Wait, Waiting, objects_of,
+    Asked, New, NewChange, NotTaken, RequestOutcome, Resend, Taken, ToSend, Wait, Waiting,
 };
 use super::types::{Answered, Settlement, Unsettled};
 use crate::api::{ConnectionId, Now};
@@ -11,10 +11,10 @@ use bytes::Bytes;
 use futures_channel::oneshot;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
+use leasefs_protocol::change::WriteKind;
 use leasefs_protocol::limits::MAX_AFTER;
-use leasefs_protocol::request::WriteKind;
 use leasefs_protocol::{
-    BootId, Change, Handle, Refusal, Reply, Request, RequestFrame, RequestId, Seq,
+    BootId, Change, Handle, Numbered, Query, Refusal, Reply, Request, RequestFrame, RequestId, Seq,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ struct Unanswered {
 
 impl Unanswered {
     fn seq(&self) -> Option<Seq> {
-        self.frame.change.as_ref().map(|change| change.seq)
+        self.frame.request.numbered().map(|numbered| numbered.seq)
     }
 }
 
@@ -98,8 +98,8 @@ impl Default for Table {
 
 impl Table {
     /// Whether one more such change of these objects may be sent.
-    fn has_room(&self, request: &Request, touches: &[Handle]) -> bool {
-        self.after(request, touches).len() <= MAX_AFTER
+    fn has_room(&self, change: &Change, touches: &[Handle]) -> bool {
+        self.after(change, touches).len() <= MAX_AFTER
     }
 
     /// Takes a request in.
@@ -110,30 +110,35 @@ impl Table {
         if let Some(refused) = self.refused {
             return Err(NotTaken::Refused(refused));
         }
-        let life = new.change.as_ref().and_then(|change| change.life);
-        if self.connected && life.is_some_and(|life| life != self.host) {
-            return Err(NotTaken::Overtaken);
-        }
-        if let Some(change) = &new.change
-            && !self.has_room(&new.request, &change.touches)
-        {
-            return Err(NotTaken::NoRoom(Box::new(new)));
+        let mut life = None;
+        if let Asked::Change(change, numbering) = &new.asked {
+            life = numbering.life;
+            if self.connected && life.is_some_and(|life| life != self.host) {
+                return Err(NotTaken::Overtaken);
+            }
+            if !self.has_room(change, &numbering.touches) {
+                return Err(NotTaken::NoRoom(Box::new(new)));
+            }
         }
         let id = self.last_request.next();
         self.last_request = id;
-        let (change, touches) = match new.change {
-            None => (None, Vec::new()),
-            Some(change) => {
-                let numbered = self.number(id, &new.request, &change.touches, change.dropped);
-                (Some(numbered), change.touches)
+        let (request, touches) = match new.asked {
+            Asked::Query(query) => (Request::Query(query), Vec::new()),
+            Asked::Change(
+                change,
+                NewChange {
+                    touches, dropped, ..
+                },
+            ) => {
+                let numbered = self.number(id, &change, &touches, dropped);
+                (Request::Change(numbered, change), touches)
             }
         };
         let frame = Arc::new(RequestFrame {
             id,
             low_water: self.low_water(),
             caller: new.caller,
-            change,
-            request: new.request,
+            request,
         });
         let (waiter, outcome) = oneshot::channel();
         let sent = self.connected.then_some((now.boot, self.connection));
@@ -168,13 +173,13 @@ impl Table {
     fn number(
         &mut self,
         id: RequestId,
-        request: &Request,
+        change: &Change,
         touches: &[Handle],
         dropped: Vec<Handle>,
-    ) -> Change {
+    ) -> Numbered {
         let seq = self.next_seq;
         self.next_seq = seq.next();
-        let after = self.after(request, touches);
+        let after = self.after(change, touches);
         self.unsettled.insert(seq, id);
         for object in touches {
             let seqs = self.by_object.entry(*object).or_default();
@@ -182,7 +187,7 @@ impl Table {
                 seqs.push(seq);
             }
         }
-        Change {
+        Numbered {
             seq,
             after,
             resent: false,
@@ -195,12 +200,12 @@ impl Table {
     /// What the kernel writes back follows nothing: it keeps pages locked until the answer, so the
     /// approval that an earlier change of another session waits for waits for it. What is flushed
     /// follows the flush before it alone, so that a crash leaves no hole.
-    fn after(&self, request: &Request, touches: &[Handle]) -> Vec<Seq> {
+    fn after(&self, change: &Change, touches: &[Handle]) -> Vec<Seq> {
         let earlier = touches
             .iter()
             .filter_map(|object| self.by_object.get(object));
         let earlier = earlier.flatten().copied();
-        let mut after: Vec<Seq> = match write_kind(request) {
+        let mut after: Vec<Seq> = match write_kind(change) {
             Some(WriteKind::Page) => Vec::new(),
             Some(WriteKind::Flush { .. }) => earlier
                 .filter(|seq| self.is_flush(*seq))
@@ -216,8 +221,10 @@ impl Table {
 
     fn is_flush(&self, seq: Seq) -> bool {
         let entry = self.unsettled.get(&seq).and_then(|id| self.entries.get(id));
-        let kind = entry.and_then(|entry| write_kind(&entry.frame.request));
-        matches!(kind, Some(WriteKind::Flush { .. }))
+        let Some(Request::Change(_, change)) = entry.map(|entry| &entry.frame.request) else {
+            return false;
+        };
+        matches!(write_kind(change), Some(WriteKind::Flush { .. }))
     }
 
     /// Every change numbered below has been answered.
@@ -382,7 +389,8 @@ impl Table {
             self.lose_sent_changes();
         }
         // An open that the server may have made must be heard of, to be closed.
-        let opens = |entry: &Unanswered| matches!(entry.frame.request, Request::Open { .. });
+        let opens =
+            |entry: &Unanswered| matches!(entry.frame.request, Request::Query(Query::Open(_)));
         let nobody_waits =
             |entry: &Unanswered| entry.waiter.is_none() && entry.seq().is_none() && !opens(entry);
         self.entries.retain(|_, entry| !nobody_waits(entry));
@@ -445,9 +453,11 @@ impl Table {
         entry.sent = Some((now, self.connection));
         let frame = Arc::make_mut(&mut entry.frame);
         frame.low_water = low_water;
-        if let Some(change) = &mut frame.change {
-            change.resent = resent && !planted::is(Bug::ResendAsNew);
-            change.after.retain(|seq| self.unsettled.contains_key(seq));
+        if let Request::Change(numbered, _) = &mut frame.request {
+            numbered.resent = resent && !planted::is(Bug::ResendAsNew);
+            numbered
+                .after
+                .retain(|seq| self.unsettled.contains_key(seq));
         }
         let send = ToSend {
             frame: entry.frame.clone(),
@@ -485,7 +495,7 @@ impl Table {
             .filter(|entry| entry.waiter.is_some())
             .map(|entry| Waiting {
                 kind: entry.frame.request.kind(),
-                object: objects_of(&entry.frame.request)[0].or(entry.touches.first().copied()),
+                object: named(entry),
                 uid: entry.frame.caller.uid,
                 pid: entry.pid,
                 since: entry.since,
@@ -495,9 +505,15 @@ impl Table {
     }
 }
 
-fn write_kind(request: &Request) -> Option<WriteKind> {
-    match request {
-        Request::Write { kind, .. } => Some(*kind),
+/// The object a request is about, where it doesn't name opens only.
+fn named(entry: &Unanswered) -> Option<Handle> {
+    let named = entry.frame.request.handles().next();
+    named.or(entry.touches.first()).copied()
+}
+
+fn write_kind(change: &Change) -> Option<WriteKind> {
+    match change {
+        Change::Write(write) => Some(write.kind),
         _ => None,
     }
 }

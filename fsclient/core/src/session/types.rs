@@ -4,7 +4,7 @@ use crate::opens::ServerOpen;
 use crate::run::Bell;
 use bytes::Bytes;
 use futures_channel::oneshot;
-use leasefs_protocol::{BootId, Refusal, Reply, Response};
+use leasefs_protocol::{Answer, BootId, Refusal, Reply, Response};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use std::task::{Context, Poll};
 
 /// A server's answer.
 #[derive(Debug)]
-pub struct Answered {
+pub struct Answered<A = Response> {
     /// The reply; its `result` may be a refusal.
-    pub reply: Reply,
+    pub reply: Reply<A>,
     /// File data behind it.
     pub payload: Bytes,
     /// The life of the server's host in which it was given.
@@ -25,20 +25,22 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// The response and its payload.
-    ///
-    /// # Errors
-    /// The server's refusal.
-    pub fn into_response(self) -> Result<(Response, Bytes), Refusal> {
-        Ok((self.reply.result?, self.payload))
+    /// As that of the operation that was asked for: nothing else has come through the border.
+    pub fn typed<A: Answer>(self) -> Answered<A> {
+        Answered {
+            reply: self.reply.typed(Refusal::Internal),
+            payload: self.payload,
+            host: self.host,
+            open: self.open,
+        }
     }
 }
 
 /// The outcome of a change as its caller is told.
 #[derive(Debug)]
-pub struct Changed {
+pub struct Changed<A = Response> {
     /// The server's answer; or why there is none: `TimedOut`, `Cancelled` (abandoned), `Lost`.
-    pub result: Result<Answered, Refusal>,
+    pub result: Result<Answered<A>, Refusal>,
     /// Present if the change may still happen: its objects must not be cached before this is
     /// resolved.
     pub unsettled: Option<Unsettled>,
@@ -48,6 +50,14 @@ pub struct Changed {
 }
 
 impl Changed {
+    pub(super) fn typed<A: Answer>(self) -> Changed<A> {
+        Changed {
+            result: self.result.map(Answered::typed),
+            unsettled: self.unsettled,
+            overtaken: self.overtaken,
+        }
+    }
+
     /// A change that was never sent.
     pub(super) fn never(refusal: Refusal) -> Self {
         Self {

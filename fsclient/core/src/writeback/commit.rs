@@ -6,9 +6,8 @@ use super::{Writeback, WritebackInner};
 use crate::api::WhyNot;
 use crate::inode::{Committed, HostLife, Noted, Undone, Wrote};
 use crate::session::CallOptions;
-use bytes::Bytes;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{BootId, Caller, Handle, Refusal, Request};
+use leasefs_protocol::{BootId, Caller, Handle, Refusal, query};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,12 +94,9 @@ impl WritebackInner {
     async fn commit_all(&self, life: HostLife) -> Result<Committed, Refusal> {
         let covered = self.cache.inodes().commit_covers(life, false);
         let (caller, options) = (Caller::default(), CallOptions::default());
-        let request = Request::CommitAll;
-        let answer = self.rpc.call(caller, request, Bytes::new(), options);
-        let answer = answer.await?;
-        let host = answer.host;
-        answer.into_response()?;
-        Ok(self.cache.inodes().all_committed(covered, host))
+        let answer = self.rpc.call(caller, query::CommitAll, options).await?;
+        answer.reply.result?;
+        Ok(self.cache.inodes().all_committed(covered, answer.host))
     }
 
     /// False if the host has crashed since it answered.

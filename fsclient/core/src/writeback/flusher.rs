@@ -9,9 +9,10 @@ use crate::session::{Answered, CallOptions, Settlement};
 use futures_util::future::join_all;
 use leasefs_lease::client::{Run, Tenure};
 use leasefs_lease::planted::{self, Bug};
+use leasefs_protocol::answer::Written;
+use leasefs_protocol::change::{self, WriteAt, WriteKind};
 use leasefs_protocol::limits::MAX_PAYLOAD;
-use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
-use leasefs_protocol::{Attr, BootId, Handle, Refusal, Reply, Request, Response, Version};
+use leasefs_protocol::{Attr, BootId, Durability, Handle, Refusal, Reply, Version};
 use std::sync::Arc;
 
 /// A request of a round that has ended: when it was asked, and in which life of the server's host it
@@ -51,8 +52,8 @@ impl Flush {
         }
     }
 
-    fn request(&self) -> Request {
-        Request::Write {
+    fn request(&self) -> change::Write {
+        change::Write {
             open: self.writer.open.id(),
             at: WriteAt::Offset(self.run.offset),
             kill_priv: self.kill_priv,
@@ -210,7 +211,7 @@ impl WritebackInner {
         }
     }
 
-    async fn settled(&self, flush: &Flush, numbered: &Bell) -> Result<Answered, Refusal> {
+    async fn settled(&self, flush: &Flush, numbered: &Bell) -> Result<Answered<Written>, Refusal> {
         let _place = self.window.next().await;
         let dropped = vec![flush.object];
         let (caller, data) = (flush.writer.caller.clone(), flush.run.data.clone());
@@ -226,14 +227,20 @@ impl WritebackInner {
         match changed.unsettled {
             None => changed.result,
             Some(unsettled) => match unsettled.await {
-                Settlement::Answered(answer) => Ok(*answer),
+                Settlement::Answered(answer) => Ok(answer.typed()),
                 Settlement::NeverHappens | Settlement::SessionLost => Err(Refusal::Lost),
             },
         }
     }
 
     /// The first `len` bytes are at the server. False if its host has crashed since.
-    fn noted(&self, flush: &Flush, before: Option<Tenure>, len: usize, answer: &Answered) -> bool {
+    fn noted(
+        &self,
+        flush: &Flush,
+        before: Option<Tenure>,
+        len: usize,
+        answer: &Answered<Written>,
+    ) -> bool {
         let Some(attr) = attr_after(&answer.reply, &flush.object) else {
             // They were there before, nobody knows since when.
             self.cache
@@ -272,15 +279,13 @@ impl WritebackInner {
 }
 
 /// How many bytes an answer says were taken.
-fn taken(result: &Result<Answered, Refusal>) -> Option<usize> {
-    match &result.as_ref().ok()?.reply.result {
-        Ok(Response::Written { len, .. }) => usize::try_from(*len).ok(),
-        _ => None,
-    }
+fn taken(result: &Result<Answered<Written>, Refusal>) -> Option<usize> {
+    let written = result.as_ref().ok()?.reply.result.as_ref().ok()?;
+    usize::try_from(written.len).ok()
 }
 
 /// What it means that none of the bytes were taken, the last of the `whole` run.
-fn outcome(result: Result<Answered, Refusal>, run: &Run, whole: Run) -> Flushed {
+fn outcome(result: Result<Answered<Written>, Refusal>, run: &Run, whole: Run) -> Flushed {
     match result.map(|answer| answer.reply.result) {
         // It never happened, or may be done again: the lease keeps everybody else away.
         Err(_) | Ok(Ok(_) | Err(Refusal::Lost)) => Flushed::Again(whole),
@@ -288,7 +293,7 @@ fn outcome(result: Result<Answered, Refusal>, run: &Run, whole: Run) -> Flushed 
     }
 }
 
-fn attr_after(reply: &Reply, object: &Handle) -> Option<Attr> {
+fn attr_after(reply: &Reply<Written>, object: &Handle) -> Option<Attr> {
     let touched = reply.touched.iter().find(|t| t.object == *object);
     touched.map(|touched| touched.attr)
 }

@@ -4,7 +4,7 @@ use crate::said::{attr, handle, opened};
 use crate::world::{Outcome, World};
 use leasefs_client::call::Opened;
 use leasefs_client::{Answer, Call, NodeId};
-use leasefs_protocol::{FileKind, Grant, Request, Response};
+use leasefs_protocol::{FileKind, Grant, Query, Request, Response, answer, query};
 
 impl World {
     /// A name of the root is looked up; nothing of it is cached.
@@ -15,7 +15,10 @@ impl World {
         });
         let asked = self.asked();
         let (handle, attr) = (handle(object), attr(object, kind));
-        self.answer(&asked, Ok(Response::Object { handle, attr }));
+        self.answer(
+            &asked,
+            Ok(Response::Object(answer::Object { handle, attr })),
+        );
         match self.answered(lookup) {
             Ok(Answer::Found(Some(entry))) => entry.node.id,
             other => panic!("not found: {other:?}"),
@@ -29,7 +32,7 @@ impl World {
             flags: libc::O_RDONLY as u32,
         });
         let asked = self.asked();
-        let Request::Open { object, .. } = asked.frame.request else {
+        let Request::Query(Query::Open(query::Open { object, .. })) = asked.frame.request else {
             panic!("another request: {asked:?}")
         };
         self.grant(&asked, opened(open, object.as_bytes()[0]), grants);

@@ -30,15 +30,15 @@ fn a_lost_connection_costs_no_answer_and_a_change_keeps_its_number() {
     });
     let first = world.asked();
     assert_eq!(first.payload, "value");
-    assert_eq!(first.frame.change.as_ref().map(|c| c.resent), Some(false));
+    assert_eq!(first.numbered().map(|c| c.resent), Some(false));
     world.cut();
     world.wants_to_connect();
     assert_eq!(world.connects, Some(BootId([1; 16])));
     world.connected(welcome(Standing::Resumed, 1));
     let (read, write) = (world.asked(), world.asked());
-    let resent = write.frame.change.as_ref().expect("a change");
+    let resent = write.numbered().expect("a change");
     assert_eq!((resent.seq, resent.resent), (first.seq(), true));
-    assert_eq!(write.frame.request, first.frame.request);
+    assert_eq!(write.change(), first.change());
     assert_eq!(write.payload, first.payload);
     world.answer(&read, Ok(Response::Attr(attr(0, DIR))));
     world.done(&write);
@@ -75,7 +75,7 @@ fn what_is_asked_without_connection_is_sent_with_the_next() {
     assert!(!world.is_asked());
     world.finds(Standing::Resumed, 1);
     let asked = world.asked();
-    assert_eq!(asked.frame.change.as_ref().map(|c| c.resent), Some(false));
+    assert_eq!(asked.numbered().map(|c| c.resent), Some(false));
     world.done(&asked);
     assert!(is_done(&world.answered(change)));
 }

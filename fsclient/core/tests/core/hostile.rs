@@ -7,7 +7,7 @@ use leasefs_client::call::At;
 use leasefs_client::{Answer, Call};
 use leasefs_protocol::control::{Standing, Welcome};
 use leasefs_protocol::limits::MAX_RECALLS_OPEN;
-use leasefs_protocol::{Parts, Refusal, Reply, Response};
+use leasefs_protocol::{Parts, Refusal, Reply, Response, answer};
 use std::time::Duration;
 
 #[test]
@@ -32,7 +32,10 @@ fn an_answer_that_cannot_be_one_is_an_io_error_and_the_session_goes_on() {
     for (response, payload) in [
         (Response::Attr(endless), &b""[..]),
         (Response::Attr(attr(0, DIR)), b"unasked"),
-        (Response::Written { len: 1, offset: 0 }, b""),
+        (
+            Response::Written(answer::Written { len: 1, offset: 0 }),
+            b"",
+        ),
     ] {
         let call = world.call(getattr());
         let asked = world.asked();

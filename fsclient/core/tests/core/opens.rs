@@ -8,8 +8,8 @@ use leasefs_client::call::{Fh, NewMode, Writing};
 use leasefs_client::{Answer, Call, NodeId};
 use leasefs_protocol::control::{Standing, ToServer};
 use leasefs_protocol::{
-    Approval, Grant, Mode, OpenId, OpenToken, Parts, Recall, RecallId, Refusal, Reply, Request,
-    Response, Scope, Stamp, Touched,
+    Approval, Grant, Mode, OpenId, OpenToken, Parts, Query, Recall, RecallId, Refusal, Reply,
+    Request, Response, Scope, Stamp, Touched, answer, query,
 };
 
 fn full() -> Refusal {
@@ -17,9 +17,9 @@ fn full() -> Refusal {
 }
 
 fn close(opens: &[u64]) -> Request {
-    Request::Close {
+    Request::Query(Query::Close(query::Close {
         opens: opens.iter().map(|open| OpenId(*open)).collect(),
-    }
+    }))
 }
 
 /// The server is told to close these.
@@ -42,7 +42,7 @@ fn a_change_that_finds_no_room_is_asked_again_once_what_was_closed_before_is_clo
     assert!(world.waits(change) && !world.is_asked());
     world.done(&close);
     let again = world.asked();
-    assert_eq!(again.frame.request, asked.frame.request);
+    assert_eq!(again.change(), asked.change());
     assert_ne!(again.seq(), asked.seq());
     world.done(&again);
     assert!(is_done(&world.answered(change)));
@@ -194,14 +194,14 @@ fn a_create_that_finds_no_place_gives_back_opens_that_nobody_uses_and_is_made_on
     let close = is_told_to_close(&mut world, &[1]);
     world.done(&close);
     let again = world.asked();
-    assert_eq!(again.frame.request, refused.frame.request);
+    assert_eq!(again.change(), refused.change());
     assert_ne!(again.seq(), refused.seq(), "the refusal was its answer");
-    let created = Response::Created {
+    let created = Response::Created(answer::Created {
         handle: handle(2),
         attr: attr(2, FILE),
         open: OpenId(2),
         token: OpenToken(vec![1]),
-    };
+    });
     world.answer(&again, Ok(created));
     assert!(matches!(world.answered(create), Ok(Answer::Created(..))));
     assert!(!world.is_asked());
@@ -235,7 +235,7 @@ fn writes(world: &mut World, object: u8, fh: Fh) {
             attr: after,
         }],
         stamp: Stamp(2),
-        ..asked.reply(Ok(Response::Written { len, offset: 0 }))
+        ..asked.reply(Ok(Response::Written(answer::Written { len, offset: 0 })))
     };
     world.reply(reply, b"");
     assert!(matches!(world.answered(write), Ok(Answer::Written(7))));
@@ -258,7 +258,10 @@ fn who_has_no_place_for_an_open_commits_what_keeps_written_files_open_at_the_ser
     let open = world.call(opening(node, libc::O_RDONLY));
     refuses(&mut world);
     let commit = world.asked();
-    assert_eq!(commit.frame.request, Request::CommitAll);
+    assert_eq!(
+        commit.frame.request,
+        Request::Query(Query::CommitAll(query::CommitAll))
+    );
     world.done(&commit);
     let close = is_told_to_close(&mut world, &[1]);
     world.done(&close);

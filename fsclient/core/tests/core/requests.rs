@@ -26,7 +26,7 @@ fn a_request_is_answered_with_its_payload_and_counted() {
     let node = world.node(1, FileKind::Symlink);
     let call = world.call(Call::ReadLink { node });
     let asked = world.asked();
-    assert_eq!(asked.frame.change, None);
+    assert_eq!(asked.numbered(), None);
     world.reply(asked.reply(Ok(Response::Done)), b"target");
     match world.answered(call) {
         Ok(Answer::Bytes(target)) => assert_eq!(target, "target"),
@@ -48,7 +48,7 @@ fn changes_follow_unanswered_ones_of_the_same_object_and_tell_the_low_water_mark
     };
     let changes = [0, 1, 0].map(|dir| change(&mut world, dir));
     let seqs = changes.each_ref().map(|(_, asked)| asked.seq());
-    let after = |asked: &Asked| asked.frame.change.clone().expect("a change").after;
+    let after = |asked: &Asked| asked.numbered().cloned().expect("a change").after;
     let afters: Vec<Vec<Seq>> = changes.iter().map(|(_, asked)| after(asked)).collect();
     assert_eq!(afters, [vec![], vec![], vec![seqs[0]]]);
     world.done(&changes[0].1);
@@ -103,7 +103,7 @@ fn a_cancelled_change_is_sent_again_only_if_it_had_begun() {
         world.say(ToClient::Cancelled { seq, begun });
     }
     let again = world.asked();
-    let change = again.frame.change.clone().expect("a change");
+    let change = again.numbered().cloned().expect("a change");
     assert_eq!((change.seq, change.resent), (first, true));
     assert!(!is_cached(&mut world, dirs[0], 5), "it may happen yet");
     assert!(is_cached(&mut world, dirs[1], 5), "it never happens");
@@ -180,9 +180,9 @@ fn a_change_made_ready_in_another_life_of_the_host_is_made_ready_anew() {
     assert!(!world.is_asked(), "what it comes behind isn't known yet");
     world.pass(Duration::from_millis(10));
     let asked = world.asked();
-    assert_eq!(asked.frame.change.as_ref().map(|c| c.resent), Some(false));
+    assert_eq!(asked.numbered().map(|c| c.resent), Some(false));
     assert_eq!(
-        asked.frame.change.as_ref().map(|c| c.dropped.clone()),
+        asked.numbered().map(|c| c.dropped.clone()),
         Some(vec![handle(2)])
     );
     world.done(&asked);

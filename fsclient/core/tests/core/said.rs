@@ -4,8 +4,9 @@ use bytes::Bytes;
 use leasefs_client::ConnectionId;
 use leasefs_protocol::control::{IdentityPolicy, Standing, Welcome};
 use leasefs_protocol::{
-    Attr, BootId, FileKind, Grant, Handle, Mode, OpenId, OpenToken, Parts, RawName, Recall,
-    RecallId, Refusal, Reply, RequestFrame, Response, Scope, Seq, Stamp,
+    Attr, BootId, Change, FileKind, Grant, Handle, Mode, Numbered, OpenId, OpenToken, Parts,
+    RawName, Recall, RecallId, Refusal, Reply, Request, RequestFrame, Response, Scope, Seq, Stamp,
+    answer,
 };
 use std::sync::Arc;
 
@@ -21,8 +22,19 @@ pub struct Asked {
 }
 
 impl Asked {
+    pub fn numbered(&self) -> Option<&Numbered> {
+        self.frame.request.numbered()
+    }
+
+    pub fn change(&self) -> &Change {
+        match &self.frame.request {
+            Request::Change(_, change) => change,
+            Request::Query(query) => panic!("no change: {query:?}"),
+        }
+    }
+
     pub fn seq(&self) -> Seq {
-        self.frame.change.as_ref().expect("a change").seq
+        self.numbered().expect("a change").seq
     }
 
     /// The bare answer.
@@ -89,11 +101,11 @@ pub fn grant(object: u8, parts: Parts, stamp: u64) -> Grant {
 }
 
 pub fn opened(open: u64, object: u8) -> Response {
-    Response::Opened {
+    Response::Opened(answer::Opened {
         open: OpenId(open),
         token: OpenToken(vec![open as u8]),
         attr: attr(object, FILE),
-    }
+    })
 }
 
 pub fn recall(id: u64, object: u8, parts: Parts, names: &[&str]) -> Recall {

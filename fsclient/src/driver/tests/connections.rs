@@ -69,13 +69,13 @@ async fn a_lost_connection_costs_no_answer_and_a_change_keeps_its_number() {
     session.asked().await;
     let change = client.call(removal());
     let first = session.asked().await;
-    assert_eq!(first.frame.change.as_ref().map(|c| c.resent), Some(false));
+    assert_eq!(first.numbered().map(|c| c.resent), Some(false));
     session.cut();
     let mut session = fake.welcome(Standing::Resumed, 1).await;
     let mut again = [session.asked().await, session.asked().await];
-    again.sort_by_key(|asked| asked.frame.change.is_some());
+    again.sort_by_key(|asked| asked.numbered().is_some());
     let [statfs, removal] = again;
-    let resent = removal.frame.change.as_ref().expect("a change");
+    let resent = removal.numbered().expect("a change");
     assert_eq!((resent.seq, resent.resent), (first.seq(), true));
     statfs.answer(Ok(space()), Bytes::new());
     removal.answer(Ok(Response::Done), Bytes::new());

@@ -5,8 +5,8 @@ use leasefs_protocol::control::{
     Hello, IdentityPolicy, Push, Standing, ToClient, ToServer, Welcome,
 };
 use leasefs_protocol::{
-    Attr, BootId, FileKind, Grant, Handle, Refusal, Reply, RequestFrame, RequestId, Response, Seq,
-    Stamp,
+    Attr, BootId, FileKind, Grant, Handle, Numbered, Refusal, Reply, RequestFrame, RequestId,
+    Response, Seq, Stamp,
 };
 use leasefs_transport::{
     CloseCode, Connection, EndpointSecret, FrameReader, FrameWriter, Identity, OutFrame, Outbox,
@@ -76,8 +76,12 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    pub(super) fn numbered(&self) -> Option<&Numbered> {
+        self.frame.request.numbered()
+    }
+
     pub(super) fn seq(&self) -> Seq {
-        self.frame.change.as_ref().expect("a change").seq
+        self.numbered().expect("a change").seq
     }
 
     pub(super) fn answer(&self, result: Result<Response, Refusal>, payload: Bytes) {

@@ -1,6 +1,7 @@
 //! A server that says what none may say.
 
 use super::*;
+use leasefs_protocol::answer;
 use leasefs_transport::{CloseCode, Lost};
 
 fn is_broken(lost: &Lost) -> bool {
@@ -26,7 +27,10 @@ async fn an_answer_that_cannot_be_one_is_an_io_error_and_the_session_goes_on() {
     let (client, mut session) = connect(&fake, PATIENT).await;
     for (response, payload) in [
         (space(), Bytes::from_static(b"unasked")),
-        (Response::Written { len: 1, offset: 0 }, Bytes::new()),
+        (
+            Response::Written(answer::Written { len: 1, offset: 0 }),
+            Bytes::new(),
+        ),
     ] {
         let call = client.call(statfs());
         session.asked().await.answer(Ok(response), payload);

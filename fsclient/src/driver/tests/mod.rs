@@ -19,7 +19,7 @@ use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::ServerAddr;
 use leasefs_protocol::{
     Attr, FileKind, FsStat, Grant, Mode, OpenId, OpenToken, Parts, Refusal, Response, SessionId,
-    Stamp,
+    Stamp, answer,
 };
 use leasefs_transport::Identity;
 use std::path::PathBuf;
@@ -251,10 +251,10 @@ async fn page_in_kernel(client: &Client, session: &mut Session) {
         parent: NodeId::ROOT,
         name: b"x"[..].into(),
     });
-    let object = Response::Object {
+    let object = Response::Object(answer::Object {
         handle: handle(1),
         attr: file(),
-    };
+    });
     let asked = session.asked().await;
     asked.grant(object, Bytes::new(), grant(Parts::ATTRS, 1));
     let Ok(Answer::Found(Some(entry))) = answered(found).await else {
@@ -264,11 +264,11 @@ async fn page_in_kernel(client: &Client, session: &mut Session) {
         node: entry.node.id,
         flags: 0,
     });
-    let open = Response::Opened {
+    let open = Response::Opened(answer::Opened {
         open: OpenId(7),
         token: OpenToken(vec![7]),
         attr: file(),
-    };
+    });
     session.asked().await.answer(Ok(open), Bytes::new());
     let Ok(Answer::Opened(opened)) = answered(opened).await else {
         panic!("no open")

@@ -3,6 +3,7 @@
 use super::*;
 use leasefs_client::call::{NewMode, Writing};
 use leasefs_client::{Undelivered, WhyNot};
+use leasefs_protocol::answer;
 use leasefs_protocol::control::Push;
 use leasefs_protocol::{Recall, RecallId, Scope};
 use std::sync::atomic::AtomicBool;
@@ -48,11 +49,11 @@ async fn large_reads_dont_hold_up_small_requests() {
     asked.answer(Ok(space()), Bytes::new());
     answered(small).await.expect("answered");
     let opened = client.call(Call::OpenDir { node: NodeId::ROOT });
-    let open = Response::Opened {
+    let open = Response::Opened(answer::Opened {
         open: OpenId(8),
         token: OpenToken(vec![8]),
         attr: attr(),
-    };
+    });
     session.asked().await.answer(Ok(open), Bytes::new());
     let Ok(Answer::OpenedDir(fh)) = answered(opened).await else {
         panic!("no directory")
@@ -118,12 +119,12 @@ async fn buffered(client: &Client, session: &mut Session) {
         },
         flags: libc::O_RDWR as u32,
     });
-    let created = Response::Created {
+    let created = Response::Created(answer::Created {
         handle: handle(1),
         attr: Attr { size: 0, ..file() },
         open: OpenId(7),
         token: OpenToken(vec![7]),
-    };
+    });
     let grant = Grant {
         object: handle(1),
         parts: Parts::ALL,
@@ -164,7 +165,10 @@ async fn after_a_panic_nobody_goes_on_and_what_was_buffered_is_kept() {
         });
         let (handle, attr) = (handle(2), Attr { ino: 6, ..file() });
         let asked = session.asked().await;
-        asked.answer(Ok(Response::Object { handle, attr }), Bytes::new());
+        asked.answer(
+            Ok(Response::Object(answer::Object { handle, attr })),
+            Bytes::new(),
+        );
         if !armed {
             answered(found).await.expect("found");
         }

@@ -1,8 +1,9 @@
 //! Claims about what requests read and change.
 
 use super::*;
-use leasefs_protocol::request::{Durability, Make, WriteAt, WriteKind};
-use leasefs_protocol::{OpenId, RawName, SetAttr};
+use leasefs_protocol::Durability;
+use leasefs_protocol::change::{What, WriteAt, WriteKind};
+use leasefs_protocol::{OpenId, RawName, SetAttr, change, query};
 
 fn handle(byte: u8) -> Handle {
     Handle::new(&[byte]).expect("one byte")
@@ -27,14 +28,14 @@ fn changed(accesses: &Accesses, object: Handle) -> Option<(Parts, usize)> {
     Some((change.parts, change.names.len()))
 }
 
-fn rename(dir: Handle, new_dir: Handle) -> Request {
-    Request::Rename {
+fn rename(dir: Handle, new_dir: Handle) -> Change {
+    Change::Rename(change::Rename {
         dir,
         name: raw("a"),
         new_dir,
         new_name: raw("b"),
         flags: 0,
-    }
+    })
 }
 
 const DIR: Parts = Parts::ATTRS;
@@ -46,7 +47,7 @@ fn a_rename_changes_both_directories_the_moved_and_the_replaced_inode() {
         replaced: Some(handle(4)),
         ..Targets::default()
     };
-    let all = accesses(&rename(handle(1), handle(2)), &names("a", "b"), &targets);
+    let all = of_change(&rename(handle(1), handle(2)), &names("a", "b"), &targets);
     assert_eq!(changed(&all, handle(1)), Some((DIR | Parts::LISTING, 1)));
     assert_eq!(changed(&all, handle(2)), Some((DIR | Parts::LISTING, 1)));
     assert_eq!(changed(&all, handle(3)), Some((Parts::ATTRS, 0)));
@@ -61,13 +62,13 @@ fn a_rename_between_two_names_of_one_object_changes_nothing() {
         replaced: Some(handle(3)),
         ..Targets::default()
     };
-    let all = accesses(&rename(handle(1), handle(2)), &names("a", "b"), &targets);
+    let all = of_change(&rename(handle(1), handle(2)), &names("a", "b"), &targets);
     assert!(all.touches.is_empty() && all.reads.is_empty());
 }
 
 #[test]
 fn a_rename_within_a_directory_names_it_once_with_both_names() {
-    let all = accesses(
+    let all = of_change(
         &rename(handle(1), handle(1)),
         &names("a", "b"),
         &Targets::default(),
@@ -78,40 +79,40 @@ fn a_rename_within_a_directory_names_it_once_with_both_names() {
 
 #[test]
 fn link_and_unlink_change_the_inode_under_its_other_names() {
-    let unlink = Request::Unlink {
+    let unlink = Change::Unlink(change::Unlink {
         dir: handle(1),
         name: raw("a"),
-    };
+    });
     let targets = Targets {
         named: Some(handle(3)),
         ..Targets::default()
     };
-    let all = accesses(&unlink, &names("a", ""), &targets);
+    let all = of_change(&unlink, &names("a", ""), &targets);
     assert_eq!(changed(&all, handle(3)), Some((Parts::ATTRS, 0)));
-    let link = Request::Link {
+    let link = Change::Link(change::Link {
         object: handle(3),
         dir: handle(1),
         name: raw("a"),
-    };
-    let all = accesses(&link, &names("a", ""), &Targets::default());
+    });
+    let all = of_change(&link, &names("a", ""), &Targets::default());
     assert_eq!(changed(&all, handle(3)), Some((Parts::ATTRS, 0)));
     assert_eq!(changed(&all, handle(1)), Some((DIR | Parts::LISTING, 1)));
 }
 
 fn create(flags: u32, named: Option<Handle>) -> Accesses {
-    let request = Request::Create {
+    let request = Change::Create(change::Create {
         dir: handle(1),
         name: raw("a"),
         mode: 0o100_644,
         umask: 0,
         flags,
         keep: false,
-    };
+    });
     let targets = Targets {
         named,
         ..Targets::default()
     };
-    accesses(&request, &names("a", ""), &targets)
+    of_change(&request, &names("a", ""), &targets)
 }
 
 #[test]
@@ -137,76 +138,82 @@ fn every_change_of_data_changes_attributes_too() {
         copied: Some(handle(2)),
         ..Targets::default()
     };
-    let write = Request::Write {
+    let write = Change::Write(change::Write {
         open: OpenId(1),
         at: WriteAt::Append,
         kill_priv: false,
         durability: Durability::None,
         kind: WriteKind::Through { keep: false },
-    };
-    let copy = Request::CopyRange {
+    });
+    let copy = Change::CopyRange(change::CopyRange {
         from: OpenId(2),
         from_offset: 0,
         to: OpenId(1),
         to_offset: 0,
         len: 1,
-    };
-    let truncate = Request::SetAttr {
+    });
+    let truncate = Change::SetAttr(change::SetAttr {
         object: handle(1),
         open: None,
         set: SetAttr {
             size: Some(0),
             ..SetAttr::default()
         },
-    };
-    let open = Request::Open {
+    });
+    let open = Change::OpenTruncated(change::OpenTruncated {
         object: handle(1),
-        flags: O_TRUNC,
-    };
+        flags: 0.into(),
+    });
     for request in [write, copy, truncate, open] {
-        let all = accesses(&request, &Names::default(), &opened);
+        let all = of_change(&request, &Names::default(), &opened);
         let both = Parts::DATA | Parts::ATTRS;
         assert_eq!(changed(&all, handle(1)), Some((both, 0)), "{request:?}");
     }
 }
 
 #[test]
-fn exactly_the_numbered_requests_change_something() {
+fn what_is_asked_changes_nothing_and_changes_change_something() {
     let dir = handle(1);
-    let make = Request::Make {
+    let make = Change::Make(change::Make {
         dir,
         name: raw("a"),
         mode: 0,
         umask: 0,
-        make: Make::Directory,
-    };
-    let lookup = Request::Lookup {
+        make: What::Directory,
+    });
+    let lookup = Query::Lookup(query::Lookup {
         dir,
         name: raw("a"),
-    };
-    let read_dir = Request::ReadDir {
+    });
+    let read_dir = Query::ReadDir(query::ReadDir {
         open: OpenId(1),
         cookie: 0,
         nodes: true,
-    };
-    for request in [make, lookup, read_dir, rename(dir, dir)] {
-        let all = accesses(&request, &names("a", "b"), &Targets::default());
-        assert_eq!(request.is_change(), !all.touches.is_empty(), "{request:?}");
+    });
+    for query in [lookup, read_dir] {
+        let all = of_query(&query, &names("a", "b"), &Targets::default());
+        assert!(all.touches.is_empty(), "{query:?}");
+    }
+    for change in [make, rename(dir, dir)] {
+        let all = of_change(&change, &names("a", "b"), &Targets::default());
+        assert!(!all.touches.is_empty(), "{change:?}");
     }
 }
 
 #[test]
 fn only_the_first_page_of_a_listing_grants_it() {
-    let page = |cookie| Request::ReadDir {
-        open: OpenId(1),
-        cookie,
-        nodes: false,
+    let page = |cookie| {
+        Query::ReadDir(query::ReadDir {
+            open: OpenId(1),
+            cookie,
+            nodes: false,
+        })
     };
     let targets = Targets {
         opened: Some(handle(1)),
         ..Targets::default()
     };
-    let kind = |cookie| accesses(&page(cookie), &Names::default(), &targets).kind;
+    let kind = |cookie| of_query(&page(cookie), &Names::default(), &targets).kind;
     assert_eq!(kind(0), Metadata);
     assert_eq!(kind(7), Uncached);
 }

@@ -6,8 +6,8 @@ use leasefs_protocol::{RequestId, Response, Stamp};
 
 type Changes = Answers<u64, char>;
 
-fn change(seq: u64, after: &[u64]) -> Change {
-    Change {
+fn change(seq: u64, after: &[u64]) -> Numbered {
+    Numbered {
         seq: Seq(seq),
         after: after.iter().map(|n| Seq(*n)).collect(),
         resent: false,
@@ -15,8 +15,8 @@ fn change(seq: u64, after: &[u64]) -> Change {
     }
 }
 
-fn resent(seq: u64) -> Change {
-    Change {
+fn resent(seq: u64) -> Numbered {
+    Numbered {
         resent: true,
         ..change(seq, &[])
     }
@@ -144,7 +144,7 @@ fn after_a_restart_what_was_answered_is_answered_so_and_what_had_not_begun_runs(
         Ok(Arrival::Repeat(answer(7), 'a'))
     );
     assert!(changes.cancel(Seq(4)).begun);
-    let follower = Change {
+    let follower = Numbered {
         after: vec![Seq(4)],
         ..resent(5)
     };
@@ -227,7 +227,7 @@ fn a_newer_connection_forgets_held_changes_and_keeps_waiting_ones() {
     assert_eq!(changes.arrive(&resent(1), 1, 'b'), Ok(Arrival::Attached));
     assert_eq!(
         changes.arrive(
-            &Change {
+            &Numbered {
                 after: vec![Seq(1)],
                 ..resent(2)
             },

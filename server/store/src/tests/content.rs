@@ -1,6 +1,7 @@
 use super::*;
 use crate::{OpenFile, Written};
-use leasefs_protocol::request::{Durability, WriteAt};
+use leasefs_protocol::Durability;
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::{SetAttr, SetTime, Timestamp};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 use super::*;
-use leasefs_protocol::request::WriteAt;
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::{OpenToken, SessionId};
 
 const RDWR: u32 = libc::O_RDWR as u32;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::OpenFile;
-use leasefs_protocol::request::WriteAt;
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::{OpenToken, SessionId};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A server that isn't root: played by a thread that has given up all rights of its own.
 
 use super::*;
-use leasefs_protocol::request::WriteAt;
+use leasefs_protocol::change::WriteAt;
 use rustix::process::{Gid, Uid};
 
 fn as_nobody(test: impl FnOnce(&World) + Send) {

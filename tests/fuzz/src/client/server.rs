@@ -7,7 +7,9 @@ use leasefs_client::{ConnectionId, Event, Now, Unconnected};
 use leasefs_protocol::codec::encode;
 use leasefs_protocol::control::{HelloRefusal, Push, Standing, ToClient, ToServer, Welcome};
 use leasefs_protocol::limits::MAX_DRIFT_PPM;
-use leasefs_protocol::{Attr, FileKind, Handle, Reply, Request, RequestFrame, Response};
+use leasefs_protocol::{
+    Attr, Change, FileKind, Handle, Query, Reply, Request, RequestFrame, Response, answer, query,
+};
 use serde::Serialize;
 
 /// Connections a server takes: a client that is thrown out comes back.
@@ -67,15 +69,23 @@ fn known() -> Known {
 /// The kind of answer that a request has.
 fn answer(request: &Request) -> &'static str {
     match request {
-        Request::Lookup { .. } | Request::Make { .. } | Request::Link { .. } => "Object",
-        Request::GetAttr { .. } | Request::SetAttr { .. } => "Attr",
-        Request::Open { .. } => "Opened",
-        Request::Create { .. } => "Created",
-        Request::Write { .. } | Request::CopyRange { .. } => "Written",
-        Request::Seek { .. } => "Offset",
-        Request::ReadDir { .. } => "Entries",
-        Request::StatFs { .. } => "FsStat",
-        _ => "Done",
+        Request::Query(query) => match query {
+            Query::Lookup(_) => "Object",
+            Query::GetAttr(_) => "Attr",
+            Query::Open(_) => "Opened",
+            Query::Seek(_) => "Offset",
+            Query::ReadDir(_) => "Entries",
+            Query::StatFs(_) => "FsStat",
+            _ => "Done",
+        },
+        Request::Change(_, change) => match change {
+            Change::Make(_) | Change::Link(_) => "Object",
+            Change::SetAttr(_) => "Attr",
+            Change::OpenTruncated(_) => "Opened",
+            Change::Create(_) => "Created",
+            Change::Write(_) | Change::CopyRange(_) => "Written",
+            _ => "Done",
+        },
     }
 }
 
@@ -95,11 +105,11 @@ fn attrs(reply: &mut Reply) -> impl Iterator<Item = &mut Attr> {
     let (told, listed) = match &mut reply.result {
         Ok(
             Response::Attr(attr)
-            | Response::Object { attr, .. }
-            | Response::Opened { attr, .. }
-            | Response::Created { attr, .. },
+            | Response::Object(answer::Object { attr, .. })
+            | Response::Opened(answer::Opened { attr, .. })
+            | Response::Created(answer::Created { attr, .. }),
         ) => (Some(attr), None),
-        Ok(Response::Entries { entries, .. }) => (None, Some(entries)),
+        Ok(Response::Entries(answer::Entries { entries, .. })) => (None, Some(entries)),
         _ => (None, None),
     };
     let listed = listed.into_iter().flatten();
@@ -257,8 +267,8 @@ impl Hostile {
             attrs(&mut reply).for_each(tame);
         }
         let asked = match frame.request {
-            Request::Read { len, .. } => len as usize,
-            Request::GetXattr { .. } | Request::ListXattr { .. } | Request::ReadLink { .. } => 20,
+            Request::Query(Query::Read(query::Read { len, .. })) => len as usize,
+            Request::Query(Query::GetXattr(_) | Query::ListXattr(_) | Query::ReadLink(_)) => 20,
             _ => 0,
         };
         let len = match choices.byte() {

@@ -3,12 +3,12 @@
 use super::house::{House, TERM};
 use bytes::Bytes;
 use fsserver::state::Role;
+use leasefs_protocol::change::What;
 use leasefs_protocol::control::{Hello, Push, ToClient, ToServer, Welcome};
 use leasefs_protocol::limits::PROTOCOL_VERSION;
-use leasefs_protocol::request::Make;
 use leasefs_protocol::{
-    Approval, Caller, Change, Handle, RawName, Refusal, Reply, Request, RequestFrame, RequestId,
-    Response, Seq, SessionId,
+    Approval, Caller, Change, Handle, Numbered, RawName, Refusal, Reply, Request, RequestFrame,
+    RequestId, Response, Seq, SessionId, answer, change, query,
 };
 use leasefs_transport::{
     Connection, FrameError, FrameReader, FrameWriter, Identity, OutFrame, Outbox, connect,
@@ -177,20 +177,10 @@ impl Guest {
     ) -> Result<Result<Response, Refusal>, Lost> {
         let kind = request.kind();
         self.number += 1;
-        let change = request.is_change().then(|| {
-            self.seq += 1;
-            Change {
-                seq: Seq(self.seq),
-                after: Vec::new(),
-                resent: false,
-                dropped: vec![self.line.root],
-            }
-        });
         let frame = RequestFrame {
             id: RequestId(self.number),
             low_water: Seq(self.seq),
             caller: Caller::default(),
-            change,
             request,
         };
         let (writer, reader) = &mut self.line.lane;
@@ -201,36 +191,52 @@ impl Guest {
         Ok(reply.result)
     }
 
+    /// A change, which gets the next number.
+    async fn change(
+        &mut self,
+        change: Change,
+        limit: Duration,
+    ) -> Result<Result<Response, Refusal>, Lost> {
+        self.seq += 1;
+        let numbered = Numbered {
+            seq: Seq(self.seq),
+            after: Vec::new(),
+            resent: false,
+            dropped: vec![self.line.root],
+        };
+        self.ask(Request::Change(numbered, change), limit).await
+    }
+
     async fn lookup(&mut self, dir: Handle, name: &str) -> Result<Handle, Lost> {
-        let request = Request::Lookup {
+        let lookup = query::Lookup {
             dir,
             name: RawName(name.into()),
         };
-        match self.ask(request, AT_ONCE).await? {
-            Ok(Response::Object { handle, .. }) => Ok(handle),
+        match self.ask(Request::Query(lookup.into()), AT_ONCE).await? {
+            Ok(Response::Object(answer::Object { handle, .. })) => Ok(handle),
             other => panic!("looking up {name} came to {other:?}"),
         }
     }
 
     async fn make(&mut self, dir: Handle, name: &str) -> Result<(), Lost> {
-        let request = Request::Make {
+        let request = Change::Make(change::Make {
             dir,
             name: RawName(name.into()),
             mode: 0o100_600,
             umask: 0,
-            make: Make::Node { rdev: (0, 0) },
-        };
-        let made = self.ask(request, IN_TIME).await?;
-        assert!(matches!(made, Ok(Response::Object { .. })), "{made:?}");
+            make: What::Node { rdev: (0, 0) },
+        });
+        let made = self.change(request, IN_TIME).await?;
+        assert!(matches!(made, Ok(Response::Object(_))), "{made:?}");
         Ok(())
     }
 
     async fn remove(&mut self, dir: Handle, name: &str) -> Result<(), Lost> {
-        let request = Request::Unlink {
+        let request = Change::Unlink(change::Unlink {
             dir,
             name: RawName(name.into()),
-        };
-        let removed = self.ask(request, IN_TIME).await?;
+        });
+        let removed = self.change(request, IN_TIME).await?;
         assert!(removed.is_ok(), "{removed:?}");
         Ok(())
     }

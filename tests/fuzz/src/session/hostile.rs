@@ -8,7 +8,8 @@ use bytes::Bytes;
 use fsserver::state::Role;
 use leasefs_protocol::control::{Push, ToClient, ToServer};
 use leasefs_protocol::{
-    Caller, Change, KeyHash, Reply, RequestFrame, RequestId, Response, Scope, Seq, SessionId,
+    Caller, Change, KeyHash, Reply, Request, RequestFrame, RequestId, Response, Scope, Seq,
+    SessionId, answer,
 };
 use leasefs_transport::{Connection, FrameReader, FrameWriter, Identity, OutFrame};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,22 +56,22 @@ impl Ears {
                 .handles
                 .extend(reply.touched.iter().map(|touched| touched.object));
             match reply.result {
-                Ok(Response::Object { handle, .. }) => known.handles.push(handle),
-                Ok(Response::Opened { open, token, .. }) => {
+                Ok(Response::Object(answer::Object { handle, .. })) => known.handles.push(handle),
+                Ok(Response::Opened(answer::Opened { open, token, .. })) => {
                     known.opens.push(open.0);
                     known.tokens.push(token);
                 }
-                Ok(Response::Created {
+                Ok(Response::Created(answer::Created {
                     handle,
                     open,
                     token,
                     ..
-                }) => {
+                })) => {
                     known.handles.push(handle);
                     known.opens.push(open.0);
                     known.tokens.push(token);
                 }
-                Ok(Response::Entries { entries, .. }) => {
+                Ok(Response::Entries(answer::Entries { entries, .. })) => {
                     let nodes = entries.iter().filter_map(|entry| entry.node);
                     known.handles.extend(nodes.map(|(handle, _)| handle));
                 }
@@ -254,7 +255,7 @@ impl Hostile {
         kept
     }
 
-    /// A request that makes some sense: numbered if it must be, mostly with the next numbers.
+    /// A request that makes some sense: mostly with the next numbers.
     fn frame(&mut self, choices: &mut Choices) -> Option<RequestFrame> {
         let odd = choices.byte();
         let known = self.ears.known();
@@ -272,24 +273,13 @@ impl Hostile {
                 groups: Vec::new(),
             };
         }
-        if odd & 0x30 != 0x30 {
-            let change = frame.change.take();
-            frame.change = frame.request.is_change().then(|| {
-                self.seq += 1;
-                Change {
-                    seq: Seq(self.seq),
-                    ..change.unwrap_or(Change {
-                        seq: Seq(0),
-                        after: Vec::new(),
-                        resent: false,
-                        dropped: Vec::new(),
-                    })
-                }
-            });
-        }
         drop(known);
-        if let Some(change) = &frame.change {
-            self.ears.known().seqs.push(change.seq.0);
+        if let Request::Change(numbered, _) = &mut frame.request {
+            if odd & 0x30 != 0x30 {
+                self.seq += 1;
+                numbered.seq = Seq(self.seq);
+            }
+            self.ears.known().seqs.push(numbered.seq.0);
         }
         Some(frame)
     }
@@ -316,8 +306,10 @@ impl Hostile {
 }
 
 fn takes_data(frame: &RequestFrame) -> bool {
-    use leasefs_protocol::Request::{SetXattr, Write};
-    matches!(frame.request, Write { .. } | SetXattr { .. })
+    matches!(
+        frame.request,
+        Request::Change(_, Change::Write(_) | Change::SetXattr(_))
+    )
 }
 
 async fn hear_control(ears: Arc<Ears>, mut reader: FrameReader) {

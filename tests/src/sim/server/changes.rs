@@ -2,26 +2,28 @@
 
 use super::durable::Record;
 use super::opens::Open;
-use super::reads::{kind_of, names_of};
+use super::reads::kind_of;
 use super::{Job, Mark, Server, ServerEv, Sink, Work, refused};
 use crate::sim::cx::{Cx, Down};
 use crate::sim::host::{By, EEXIST, ENOENT, Errno};
 use crate::sim::model::{CELL, MS, Obj};
 use crate::sim::net::{LinkId, Stream};
 use bytes::Bytes;
-use fsserver::service::access::{O_EXCL, Targets, accesses};
+use fsserver::service::access::{Names, O_EXCL, Targets, of_change};
 use fsserver::session::answers::Arrival;
 use leasefs_lease::server::{Event, OpId, Touch, Wanted};
+use leasefs_protocol::change::{What, WriteAt, WriteKind};
 use leasefs_protocol::control::ToClient;
-use leasefs_protocol::request::{Durability, Make, O_TRUNC, WriteAt, WriteKind};
 use leasefs_protocol::{
-    FileKind, Grant, Handle, Parts, Refusal, Reply, Request, Response, Seq, SessionId, Touched,
+    Change, FileKind, Grant, Handle, Name, Numbered, Parts, RawName, Refusal, Reply, Response, Seq,
+    SessionId, Touched, answer, change,
 };
+use leasefs_protocol::{Durability, O_TRUNC};
 use std::sync::Arc;
 
 /// A change in the core.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct Pending {
     session: SessionId,
     seq: Seq,
     job: Job,
@@ -61,7 +63,7 @@ enum Lateness {
     Repeated(u64),
 }
 
-impl Change {
+impl Pending {
     pub fn is_read(&self) -> bool {
         matches!(self.stage, Stage::Reads)
     }
@@ -83,21 +85,20 @@ impl Server {
         cx: &mut Cx,
         session: SessionId,
         sink: Sink,
-        change: &leasefs_protocol::Change,
+        numbered: &Numbered,
         job: Job,
     ) {
         let Some(s) = self.sessions.get_mut(&session) else {
             return;
         };
-        let seq = change.seq;
-        match s.changes.arrive(change, job, sink) {
+        let seq = numbered.seq;
+        match s.changes.arrive(numbered, job, sink) {
             Ok(Arrival::Run(job)) => self.start_change(cx, session, seq, job),
             Ok(Arrival::Held | Arrival::Attached) => {}
             Ok(Arrival::Repeat(reply, sink)) => {
-                if let Ok(Response::Created { open, .. } | Response::Opened { open, .. }) =
-                    &reply.result
-                {
-                    s.opens.claim(*open);
+                let opened = reply.result.as_ref().ok().and_then(Response::opened);
+                if let Some((open, _)) = opened {
+                    s.opens.claim(open);
                 }
                 self.send(cx, sink, (*reply).clone(), Bytes::new());
             }
@@ -119,11 +120,11 @@ impl Server {
         if let Some(s) = self.sessions.get_mut(&session) {
             s.ops.insert(seq, op);
         }
-        let open = match self.open_of(session, &job.request) {
+        let open = match self.open_of_change(session, &job.change) {
             Ok(open) => open,
             Err(refusal) => return self.refuse(cx, op, (session, seq), refusal),
         };
-        let change = Change {
+        let change = Pending {
             session,
             seq,
             job,
@@ -138,19 +139,19 @@ impl Server {
     }
 
     /// What a change's names denote just now, if it may be done.
-    fn targets(&self, change: &Change) -> Result<Targets, Refusal> {
+    fn targets(&self, change: &Pending) -> Result<Targets, Refusal> {
         let mut targets = Targets {
             opened: change.open.map(|open| open.object.handle()),
             ..Targets::default()
         };
         let named = |dir: &Handle, name: &[u8]| self.host.name(Obj::of(dir), name);
-        match &change.job.request {
-            Request::Make { dir, name, .. } => {
+        match &change.job.change {
+            Change::Make(change::Make { dir, name, .. }) => {
                 if named(dir, &name.0).is_some() {
                     return Err(host(EEXIST));
                 }
             }
-            Request::Link { object, dir, name } => {
+            Change::Link(change::Link { object, dir, name }) => {
                 if named(dir, &name.0).is_some() {
                     return Err(host(EEXIST));
                 }
@@ -161,37 +162,39 @@ impl Server {
                     return Err(host(ENOENT));
                 }
             }
-            Request::Unlink { dir, name } | Request::Rmdir { dir, name } => {
+            Change::Unlink(change::Unlink { dir, name })
+            | Change::Rmdir(change::Rmdir { dir, name }) => {
                 let found = named(dir, &name.0).ok_or(host(ENOENT))?;
                 targets.named = Some(found.handle());
             }
-            Request::Create { dir, name, .. } => {
+            Change::Create(change::Create { dir, name, .. }) => {
                 targets.named = named(dir, &name.0).map(Obj::handle);
             }
-            Request::Rename {
+            Change::Rename(change::Rename {
                 dir,
                 name,
                 new_dir,
                 new_name,
                 ..
-            } => {
+            }) => {
                 let found = named(dir, &name.0).ok_or(host(ENOENT))?;
                 targets.named = Some(found.handle());
                 targets.replaced = named(new_dir, &new_name.0).map(Obj::handle);
             }
-            Request::SetAttr { object, .. } | Request::Open { object, .. } => {
+            Change::SetAttr(change::SetAttr { object, .. })
+            | Change::OpenTruncated(change::OpenTruncated { object, .. }) => {
                 if !self.host.exists(Obj::of(object)) {
                     return Err(Refusal::Stale);
                 }
             }
-            Request::Write { .. } => {}
+            Change::Write(_) => {}
             _ => return Err(Refusal::Unsupported),
         }
         Ok(targets)
     }
 
     /// Looks what the change's names denote and queues it for that.
-    pub(super) fn look(&mut self, cx: &mut Cx, op: OpId, mut change: Box<Change>, queued: bool) {
+    pub(super) fn look(&mut self, cx: &mut Cx, op: OpId, mut change: Box<Pending>, queued: bool) {
         let (session, seq) = (change.session, change.seq);
         change.mark = self.mark();
         match self.targets(&change) {
@@ -201,8 +204,8 @@ impl Server {
                 return self.refuse(cx, op, (session, seq), refusal);
             }
         }
-        let names = names_of(&change.job.request);
-        let all = accesses(&change.job.request, &names, &change.targets);
+        let names = names_of(&change.job.change);
+        let all = of_change(&change.job.change, &names, &change.targets);
         change.touches = all.touches.clone();
         let dropped = change.job.dropped.clone();
         if all.touches.is_empty() {
@@ -231,9 +234,9 @@ impl Server {
             return;
         }
         change.stage = Stage::Waits;
-        let (page, writeback) = match &change.job.request {
-            Request::Write { kind, .. } => (kind.is_writeback(), kind.is_writeback()),
-            Request::SetAttr { set, .. } => (false, set.size.is_some()),
+        let (page, writeback) = match &change.job.change {
+            Change::Write(change::Write { kind, .. }) => (kind.is_writeback(), kind.is_writeback()),
+            Change::SetAttr(change::SetAttr { set, .. }) => (false, set.size.is_some()),
             _ => (false, false),
         };
         self.works.insert(op, Work::Change(change));
@@ -356,8 +359,8 @@ impl Server {
             return;
         };
         let (session, seq) = (change.session, change.seq);
-        let result = match (&change.job.request, change.targets.named) {
-            (Request::Create { flags, .. }, Some(named)) => {
+        let result = match (&change.job.change, change.targets.named) {
+            (Change::Create(change::Create { flags, .. }), Some(named)) => {
                 self.open_existing(session, Obj::of(&named), *flags)
             }
             _ => {
@@ -389,18 +392,21 @@ impl Server {
             return Err(host(EEXIST));
         }
         match self.open(session, object, flags, None)? {
-            Response::Opened { open, token, attr } => Ok(Response::Created {
-                handle: object.handle(),
-                attr,
-                open,
-                token,
-            }),
+            Response::Opened(answer::Opened { open, token, attr }) => {
+                Ok(Response::Created(answer::Created {
+                    handle: object.handle(),
+                    attr,
+                    open,
+                    token,
+                }))
+            }
             other => Ok(other),
         }
     }
 
-    fn lateness(&self, change: &Change) -> Lateness {
-        let (Request::Write { kind, at, .. }, Some(open)) = (&change.job.request, change.open)
+    fn lateness(&self, change: &Pending) -> Lateness {
+        let (Change::Write(change::Write { kind, at, .. }), Some(open)) =
+            (&change.job.change, change.open)
         else {
             return Lateness::InTime;
         };
@@ -459,57 +465,57 @@ impl Server {
         self.set_stage(cx, op, Stage::Ran(result));
     }
 
-    fn carry_out(&mut self, cx: &mut Cx, by: By, change: &Change) -> Result_ {
+    fn carry_out(&mut self, cx: &mut Cx, by: By, change: &Pending) -> Result_ {
         let session = change.session;
-        match &change.job.request {
-            Request::Write { .. } => self.write(cx, by, change),
-            Request::SetAttr { object, set, .. } => {
+        match &change.job.change {
+            Change::Write(_) => self.write(cx, by, change),
+            Change::SetAttr(change::SetAttr { object, set, .. }) => {
                 let object = Obj::of(object);
                 let what = (set.size, set.mode);
                 self.host.set(cx, by, object, what).map_err(host)?;
                 self.attr(object).map(Response::Attr)
             }
-            Request::Make {
+            Change::Make(change::Make {
                 dir,
                 name,
                 mode,
                 make,
                 ..
-            } => {
+            }) => {
                 let what = (kind_of(make), *mode as u16 & 0o7777);
                 let at = (Obj::of(dir), name.0.as_slice());
                 let made = self.host.create(cx, by, at, what).map_err(host)?;
                 self.made(made)
             }
-            Request::Link { object, dir, name } => {
+            Change::Link(change::Link { object, dir, name }) => {
                 let (object, at) = (Obj::of(object), (Obj::of(dir), name.0.as_slice()));
                 self.host.link(cx, by, object, at).map_err(host)?;
                 self.made(object)
             }
-            Request::Unlink { dir, name } => {
+            Change::Unlink(change::Unlink { dir, name }) => {
                 let at = (Obj::of(dir), name.0.as_slice());
                 self.host.unlink(cx, by, at).map_err(host)?;
                 Ok(Response::Done)
             }
-            Request::Rename {
+            Change::Rename(change::Rename {
                 dir,
                 name,
                 new_dir,
                 new_name,
                 ..
-            } => {
+            }) => {
                 let from = (Obj::of(dir), name.0.as_slice());
                 let to = (Obj::of(new_dir), new_name.0.as_slice());
                 self.host.rename(cx, by, from, to).map_err(host)?;
                 Ok(Response::Done)
             }
-            Request::Create {
+            Change::Create(change::Create {
                 dir,
                 name,
                 mode,
                 flags,
                 ..
-            } => match change.targets.named {
+            }) => match change.targets.named {
                 Some(named) => {
                     let named = Obj::of(&named);
                     if flags & O_TRUNC != 0 {
@@ -535,22 +541,22 @@ impl Server {
     }
 
     fn made(&self, object: Obj) -> Result_ {
-        Ok(Response::Object {
+        Ok(Response::Object(answer::Object {
             handle: object.handle(),
             attr: self.attr(object)?,
-        })
+        }))
     }
 
-    fn write(&mut self, cx: &mut Cx, by: By, change: &Change) -> Result_ {
+    fn write(&mut self, cx: &mut Cx, by: By, change: &Pending) -> Result_ {
         let (
-            Request::Write {
+            Change::Write(change::Write {
                 at,
                 durability,
                 kind,
                 ..
-            },
+            }),
             Some(open),
-        ) = (&change.job.request, change.open)
+        ) = (&change.job.change, change.open)
         else {
             return Err(Refusal::BadOpen);
         };
@@ -575,7 +581,7 @@ impl Server {
         if *durability != Durability::None {
             self.commit(cx, file)?;
         }
-        Ok(Response::Written { len, offset })
+        Ok(Response::Written(answer::Written { len, offset }))
     }
 
     /// Ends the turn. Attributes of what was touched are read while it still lasts.
@@ -594,7 +600,7 @@ impl Server {
             if let Some(made) = made_by(response)
                 && touched.iter().all(|t| t.object != made)
             {
-                wants.push(Wanted::read(made, shown_of_made(&change.job.request)));
+                wants.push(Wanted::read(made, shown_of_made(&change.job.change)));
             }
             if let Some(object) = self.wants_to_keep(&change, response) {
                 keeps = true;
@@ -628,10 +634,10 @@ impl Server {
         let Some(Work::Change(change)) = self.works.remove(&op) else {
             return;
         };
-        let result = Ok(Response::Written {
+        let result = Ok(Response::Written(answer::Written {
             len: change.job.payload.len() as u64,
             offset,
-        });
+        }));
         self.note_progress(cx, &change, &result);
         self.running -= 1;
         let wants = Vec::new();
@@ -646,20 +652,20 @@ impl Server {
     }
 
     /// What its sender would have exclusively from now on; it is on record before.
-    fn wants_to_keep(&mut self, change: &Change, response: &Response) -> Option<Handle> {
-        let object = match (&change.job.request, response) {
+    fn wants_to_keep(&mut self, change: &Pending, response: &Response) -> Option<Handle> {
+        let object = match (&change.job.change, response) {
             (
-                Request::Write {
+                Change::Write(change::Write {
                     kind: WriteKind::Through { keep: true } | WriteKind::Flush { .. },
                     ..
-                },
+                }),
                 _,
             ) => change.open?.object,
             (
-                Request::Create {
+                Change::Create(change::Create {
                     keep: true, flags, ..
-                },
-                Response::Created { handle, .. },
+                }),
+                Response::Created(answer::Created { handle, .. }),
             ) if flags & 3 != 0 => Obj::of(handle),
             _ => return None,
         };
@@ -668,15 +674,15 @@ impl Server {
     }
 
     /// Who flushes gets on with what a recall asks for.
-    fn note_progress(&mut self, cx: &mut Cx, change: &Change, result: &Result_) {
+    fn note_progress(&mut self, cx: &mut Cx, change: &Pending, result: &Result_) {
         let (
-            Request::Write {
+            Change::Write(change::Write {
                 kind: WriteKind::Flush { .. },
                 ..
-            },
+            }),
             Some(open),
-            Ok(Response::Written { len, .. }),
-        ) = (&change.job.request, change.open, result)
+            Ok(Response::Written(answer::Written { len, .. })),
+        ) = (&change.job.change, change.open, result)
         else {
             return;
         };
@@ -761,18 +767,19 @@ impl Server {
 /// What an answer tells of something that its change has made or opened.
 fn made_by(response: &Response) -> Option<Handle> {
     match response {
-        Response::Object { handle, .. } | Response::Created { handle, .. } => Some(*handle),
+        Response::Object(answer::Object { handle, .. })
+        | Response::Created(answer::Created { handle, .. }) => Some(*handle),
         _ => None,
     }
 }
 
 /// What a reply shows of what was made: a new directory is empty.
-fn shown_of_made(request: &Request) -> Parts {
-    match request {
-        Request::Make {
-            make: Make::Directory,
+fn shown_of_made(change: &Change) -> Parts {
+    match change {
+        Change::Make(change::Make {
+            make: What::Directory,
             ..
-        } => Parts::ATTRS | Parts::NAMES,
+        }) => Parts::ATTRS | Parts::NAMES,
         _ => Parts::ATTRS,
     }
 }
@@ -783,5 +790,25 @@ fn shown(touches: &[Touch], object: Handle) -> Parts {
     match touches.iter().find(named) {
         Some(_) => Parts::ATTRS | Parts::NAMES,
         None => Parts::ATTRS,
+    }
+}
+
+/// The names of a change, checked.
+fn names_of(change: &Change) -> Names {
+    let name = |raw: &RawName| Name::try_from(raw).ok();
+    match change {
+        Change::Make(change::Make { name: raw, .. })
+        | Change::Unlink(change::Unlink { name: raw, .. })
+        | Change::Rmdir(change::Rmdir { name: raw, .. })
+        | Change::Create(change::Create { name: raw, .. })
+        | Change::Link(change::Link { name: raw, .. }) => Names {
+            name: name(raw),
+            new_name: None,
+        },
+        Change::Rename(rename) => Names {
+            name: name(&rename.name),
+            new_name: name(&rename.new_name),
+        },
+        _ => Names::default(),
     }
 }

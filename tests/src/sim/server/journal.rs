@@ -12,9 +12,11 @@ use fsserver::interrupted::{ChangeId, Interrupted};
 use fsserver::service::access::Targets;
 use fsserver::session::answers::Recovered;
 use leasefs_lease::server::{OpId, Touch};
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::request::WriteAt;
-use leasefs_protocol::{Attr, Handle, RawName, Refusal, Reply, Request, Response, Seq, SessionId};
+use leasefs_protocol::{
+    Attr, Change, Handle, RawName, Refusal, Reply, Response, Seq, SessionId, answer, change,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,12 +36,12 @@ fn repeatable(object: Handle) -> Option<Intent> {
 impl Server {
     /// What a change is about to do; `None` if it must fail.
     pub(super) fn intent(&self, job: &Job, targets: &Targets) -> Option<Intent> {
-        match &job.request {
-            Request::Write {
+        match &job.change {
+            Change::Write(change::Write {
                 at: WriteAt::Append,
                 durability,
                 ..
-            } => {
+            }) => {
                 let object = targets.opened?;
                 Some(Intent::Append {
                     object,
@@ -48,17 +50,17 @@ impl Server {
                     durability: *durability,
                 })
             }
-            Request::Write { .. } => repeatable(targets.opened?),
-            Request::SetAttr { object, .. } | Request::Open { object, .. } => repeatable(*object),
-            Request::Make { dir, name, .. } | Request::Link { dir, name, .. } => {
-                Some(Intent::Make {
-                    at: place(dir, name),
-                    open: None,
-                })
-            }
-            Request::Create {
+            Change::Write(_) => repeatable(targets.opened?),
+            Change::SetAttr(change::SetAttr { object, .. })
+            | Change::OpenTruncated(change::OpenTruncated { object, .. }) => repeatable(*object),
+            Change::Make(change::Make { dir, name, .. })
+            | Change::Link(change::Link { dir, name, .. }) => Some(Intent::Make {
+                at: place(dir, name),
+                open: None,
+            }),
+            Change::Create(change::Create {
                 dir, name, flags, ..
-            } => match targets.named {
+            }) => match targets.named {
                 Some(named) => repeatable(named),
                 None => Some(Intent::Make {
                     at: place(dir, name),
@@ -69,17 +71,18 @@ impl Server {
                     }),
                 }),
             },
-            Request::Unlink { dir, name } | Request::Rmdir { dir, name } => Some(Intent::Remove {
+            Change::Unlink(change::Unlink { dir, name })
+            | Change::Rmdir(change::Rmdir { dir, name }) => Some(Intent::Remove {
                 at: place(dir, name),
                 object: targets.named?,
             }),
-            Request::Rename {
+            Change::Rename(change::Rename {
                 dir,
                 name,
                 new_dir,
                 new_name,
                 ..
-            } if targets.named != targets.replaced => Some(Intent::Rename {
+            }) if targets.named != targets.replaced => Some(Intent::Rename {
                 from: place(dir, name),
                 to: place(new_dir, new_name),
                 object: targets.named?,
@@ -155,7 +158,7 @@ impl Server {
             Intent::Make {
                 open: Some(as_), ..
             },
-            Response::Object { handle, attr },
+            Response::Object(answer::Object { handle, attr }),
         ) = (intent, &response)
         else {
             return response;
@@ -163,12 +166,12 @@ impl Server {
         let open = Open::new(Obj::of(handle), as_.flags);
         let id = opens.new_id();
         opens.keep(id, seq, open);
-        Response::Created {
+        Response::Created(answer::Created {
             handle: *handle,
             attr: *attr,
             open: id,
             token: open.token(id, session, birth),
-        }
+        })
     }
 
     fn keep_open(
@@ -179,12 +182,11 @@ impl Server {
         seq: Seq,
         result: &Result<Response, Refusal>,
     ) {
-        if let Ok(Response::Created { open, token, .. } | Response::Opened { open, token, .. }) =
-            result
-            && let Some(of) = Open::of_token(token, *open, session, birth)
+        if let Some((open, token)) = result.as_ref().ok().and_then(Response::opened)
+            && let Some(of) = Open::of_token(token, open, session, birth)
             && self.host.exists(of.object)
         {
-            opens.keep(*open, seq, of);
+            opens.keep(open, seq, of);
         }
     }
 

@@ -15,7 +15,7 @@ use super::model::{DeedId, MS, Nanos, Obj};
 use super::nemesis::Blow;
 use super::net::{LinkId, Stream};
 use bytes::Bytes;
-use changes::Change;
+use changes::Pending;
 pub use durable::Durable;
 use fsserver::interrupted::{ChangeId, Interrupted};
 use fsserver::session::answers::Answers;
@@ -25,7 +25,8 @@ use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::control::{ToClient, ToServer};
 use leasefs_protocol::limits::{RECALL_OVERDUE, RECALL_PATIENCE_MAX};
 use leasefs_protocol::{
-    BootId, Caller, Grant, Handle, Reply, Request, RequestFrame, RequestId, Seq, SessionId, Stamp,
+    BootId, Caller, Change, Grant, Handle, Numbered, OpenId, Query, Reply, Request, RequestFrame,
+    RequestId, Seq, SessionId, Stamp, query,
 };
 pub use life::Ending;
 use opens::Opens;
@@ -63,7 +64,7 @@ pub struct Sink {
 /// A change that has arrived and not run.
 #[derive(Clone, Debug)]
 pub struct Job {
-    request: Request,
+    change: Change,
     payload: Bytes,
     caller: Caller,
     dropped: Vec<Handle>,
@@ -96,7 +97,7 @@ struct Session {
 #[derive(Debug)]
 enum Work {
     Read(Box<Read>),
-    Change(Box<Change>),
+    Change(Box<Pending>),
 }
 
 /// A moment in the life of the store, as far as changes go.
@@ -422,14 +423,8 @@ impl Server {
             id,
             low_water,
             caller,
-            change,
             request,
         } = frame;
-        if request.is_change() != change.is_some() {
-            cx.judge
-                .accuse(None, || format!("numbered or not, wrongly: {request:?}"));
-            return;
-        }
         if let Some(s) = self.sessions.get_mut(&session)
             && s.changes.low_water(low_water)
         {
@@ -444,21 +439,28 @@ impl Server {
             id,
             renews,
         };
-        cx.trace(Some(object_of(self, session, &request)), || {
-            let seq = change.as_ref().map(|c| (c.seq, c.resent, c.after.clone()));
-            format!("server: {session} asks {id} {seq:?} {}", brief(&request))
-        });
-        match change {
-            None => self.ask(cx, session, sink, request),
-            Some(change) => {
+        match request {
+            Request::Query(query) => {
+                cx.trace(Some(object_of_query(self, session, &query)), || {
+                    format!("server: {session} asks {id} {query:?}")
+                });
+                self.ask(cx, session, sink, query);
+            }
+            Request::Change(numbered, change) => {
+                cx.trace(Some(object_of_change(self, session, &change)), || {
+                    let Numbered {
+                        seq, after, resent, ..
+                    } = &numbered;
+                    format!("server: {session} asks {id} {seq} {resent} {after:?} {change:?}")
+                });
                 let job = Job {
-                    request,
+                    change,
                     payload,
                     caller,
-                    dropped: change.dropped.clone(),
-                    resent: change.resent,
+                    dropped: numbered.dropped.clone(),
+                    resent: numbered.resent,
                 };
-                self.arrive(cx, session, sink, &change, job);
+                self.arrive(cx, session, sink, &numbered, job);
             }
         }
     }
@@ -665,23 +667,36 @@ impl std::fmt::Write for Digest {
     }
 }
 
-/// The object that a request is about, for the trace.
-fn object_of(server: &Server, session: SessionId, request: &Request) -> Obj {
-    if let Some(handle) = request.handles().next() {
-        return Obj::of(handle);
-    }
-    let open = match request {
-        Request::Read { open, .. }
-        | Request::Write { open, .. }
-        | Request::Commit { open, .. }
-        | Request::ReadDir { open, .. } => *open,
-        _ => return Obj(0),
+/// The object that a query is about, for the trace.
+fn object_of_query(server: &Server, session: SessionId, query: &Query) -> Obj {
+    let open = match query {
+        Query::Read(query::Read { open, .. })
+        | Query::Commit(query::Commit { open, .. })
+        | Query::ReadDir(query::ReadDir { open, .. }) => Some(*open),
+        _ => None,
     };
-    let session = server.sessions.get(&session);
-    let open = session.and_then(|s| s.opens.get(open));
-    open.map_or(Obj(0), |open| open.object)
+    object_of(server, session, query.handle(), open)
 }
 
-fn brief(request: &Request) -> String {
-    format!("{request:?}")
+/// The object that a change is about, for the trace.
+fn object_of_change(server: &Server, session: SessionId, change: &Change) -> Obj {
+    let open = match change {
+        Change::Write(write) => Some(write.open),
+        _ => None,
+    };
+    object_of(server, session, change.handles().next(), open)
+}
+
+fn object_of(
+    server: &Server,
+    session: SessionId,
+    handle: Option<&Handle>,
+    open: Option<OpenId>,
+) -> Obj {
+    if let Some(handle) = handle {
+        return Obj::of(handle);
+    }
+    let session = server.sessions.get(&session);
+    let open = session.zip(open).and_then(|(s, open)| s.opens.get(open));
+    open.map_or(Obj(0), |open| open.object)
 }

@@ -7,11 +7,11 @@ use crate::sim::host::ENOSPC;
 use crate::sim::model::{MS, Obj};
 use crate::sim::net::LinkId;
 use bytes::Bytes;
-use fsserver::service::access::{Accesses, Names, Targets, accesses};
+use fsserver::service::access::{Accesses, Names, Targets, of_query};
 use leasefs_lease::server::{Event, OpId, ReadItem, ReadKind};
 use leasefs_protocol::{
-    Attr, DirEntry, FileKind, FsStat, Grant, Handle, Mode, Name, Parts, RawName, Refusal, Request,
-    Response, SessionId,
+    Attr, Change, DirEntry, FileKind, FsStat, Grant, Handle, Mode, Name, OpenId, Parts, Query,
+    RawName, Refusal, Response, SessionId, answer, change, query,
 };
 
 /// A request in the core, or on its way there.
@@ -19,7 +19,7 @@ use leasefs_protocol::{
 pub(super) struct Read {
     session: SessionId,
     sink: Sink,
-    request: Request,
+    query: Query,
     open: Option<Open>,
     grants: Vec<Grant>,
     stage: Stage,
@@ -74,9 +74,9 @@ fn read_of(object: Handle) -> ReadItem {
 }
 
 impl Server {
-    pub(super) fn ask(&mut self, cx: &mut Cx, session: SessionId, sink: Sink, request: Request) {
+    pub(super) fn ask(&mut self, cx: &mut Cx, session: SessionId, sink: Sink, query: Query) {
         let op = self.new_op(session);
-        let open = match self.open_of(session, &request) {
+        let open = match self.open_of_query(session, &query) {
             Ok(open) => open,
             Err(refusal) => {
                 let reply = refused(refusal);
@@ -84,11 +84,11 @@ impl Server {
                 return;
             }
         };
-        let first = matches!(request, Request::Lookup { .. });
+        let first = matches!(query, Query::Lookup(_));
         let read = Read {
             session,
             sink,
-            request,
+            query,
             open,
             grants: Vec::new(),
             stage: match first {
@@ -110,36 +110,54 @@ impl Server {
         self.enter(cx, op, Box::new(read), &targets);
     }
 
-    /// The open that a request names.
-    pub(super) fn open_of(
-        &self,
-        session: SessionId,
-        request: &Request,
-    ) -> Result<Option<Open>, Refusal> {
+    fn opened(&self, session: SessionId, open: OpenId) -> Result<Open, Refusal> {
         let session = self.sessions.get(&session).ok_or(Refusal::Internal)?;
-        let get = |open| session.opens.get(open).ok_or(Refusal::BadOpen);
-        match request {
-            Request::Read { open, .. } => {
-                let open = get(*open)?;
+        session.opens.get(open).ok_or(Refusal::BadOpen)
+    }
+
+    /// The open that a query names.
+    fn open_of_query(&self, session: SessionId, query: &Query) -> Result<Option<Open>, Refusal> {
+        match query {
+            Query::Read(query::Read { open, .. }) => {
+                let open = self.opened(session, *open)?;
                 open.reads.then_some(Some(open)).ok_or(Refusal::BadOpen)
             }
-            Request::Write { open, .. } => {
-                let open = get(*open)?;
+            Query::Commit(query::Commit { open, .. })
+            | Query::ReadDir(query::ReadDir { open, .. }) => self.opened(session, *open).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The open that a change names.
+    pub(super) fn open_of_change(
+        &self,
+        session: SessionId,
+        change: &Change,
+    ) -> Result<Option<Open>, Refusal> {
+        match change {
+            Change::Write(change::Write { open, .. }) => {
+                let open = self.opened(session, *open)?;
                 open.writes.then_some(Some(open)).ok_or(Refusal::BadOpen)
             }
-            Request::Commit { open, .. } | Request::ReadDir { open, .. } => get(*open).map(Some),
-            Request::SetAttr {
+            Change::SetAttr(change::SetAttr {
                 open: Some(open), ..
-            } => get(*open).map(Some),
+            }) => self.opened(session, *open).map(Some),
             _ => Ok(None),
         }
     }
 
     fn enter(&mut self, cx: &mut Cx, op: OpId, read: Box<Read>, targets: &Targets) {
-        let names = names_of(&read.request);
+        let name = match &read.query {
+            Query::Lookup(lookup) => Name::try_from(&lookup.name).ok(),
+            _ => None,
+        };
+        let names = Names {
+            name,
+            new_name: None,
+        };
         let Accesses {
             mut kind, reads, ..
-        } = accesses(&read.request, &names, targets);
+        } = of_query(&read.query, &names, targets);
         let session = read.session;
         let may_store = read.open.is_some_and(|open| {
             let session = self.sessions.get(&session);
@@ -198,7 +216,11 @@ impl Server {
                     Some(now) => now,
                     None => attr,
                 };
-                self.answer(cx, read, plain(Response::Object { handle, attr }));
+                self.answer(
+                    cx,
+                    read,
+                    plain(Response::Object(answer::Object { handle, attr })),
+                );
             }
             Stage::Listed(entries, mark) => self.listed(cx, read, entries, mark),
             Stage::Entered(None) => match self.perform(cx, &read) {
@@ -208,8 +230,8 @@ impl Server {
         }
     }
 
-    fn find(&self, request: &Request) -> Option<(Handle, Attr)> {
-        let Request::Lookup { dir, name } = request else {
+    fn find(&self, query: &Query) -> Option<(Handle, Attr)> {
+        let Query::Lookup(query::Lookup { dir, name }) = query else {
             return None;
         };
         let found = self.host.name(Obj::of(dir), &name.0)?;
@@ -218,7 +240,7 @@ impl Server {
 
     fn look_first(&mut self, cx: &mut Cx, op: OpId, mut read: Box<Read>) {
         let mark = self.mark();
-        let found = self.find(&read.request);
+        let found = self.find(&read.query);
         read.stage = Stage::Entered(Some((found, mark)));
         read.admitted = false;
         let targets = Targets {
@@ -230,14 +252,14 @@ impl Server {
 
     fn look_again(&mut self, cx: &mut Cx, mut read: Box<Read>, (first, mark): Found) {
         let told = |found: Option<(Handle, Attr)>| match found {
-            Some((handle, attr)) => plain(Response::Object { handle, attr }),
+            Some((handle, attr)) => plain(Response::Object(answer::Object { handle, attr })),
             None => plain(Response::NoEntry),
         };
         if mark.holds_at(self.mark()) {
             return self.answer(cx, read, told(first));
         }
-        let now = self.find(&read.request);
-        let dir = read.request.handles().next().copied();
+        let now = self.find(&read.query);
+        let dir = read.query.handle().copied();
         let handle = now.map(|(handle, _)| handle);
         let stands = |grant: &Grant| Some(grant.object) == dir || Some(grant.object) == handle;
         let lost: Vec<Grant> = read.grants.extract_if(.., |grant| !stands(grant)).collect();
@@ -254,9 +276,9 @@ impl Server {
     /// Asks the host; `None` for a listing.
     fn perform(&mut self, cx: &mut Cx, read: &Read) -> Option<Told> {
         let session = read.session;
-        Some(match (&read.request, read.open) {
-            (Request::ReadDir { .. }, Some(_)) => return None,
-            (Request::Read { offset, len, .. }, Some(open)) => {
+        Some(match (&read.query, read.open) {
+            (Query::ReadDir(_), Some(_)) => return None,
+            (Query::Read(query::Read { offset, len, .. }), Some(open)) => {
                 for grant in read.grants.iter().filter(|g| g.mode == Mode::Write) {
                     self.durable.write_lease(session, Obj::of(&grant.object));
                 }
@@ -268,32 +290,33 @@ impl Server {
                     false => Err(GONE),
                 }
             }
-            (Request::Commit { .. }, Some(open)) => match self.commit(cx, open.object) {
+            (Query::Commit(_), Some(open)) => match self.commit(cx, open.object) {
                 Ok(()) => {
                     cx.judge.commits(session, open.object);
                     plain(Response::Done)
                 }
                 Err(refusal) => Err(refusal),
             },
-            (Request::CommitAll, _) => {
+            (Query::CommitAll(query::CommitAll), _) => {
                 self.host.commit_all();
                 plain(Response::Done)
             }
-            (Request::Close { opens }, _) => {
+            (Query::Close(query::Close { opens }), _) => {
                 self.close_opens(cx, session, opens);
                 plain(Response::Done)
             }
-            (Request::GetAttr { object }, _) => match self.host.attr(Obj::of(object)) {
+            (Query::GetAttr(query::GetAttr { object }), _) => match self.host.attr(Obj::of(object))
+            {
                 Some(attr) => plain(Response::Attr(attr)),
                 None => Err(GONE),
             },
-            (Request::Open { object, flags }, _) => {
+            (Query::Open(query::Open { object, flags }), _) => {
                 let origin = (read.sink.link, read.sink.id);
-                self.open(session, Obj::of(object), *flags, Some(origin))
+                self.open(session, Obj::of(object), flags.bits(), Some(origin))
                     .map(|response| (response, Bytes::new()))
             }
-            (Request::StatFs { .. }, _) => plain(Response::FsStat(self.statfs())),
-            (Request::Access { .. }, _) => plain(Response::Done),
+            (Query::StatFs(_), _) => plain(Response::FsStat(self.statfs())),
+            (Query::Access(_), _) => plain(Response::Done),
             _ => Err(Refusal::Unsupported),
         })
     }
@@ -334,11 +357,12 @@ impl Server {
         let of = Open::new(object, flags);
         let open = s.opens.add(of, origin);
         let token = of.token(open, session, s.birth);
-        Ok(Response::Opened { open, token, attr })
+        Ok(Response::Opened(answer::Opened { open, token, attr }))
     }
 
     fn list(&mut self, cx: &mut Cx, read: Box<Read>) {
-        let (Request::ReadDir { cookie, nodes, .. }, Some(open)) = (&read.request, read.open)
+        let (Query::ReadDir(query::ReadDir { cookie, nodes, .. }), Some(open)) =
+            (&read.query, read.open)
         else {
             return;
         };
@@ -357,7 +381,11 @@ impl Server {
         });
         let entries: Vec<DirEntry> = entries.collect();
         if !nodes || entries.is_empty() {
-            return self.answer(cx, read, plain(Response::Entries { entries, end: true }));
+            return self.answer(
+                cx,
+                read,
+                plain(Response::Entries(answer::Entries { entries, end: true })),
+            );
         }
         let nodes = entries.iter().filter_map(|entry| entry.node);
         let items = nodes.map(|(handle, _)| read_of(handle)).collect();
@@ -383,7 +411,11 @@ impl Server {
             let lost: Vec<Grant> = read.grants.extract_if(.., lost).collect();
             self.take_back(cx, read.session, &lost);
         }
-        self.answer(cx, read, plain(Response::Entries { entries, end: true }));
+        self.answer(
+            cx,
+            read,
+            plain(Response::Entries(answer::Entries { entries, end: true })),
+        );
     }
 
     fn answer(&mut self, cx: &mut Cx, mut read: Box<Read>, told: Told) {
@@ -398,7 +430,7 @@ impl Server {
             Err(refusal) => (Err(refusal), Bytes::new()),
         };
         reply.result = result;
-        let object = super::object_of(self, read.session, &read.request);
+        let object = super::object_of_query(self, read.session, &read.query);
         cx.trace(Some(object), || {
             format!(
                 "server: {} {} -> {:?} ({} bytes) grants {:?}",
@@ -430,36 +462,11 @@ impl Server {
     }
 }
 
-/// The names of a request, checked.
-pub(super) fn names_of(request: &Request) -> Names {
-    let name = |raw: &RawName| Name::try_from(raw).ok();
-    match request {
-        Request::Lookup { name: raw, .. }
-        | Request::Make { name: raw, .. }
-        | Request::Unlink { name: raw, .. }
-        | Request::Rmdir { name: raw, .. }
-        | Request::Create { name: raw, .. }
-        | Request::Link { name: raw, .. } => Names {
-            name: name(raw),
-            new_name: None,
-        },
-        Request::Rename {
-            name: raw,
-            new_name,
-            ..
-        } => Names {
-            name: name(raw),
-            new_name: name(new_name),
-        },
-        _ => Names::default(),
-    }
-}
-
 /// What a kind of object is made as.
-pub(super) fn kind_of(make: &leasefs_protocol::request::Make) -> FileKind {
+pub(super) fn kind_of(make: &leasefs_protocol::change::What) -> FileKind {
     match make {
-        leasefs_protocol::request::Make::Directory => FileKind::Directory,
-        leasefs_protocol::request::Make::Node { .. } => FileKind::File,
-        leasefs_protocol::request::Make::Symlink { .. } => FileKind::Symlink,
+        leasefs_protocol::change::What::Directory => FileKind::Directory,
+        leasefs_protocol::change::What::Node { .. } => FileKind::File,
+        leasefs_protocol::change::What::Symlink { .. } => FileKind::Symlink,
     }
 }

@@ -6,7 +6,7 @@ use crate::opens::ServerOpen;
 use crate::session::{Answered, Changed};
 use bytes::Bytes;
 use leasefs_lease::client::Tenure;
-use leasefs_protocol::request::WriteAt;
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::{
     BootId, Caller, Grant, Mode, OpenId, RawName, Recall, RecallId, Scope, Stamp,
 };

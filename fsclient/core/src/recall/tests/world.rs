@@ -14,8 +14,8 @@ use futures_channel::oneshot;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{IdentityPolicy, Standing, ToServer, Welcome};
 use leasefs_protocol::{
-    Attr, BootId, Grant, Handle, Mode, OpenId, Parts, RawName, Recall, RecallId, Reply, Request,
-    RequestId, Response, Scope, Stamp,
+    Attr, BootId, Grant, Handle, Mode, OpenId, Parts, Query, RawName, Recall, RecallId, Reply,
+    Request, RequestId, Response, Scope, Stamp, query,
 };
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -172,7 +172,7 @@ impl World {
                 }
             }
             Effect::Send { frame, .. } => match &frame.request {
-                Request::Close { opens } => {
+                Request::Query(Query::Close(query::Close { opens })) => {
                     opens.iter().for_each(|open| self.tell(Told::Close(*open)))
                 }
                 other => panic!("unexpected request: {other:?}"),

@@ -1,8 +1,12 @@
 use super::*;
 use crate::cache::fixtures;
+use leasefs_protocol::Durability;
+use leasefs_protocol::change::WriteKind;
 use leasefs_protocol::control::{IdentityPolicy, Standing};
-use leasefs_protocol::request::{Durability, Fill, WriteKind};
-use leasefs_protocol::{BootId, Mode, OpenToken, RequestId, Stamp, Touched};
+use leasefs_protocol::query::Fill;
+use leasefs_protocol::{
+    BootId, DirEntry, Mode, Numbered, OpenToken, RequestId, Seq, Stamp, Touched,
+};
 
 fn handle(byte: u8) -> Handle {
     Handle::new(&[byte]).expect("one byte")
@@ -31,42 +35,54 @@ fn judged(request: &Request, response: Response) -> Result<(), Broken> {
     reply((request, 10), (&answer(response), 0), |_| false)
 }
 
+fn numbered() -> Numbered {
+    Numbered {
+        seq: Seq(1),
+        after: Vec::new(),
+        resent: false,
+        dropped: Vec::new(),
+    }
+}
+
 fn get_attr() -> Request {
-    Request::GetAttr { object: handle(1) }
+    Request::Query(Query::GetAttr(query::GetAttr { object: handle(1) }))
 }
 
 fn read(len: u32) -> Request {
-    Request::Read {
+    Request::Query(Query::Read(query::Read {
         open: OpenId(1),
         offset: 0,
         len,
         fill: Fill::Nothing,
-    }
+    }))
 }
 
 fn write(at: WriteAt) -> Request {
-    Request::Write {
-        open: OpenId(1),
-        at,
-        kill_priv: false,
-        durability: Durability::None,
-        kind: WriteKind::Through { keep: false },
-    }
+    Request::Change(
+        numbered(),
+        Change::Write(change::Write {
+            open: OpenId(1),
+            at,
+            kill_priv: false,
+            durability: Durability::None,
+            kind: WriteKind::Through { keep: false },
+        }),
+    )
 }
 
 fn open() -> Request {
-    Request::Open {
+    Request::Query(Query::Open(query::Open {
         object: handle(1),
-        flags: 0,
-    }
+        flags: 0.into(),
+    }))
 }
 
 fn read_dir(cookie: u64) -> Request {
-    Request::ReadDir {
+    Request::Query(Query::ReadDir(query::ReadDir {
         open: OpenId(1),
         cookie,
         nodes: true,
-    }
+    }))
 }
 
 fn entry(name: &[u8], cookie: u64) -> DirEntry {
@@ -108,10 +124,10 @@ fn attributes_that_overflow_or_are_no_attributes_are_refused() {
             node: Some((handle(1), found)),
             ..entry(b"a", 1)
         };
-        let page = Response::Entries {
+        let page = Response::Entries(Entries {
             entries: vec![node],
             end: true,
-        };
+        });
         assert!(judged(&read_dir(0), page).is_err());
     }
 }
@@ -121,16 +137,16 @@ fn more_bytes_than_were_asked_for_are_refused() {
     let done = answer(Response::Done);
     let of = |request: &Request, bytes| reply((request, 0), (&done, bytes), |_| false).is_ok();
     assert!(of(&read(100), 100) && !of(&read(100), 101));
-    let read_link = Request::ReadLink { object: handle(1) };
+    let read_link = Request::Query(Query::ReadLink(query::ReadLink { object: handle(1) }));
     assert!(of(&read_link, MAX_SYMLINK) && !of(&read_link, MAX_SYMLINK + 1));
-    let list = Request::ListXattr { object: handle(1) };
+    let list = Request::Query(Query::ListXattr(query::ListXattr { object: handle(1) }));
     assert!(of(&list, MAX_XATTR_VALUE) && !of(&list, MAX_XATTR_VALUE + 1));
     assert!(!of(&get_attr(), 1));
 }
 
 #[test]
 fn bytes_are_written_where_they_were_sent_and_not_more_of_them() {
-    let written = |len, offset| Response::Written { len, offset };
+    let written = |len, offset| Response::Written(Written { len, offset });
     let at = write(WriteAt::Offset(5));
     assert_eq!(judged(&at, written(10, 5)), Ok(()));
     assert_eq!(judged(&write(WriteAt::Append), written(3, 99)), Ok(()));
@@ -148,10 +164,12 @@ fn bytes_are_written_where_they_were_sent_and_not_more_of_them() {
 
 #[test]
 fn an_open_comes_to_who_asked_for_one_and_is_no_other() {
-    let opened = |token: usize| Response::Opened {
-        open: OpenId(4),
-        token: OpenToken(vec![0; token]),
-        attr: attr(),
+    let opened = |token: usize| {
+        Response::Opened(Opened {
+            open: OpenId(4),
+            token: OpenToken(vec![0; token]),
+            attr: attr(),
+        })
     };
     assert_eq!(judged(&open(), opened(MAX_OPEN_TOKEN)), Ok(()));
     assert!(judged(&open(), opened(MAX_OPEN_TOKEN + 1)).is_err());
@@ -162,7 +180,7 @@ fn an_open_comes_to_who_asked_for_one_and_is_no_other() {
 
 #[test]
 fn a_listing_has_names_and_goes_on() {
-    let page = |entries, end| Response::Entries { entries, end };
+    let page = |entries, end| Response::Entries(Entries { entries, end });
     let long = vec![entry(b"a", 1); MAX_LISTING_ENTRIES + 1];
     assert_eq!(
         judged(&read_dir(3), page(vec![entry(b"a", 4)], false)),
@@ -193,7 +211,7 @@ fn a_file_system_has_blocks() {
         frsize: 4096,
         namelen: 255,
     };
-    let asked = Request::StatFs { object: handle(1) };
+    let asked = Request::Query(Query::StatFs(query::StatFs { object: handle(1) }));
     assert_eq!(judged(&asked, Response::FsStat(stat)), Ok(()));
     for stat in [FsStat { frsize: 0, ..stat }, FsStat { bsize: 0, ..stat }] {
         assert!(judged(&asked, Response::FsStat(stat)).is_err());
@@ -223,18 +241,18 @@ fn leases_of_objects_that_nobody_asked_about_are_left_out() {
             .map(|grant| grant.object)
             .collect::<Vec<_>>()
     };
-    let lookup = Request::Lookup {
+    let lookup = Request::Query(Query::Lookup(query::Lookup {
         dir: handle(2),
         name: RawName(b"a".to_vec()),
-    };
-    let found = Response::Object {
+    }));
+    let found = Response::Object(Object {
         handle: handle(3),
         attr: attr(),
-    };
+    });
     assert_eq!(granted(&lookup, found), [handle(2), handle(3)]);
     assert_eq!(granted(&read(1), Response::Done), [handle(9)]);
     let entries = vec![entry(b"a", 1)];
-    let page = Response::Entries { entries, end: true };
+    let page = Response::Entries(Entries { entries, end: true });
     assert_eq!(granted(&read_dir(0), page), [handle(7), handle(9)]);
 }
 

@@ -1,7 +1,7 @@
 use super::*;
-use crate::session::request::NewChange;
-use leasefs_protocol::request::{Durability, WriteAt, WriteKind};
-use leasefs_protocol::{BootId, Caller, OpenId, RawName, Request, Version};
+use leasefs_protocol::Durability;
+use leasefs_protocol::change::{WriteAt, WriteKind};
+use leasefs_protocol::{BootId, Caller, OpenId, RawName, Version, change};
 
 const START: BootTime = BootTime::ZERO;
 const NOW: Now = Now {
@@ -13,29 +13,41 @@ fn handle(byte: u8) -> Handle {
     Handle::new(&[byte]).expect("one byte")
 }
 
+fn unlink() -> Change {
+    let unlink = change::Unlink {
+        dir: handle(0),
+        name: RawName(b"x".to_vec()),
+    };
+    unlink.into()
+}
+
+fn numbering(touches: &[u8]) -> NewChange {
+    NewChange {
+        life: None,
+        touches: touches.iter().copied().map(handle).collect(),
+        dropped: Vec::new(),
+    }
+}
+
+fn numbered(taken: &Taken) -> Numbered {
+    let numbered = taken.send.frame.request.numbered();
+    numbered.cloned().expect("a change")
+}
+
 fn change(touches: &[u8]) -> New {
     New {
         caller: Caller::default(),
-        request: Request::Unlink {
-            dir: handle(0),
-            name: RawName(b"x".to_vec()),
-        },
+        asked: Asked::Change(unlink(), numbering(touches)),
         payload: Bytes::new(),
-        change: Some(NewChange {
-            life: None,
-            touches: touches.iter().copied().map(handle).collect(),
-            dropped: Vec::new(),
-        }),
         wait: None,
         pid: None,
         permit: None,
     }
 }
 
-fn taken(table: &mut Table, touches: &[u8]) -> (RequestId, Change) {
+fn taken(table: &mut Table, touches: &[u8]) -> (RequestId, Numbered) {
     let taken = table.take(change(touches), NOW).expect("taken");
-    let frame = &taken.send.frame;
-    (frame.id, frame.change.clone().expect("a change"))
+    (taken.send.frame.id, numbered(&taken))
 }
 
 #[test]
@@ -51,8 +63,8 @@ fn a_change_of_several_objects_follows_each_earlier_one_once_and_in_order() {
     assert_eq!(last.after, [first.seq, second.seq]);
 }
 
-fn written(table: &mut Table, object: u8, kind: WriteKind) -> Change {
-    let request = Request::Write {
+fn written(table: &mut Table, object: u8, kind: WriteKind) -> Numbered {
+    let write = change::Write {
         open: OpenId(1),
         at: WriteAt::Offset(0),
         kill_priv: false,
@@ -60,11 +72,11 @@ fn written(table: &mut Table, object: u8, kind: WriteKind) -> Change {
         kind,
     };
     let new = New {
-        request,
+        asked: Asked::Change(write.into(), numbering(&[object])),
         ..change(&[object])
     };
     let taken = table.take(new, NOW).expect("taken");
-    taken.send.frame.change.clone().expect("a change")
+    numbered(&taken)
 }
 
 #[test]
@@ -103,10 +115,9 @@ fn one_more_change_than_a_change_may_follow_has_to_wait() {
     }
     let full = table.take(change(&[1]), NOW);
     assert!(matches!(full, Err(NotTaken::NoRoom(_))));
-    let request = change(&[]).request;
-    assert!(table.has_room(&request, &[handle(2)]));
+    assert!(table.has_room(&unlink(), &[handle(2)]));
     table.give_up(first, Refusal::Cancelled);
-    assert!(table.has_room(&request, &[handle(1)]));
+    assert!(table.has_room(&unlink(), &[handle(1)]));
 }
 
 #[test]
@@ -136,10 +147,14 @@ fn a_change_that_waits_is_not_sent_in_another_life_of_the_host_than_it_was_made_
     let mut table = Table::default();
     let host = table.host;
     let made_for = |life| {
-        let mut new = change(&[1]);
-        let change = new.change.as_mut().expect("a change");
-        change.life = Some(life);
-        new
+        let numbering = NewChange {
+            life: Some(life),
+            ..numbering(&[1])
+        };
+        New {
+            asked: Asked::Change(unlink(), numbering),
+            ..change(&[])
+        }
     };
     let mut waits = table.take(made_for(host), NOW).expect("taken");
     let next = BootId([9; 16]);

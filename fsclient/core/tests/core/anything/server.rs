@@ -2,11 +2,11 @@
 
 use super::{OBJECTS, Play, attr_of};
 use crate::said::{Asked, DIR, FILE, handle, recall, welcome};
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::{Standing, ToClient, ToServer, Welcome};
-use leasefs_protocol::request::WriteAt;
 use leasefs_protocol::{
-    BootId, FileKind, Grant, Mode, OpenId, OpenToken, Parts, Recall, RecallId, Refusal, Reply,
-    Request, Response, Scope, Stamp, Touched,
+    BootId, Change, FileKind, Grant, Mode, OpenId, OpenToken, Parts, Query, Recall, RecallId,
+    Refusal, Reply, Request, Response, Scope, Stamp, Touched, answer, change, query,
 };
 
 impl Play {
@@ -75,17 +75,21 @@ impl Play {
             _ => Ok(self.response(asked)),
         };
         self.stamp += 1;
-        let changes = asked.frame.change.is_some();
+        let changes = asked.numbered().is_some();
         let mut named: Vec<u8> = asked
             .frame
             .request
             .handles()
             .map(|h| h.as_bytes()[0])
             .collect();
-        if let Ok(Response::Object { handle, .. } | Response::Created { handle, .. }) = &result {
+        if let Ok(
+            Response::Object(answer::Object { handle, .. })
+            | Response::Created(answer::Created { handle, .. }),
+        ) = &result
+        {
             named.push(handle.as_bytes()[0]);
         }
-        if let Some(change) = &asked.frame.change {
+        if let Some(change) = asked.numbered() {
             named.extend(change.dropped.iter().map(|h| h.as_bytes()[0]));
         }
         let grants = named.iter().filter(|_| self.chance.one_in(2)).copied();
@@ -114,58 +118,61 @@ impl Play {
 
     fn response(&mut self, asked: &Asked) -> Response {
         match &asked.frame.request {
-            Request::Lookup { .. } if self.chance.one_in(4) => Response::NoEntry,
-            Request::Lookup { .. } => {
+            Request::Query(Query::Lookup(_)) if self.chance.one_in(4) => Response::NoEntry,
+            Request::Query(Query::Lookup(_)) => {
                 let kind = if self.chance.one_in(2) { DIR } else { FILE };
                 let object = self.object(kind);
                 self.object_response(object)
             }
-            Request::Make { .. } => {
+            Request::Change(_, Change::Make(_)) => {
                 let object = self.object(DIR);
                 self.object_response(object)
             }
-            Request::GetAttr { object } | Request::SetAttr { object, .. } => {
+            Request::Query(Query::GetAttr(query::GetAttr { object }))
+            | Request::Change(_, Change::SetAttr(change::SetAttr { object, .. })) => {
                 Response::Attr(attr_of(object.as_bytes()[0]))
             }
-            Request::Open { object, .. } => {
+            Request::Query(Query::Open(query::Open { object, .. })) => {
                 self.opens += 1;
                 let object = object.as_bytes()[0];
-                Response::Opened {
+                Response::Opened(answer::Opened {
                     open: OpenId(self.opens),
                     token: OpenToken(vec![1]),
                     attr: attr_of(object),
-                }
+                })
             }
-            Request::Create { .. } => {
+            Request::Change(_, Change::Create(_)) => {
                 self.opens += 1;
                 let object = self.object(FILE);
-                Response::Created {
+                Response::Created(answer::Created {
                     handle: handle(object),
                     attr: attr_of(object),
                     open: OpenId(self.opens),
                     token: OpenToken(vec![1]),
-                }
+                })
             }
-            Request::Write { at, .. } => Response::Written {
-                len: asked.payload.len() as u64,
-                offset: match at {
-                    WriteAt::Offset(offset) => *offset,
-                    WriteAt::Append => 0,
-                },
-            },
-            Request::ReadDir { .. } => Response::Entries {
+            Request::Change(_, Change::Write(change::Write { at, .. })) => {
+                Response::Written(answer::Written {
+                    len: asked.payload.len() as u64,
+                    offset: match at {
+                        WriteAt::Offset(offset) => *offset,
+                        WriteAt::Append => 0,
+                    },
+                })
+            }
+            Request::Query(Query::ReadDir(_)) => Response::Entries(answer::Entries {
                 entries: Vec::new(),
                 end: true,
-            },
+            }),
             _ => Response::Done,
         }
     }
 
     fn object_response(&self, object: u8) -> Response {
-        Response::Object {
+        Response::Object(answer::Object {
             handle: handle(object),
             attr: attr_of(object),
-        }
+        })
     }
 
     pub(super) fn recalls(&mut self) {

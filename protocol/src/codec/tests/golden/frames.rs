@@ -3,14 +3,14 @@
 use super::line;
 use super::messages::{attr, handle, name};
 use crate::control::{Hello, IdentityPolicy, Push, Standing, ToClient, ToServer, Welcome};
-use crate::request::{Caller, Change, Fill, Reply, Request, RequestFrame, Response};
+use crate::query::Fill;
 use crate::*;
 
 pub fn lines() -> String {
-    let found = Response::Object {
+    let found = Response::Object(answer::Object {
         handle: handle(),
         attr: attr(),
-    };
+    });
     [
         line("request", &request()),
         line("read", &read()),
@@ -25,6 +25,10 @@ pub fn lines() -> String {
 }
 
 fn request() -> RequestFrame {
+    let unlink = change::Unlink {
+        dir: handle(),
+        name: name("n"),
+    };
     RequestFrame {
         id: RequestId(1),
         low_water: Seq(2),
@@ -33,26 +37,26 @@ fn request() -> RequestFrame {
             gid: 100,
             groups: vec![4, 27],
         },
-        change: Some(Change {
-            seq: Seq(3),
-            after: vec![Seq(2)],
-            resent: false,
-            dropped: vec![handle()],
-        }),
-        request: Request::Unlink {
-            dir: handle(),
-            name: name("n"),
-        },
+        request: Request::Change(numbered(), unlink.into()),
     }
 }
 
-fn read() -> Request {
-    Request::Read {
+pub fn numbered() -> Numbered {
+    Numbered {
+        seq: Seq(3),
+        after: vec![Seq(2)],
+        resent: false,
+        dropped: vec![handle()],
+    }
+}
+
+fn read() -> Query {
+    Query::Read(query::Read {
         open: OpenId(9),
         offset: 65536,
         len: 4096,
         fill: Fill::Pages,
-    }
+    })
 }
 
 fn reply(result: Result<Response, Refusal>) -> Reply {

@@ -5,7 +5,6 @@ use crate::control::{
     Hello, HelloRefusal, IdentityPolicy, Push, Reclaim, ReclaimLease, ReclaimOpen, Standing,
     ToClient, ToServer, Welcome,
 };
-use crate::request::Response;
 use crate::*;
 
 pub fn handle() -> Handle {
@@ -75,25 +74,25 @@ pub fn responses() -> Vec<Response> {
     let (open, token) = (OpenId(3), token());
     vec![
         Response::Done,
-        Response::Object { handle, attr },
+        Response::Object(answer::Object { handle, attr }),
         Response::NoEntry,
         Response::Attr(attr),
-        Response::Opened {
+        Response::Opened(answer::Opened {
             open,
             token: token.clone(),
             attr,
-        },
-        Response::Created {
+        }),
+        Response::Created(answer::Created {
             handle,
             attr,
             open,
             token,
-        },
-        Response::Written {
+        }),
+        Response::Written(answer::Written {
             len: 4096,
             offset: 8192,
-        },
-        Response::Offset(300),
+        }),
+        Response::Offset(answer::Offset(300)),
         entries(),
         Response::FsStat(fs_stat()),
     ]
@@ -112,10 +111,10 @@ fn entries() -> Response {
         node: Some((handle(), device_attr())),
         ..named.clone()
     };
-    Response::Entries {
+    Response::Entries(answer::Entries {
         entries: vec![named, with_node],
         end: true,
-    }
+    })
 }
 
 fn fs_stat() -> FsStat {

@@ -1,43 +1,105 @@
 //! A sample of each variant of the enums in requests. No two fields of one type are equal in a
 //! sample, so that exchanging them shows.
 
+use super::frames::numbered;
 use super::messages::{handle, name, object, timestamp};
-use crate::request::{Durability, Fill, Make, Request, WriteAt, WriteKind};
+use crate::change::{What, WriteAt, WriteKind};
+use crate::query::Fill;
 use crate::*;
 
 const MODE: u32 = 0o100_640;
 const UMASK: u32 = 0o22;
 
 pub fn requests() -> Vec<Request> {
-    [of_attributes(), of_names(), of_opens(), of_data()].concat()
+    let query = query::GetAttr { object: object() };
+    vec![
+        Request::Query(query.into()),
+        Request::Change(numbered(), rename()),
+    ]
 }
 
-fn of_attributes() -> Vec<Request> {
+pub fn queries() -> Vec<Query> {
+    [of_objects(), of_opens()].concat()
+}
+
+fn of_objects() -> Vec<Query> {
     let object = object();
     vec![
-        Request::GetAttr { object },
-        Request::SetAttr {
+        Query::GetAttr(query::GetAttr { object }),
+        Query::ReadLink(query::ReadLink { object }),
+        Query::StatFs(query::StatFs { object }),
+        Query::Access(query::Access { object, mask: 4 }),
+        Query::GetXattr(query::GetXattr {
+            object,
+            name: name("user.a"),
+        }),
+        Query::ListXattr(query::ListXattr { object }),
+        Query::Lookup(query::Lookup {
+            dir: handle(),
+            name: name("n"),
+        }),
+        Query::Open(query::Open {
+            object,
+            flags: 0o2002.into(),
+        }),
+    ]
+}
+
+fn of_opens() -> Vec<Query> {
+    let open = OpenId(1);
+    vec![
+        Query::Close(query::Close {
+            opens: vec![OpenId(250), OpenId(251)],
+        }),
+        Query::Commit(query::Commit {
+            open,
+            durability: Durability::All,
+        }),
+        Query::CommitAll(query::CommitAll),
+        Query::ReadDir(query::ReadDir {
+            open,
+            cookie: u64::MAX,
+            nodes: true,
+        }),
+        Query::Read(query::Read {
+            open,
+            offset: 1 << 16,
+            len: 4096,
+            fill: Fill::PagesForStore,
+        }),
+        Query::Seek(query::Seek {
+            open,
+            offset: 4096,
+            whence: 3,
+        }),
+    ]
+}
+
+pub fn changes() -> Vec<Change> {
+    [of_attributes(), of_names(), of_data()].concat()
+}
+
+fn of_attributes() -> Vec<Change> {
+    let object = object();
+    vec![
+        Change::SetAttr(change::SetAttr {
             object,
             open: Some(OpenId(1)),
             set: set_attr(),
-        },
-        Request::ReadLink { object },
-        Request::StatFs { object },
-        Request::Access { object, mask: 4 },
-        Request::GetXattr {
-            object,
-            name: name("user.a"),
-        },
-        Request::ListXattr { object },
-        Request::SetXattr {
+        }),
+        Change::SetXattr(change::SetXattr {
             object,
             name: name("user.b"),
             flags: 2,
-        },
-        Request::RemoveXattr {
+        }),
+        Change::RemoveXattr(change::RemoveXattr {
             object,
             name: name("user.c"),
-        },
+        }),
+        Change::OpenTruncated(change::OpenTruncated {
+            object,
+            flags: 0o2002.into(),
+        }),
     ]
 }
 
@@ -53,116 +115,79 @@ fn set_attr() -> SetAttr {
     }
 }
 
-fn of_names() -> Vec<Request> {
+fn of_names() -> Vec<Change> {
     let (dir, object) = (handle(), object());
     let name = name("n");
     vec![
-        Request::Lookup {
-            dir,
-            name: name.clone(),
-        },
-        Request::Make {
+        Change::Make(change::Make {
             dir,
             name: name.clone(),
             mode: MODE,
             umask: UMASK,
-            make: Make::Directory,
-        },
-        Request::Unlink {
+            make: What::Directory,
+        }),
+        Change::Unlink(change::Unlink {
             dir,
             name: name.clone(),
-        },
-        Request::Rmdir {
+        }),
+        Change::Rmdir(change::Rmdir {
             dir,
             name: name.clone(),
-        },
+        }),
         rename(),
-        Request::Link { object, dir, name },
+        Change::Create(change::Create {
+            dir,
+            name: name.clone(),
+            mode: MODE,
+            umask: UMASK,
+            flags: 0o301,
+            keep: true,
+        }),
+        Change::Link(change::Link { object, dir, name }),
     ]
 }
 
-fn rename() -> Request {
-    Request::Rename {
+fn rename() -> Change {
+    Change::Rename(change::Rename {
         dir: handle(),
         name: name("from"),
         new_dir: object(),
         new_name: name("to"),
         flags: 1,
-    }
+    })
 }
 
-fn of_opens() -> Vec<Request> {
-    vec![
-        Request::Open {
-            object: object(),
-            flags: 0o2002,
-        },
-        Request::Create {
-            dir: handle(),
-            name: name("n"),
-            mode: MODE,
-            umask: UMASK,
-            flags: 0o301,
-            keep: true,
-        },
-        Request::Close {
-            opens: vec![OpenId(250), OpenId(251)],
-        },
-        Request::Commit {
-            open: OpenId(1),
-            durability: Durability::All,
-        },
-        Request::CommitAll,
-        Request::ReadDir {
-            open: OpenId(1),
-            cookie: u64::MAX,
-            nodes: true,
-        },
-    ]
-}
-
-fn of_data() -> Vec<Request> {
+fn of_data() -> Vec<Change> {
     let open = OpenId(1);
     vec![
-        Request::Read {
-            open,
-            offset: 1 << 16,
-            len: 4096,
-            fill: Fill::PagesForStore,
-        },
-        Request::Write {
+        Change::Write(change::Write {
             open,
             at: WriteAt::Offset(1 << 32),
             kill_priv: true,
             durability: Durability::Data,
             kind: WriteKind::Page,
-        },
-        Request::Fallocate {
+        }),
+        Change::Fallocate(change::Fallocate {
             open,
             mode: 3,
             offset: 512,
             len: 1024,
-        },
-        Request::Seek {
-            open,
-            offset: 4096,
-            whence: 3,
-        },
-        Request::CopyRange {
+        }),
+        Change::CopyRange(change::CopyRange {
             from: open,
             from_offset: 10,
             to: OpenId(2),
             to_offset: 20,
             len: 30,
-        },
+        }),
     ]
 }
 
-pub fn makes() -> Vec<Make> {
+pub fn makes() -> Vec<What> {
     vec![
-        Make::Directory,
-        Make::Node { rdev: (8, 300) },
-        Make::Symlink {
+        What::Directory,
+        What::Node { rdev: (8, 300) },
+        What::Symlink {
             target: name("../t"),
         },
     ]

@@ -1,0 +1,204 @@
+//! Changes of files' bytes. An open is the verdict that they may be made.
+
+use super::{Done, Lateness, Order, Perform, repeatable};
+use crate::faults::within_quota;
+use crate::intent::Intent;
+use crate::service::access::Targets;
+use crate::service::inputs::{Inputs, range, readable, writable};
+use crate::session::Opens;
+use leasefs_protocol::answer::Written;
+use leasefs_protocol::change::{CopyRange, Fallocate, Write, WriteAt, WriteKind};
+use leasefs_protocol::{Durability, Handle, OpenId, Refusal};
+
+const COLLAPSE: u32 = libc::FALLOC_FL_COLLAPSE_RANGE as u32;
+const INSERT: u32 = libc::FALLOC_FL_INSERT_RANGE as u32;
+
+fn written_by(open: OpenId, opens: &Opens) -> Result<Inputs, Refusal> {
+    Ok(Inputs {
+        open: Some(writable(opens.get(open)?)?),
+        ..Inputs::default()
+    })
+}
+
+fn opened(targets: &Targets) -> Result<Handle, Refusal> {
+    targets.opened.ok_or(Refusal::BadOpen)
+}
+
+impl Perform for Write {
+    fn bounds(&self, payload: usize) -> Result<(), Refusal> {
+        match self.at {
+            WriteAt::Offset(offset) => range(offset, payload as u64),
+            WriteAt::Append => Ok(()),
+        }
+    }
+
+    fn inputs(&self, opens: &Opens) -> Result<Inputs, Refusal> {
+        written_by(self.open, opens)
+    }
+
+    fn judge(&self, _: &Order<'_>, of_opens: Targets) -> Result<Targets, Refusal> {
+        Ok(of_opens)
+    }
+
+    fn intent(&self, order: &Order<'_>, targets: &Targets) -> Result<Option<Intent>, Refusal> {
+        let object = opened(targets)?;
+        Ok(Some(match self.at {
+            WriteAt::Offset(_) => repeatable([object]),
+            WriteAt::Append => Intent::Append {
+                object,
+                size: order.store().getattr(&object)?.size,
+                len: order.payload.len() as u64,
+                durability: self.durability,
+            },
+        }))
+    }
+
+    fn run(&self, order: &Order<'_>, _: &Targets) -> Result<Done, Refusal> {
+        let (store, open, data) = (order.store(), order.open()?, order.payload);
+        within_quota(data.len())?;
+        let written = match self.kind {
+            WriteKind::Flush {
+                written: Some(when),
+                ..
+            } => store.write_late(open, self.at, data, self.kill_priv, when)?,
+            _ => store.write(open, self.at, data, self.kill_priv)?,
+        };
+        let answer = Written {
+            len: written.len,
+            offset: written.offset,
+        };
+        let keeps = matches!(
+            self.kind,
+            WriteKind::Through { keep: true } | WriteKind::Flush { .. }
+        );
+        Ok(Done {
+            keeps: keeps.then(|| *open.handle()),
+            ..Done::of(self, answer)
+        })
+    }
+
+    fn commit(&self, order: &Order<'_>) -> Result<(), Refusal> {
+        match self.durability {
+            Durability::None => Ok(()),
+            durability => order.store().commit(order.open()?, durability),
+        }
+    }
+
+    fn is_slow(&self) -> bool {
+        self.durability != Durability::None
+    }
+
+    fn is_writeback(&self) -> bool {
+        self.kind.is_writeback()
+    }
+
+    fn flushes(&self) -> bool {
+        matches!(self.kind, WriteKind::Flush { .. })
+    }
+
+    /// Of a mapped page it isn't known what it was made from.
+    fn lateness(&self, order: &Order<'_>, targets: &Targets) -> Lateness {
+        let Some(object) = &targets.opened else {
+            return Lateness::InTime;
+        };
+        let (server, session) = (&order.call.server, order.call.session.id);
+        let (in_time, repeated) = match &self.kind {
+            WriteKind::Through { .. } => (true, false),
+            // Read in while a recall was open, it was stored into under what is being recalled.
+            WriteKind::Page => (server.leases.holds_data(session, object), true),
+            WriteKind::Flush { base, repeated, .. } => {
+                let found = || server.store.getattr(object).map(|attr| attr.version());
+                let holds = server.leases.holds_write(session, object);
+                (holds || found() == Ok(*base), *repeated || order.resent)
+            }
+        };
+        let is_there = |offset| {
+            let open = order.open();
+            open.is_ok_and(|open| server.store.holds(open, offset, order.payload))
+        };
+        match self.at {
+            _ if in_time => Lateness::InTime,
+            WriteAt::Offset(offset) if repeated && is_there(offset) => Lateness::Repeated(offset),
+            _ => Lateness::TooLate,
+        }
+    }
+}
+
+impl Perform for Fallocate {
+    fn bounds(&self, _: usize) -> Result<(), Refusal> {
+        range(self.offset, self.len)
+    }
+
+    fn inputs(&self, opens: &Opens) -> Result<Inputs, Refusal> {
+        written_by(self.open, opens)
+    }
+
+    fn judge(&self, _: &Order<'_>, of_opens: Targets) -> Result<Targets, Refusal> {
+        Ok(of_opens)
+    }
+
+    fn intent(&self, order: &Order<'_>, targets: &Targets) -> Result<Option<Intent>, Refusal> {
+        let object = opened(targets)?;
+        if self.mode & (COLLAPSE | INSERT) == 0 {
+            return Ok(Some(repeatable([object])));
+        }
+        let size = order.store().getattr(&object)?.size;
+        let new_size = match self.mode & COLLAPSE != 0 {
+            true => size.checked_sub(self.len),
+            false => size.checked_add(self.len),
+        };
+        Ok(new_size.map(|new_size| Intent::Resize {
+            object,
+            size,
+            new_size,
+        }))
+    }
+
+    fn run(&self, order: &Order<'_>, _: &Targets) -> Result<Done, Refusal> {
+        let store = order.store();
+        store.fallocate(order.open()?, self.mode, self.offset, self.len)?;
+        Ok(Done::of(self, ()))
+    }
+
+    fn is_slow(&self) -> bool {
+        true
+    }
+}
+
+impl Perform for CopyRange {
+    fn bounds(&self, _: usize) -> Result<(), Refusal> {
+        range(self.from_offset, self.len)?;
+        range(self.to_offset, self.len)
+    }
+
+    fn inputs(&self, opens: &Opens) -> Result<Inputs, Refusal> {
+        Ok(Inputs {
+            from: Some(readable(opens.get(self.from)?)?),
+            ..written_by(self.to, opens)?
+        })
+    }
+
+    fn judge(&self, _: &Order<'_>, of_opens: Targets) -> Result<Targets, Refusal> {
+        Ok(of_opens)
+    }
+
+    fn intent(&self, _: &Order<'_>, targets: &Targets) -> Result<Option<Intent>, Refusal> {
+        let objects = [opened(targets)?].into_iter().chain(targets.copied);
+        Ok(Some(repeatable(objects)))
+    }
+
+    fn run(&self, order: &Order<'_>, _: &Targets) -> Result<Done, Refusal> {
+        let to = order.open()?;
+        let from = order.inputs.from.as_deref().ok_or(Refusal::BadOpen)?;
+        let (from_offset, offset) = (self.from_offset, self.to_offset);
+        let copied = order
+            .store()
+            .copy_range(from, from_offset, to, offset, self.len);
+        let len = copied?;
+        Ok(Done::of(self, Written { len, offset }))
+    }
+
+    fn is_slow(&self) -> bool {
+        true
+    }
+}
