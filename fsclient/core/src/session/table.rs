@@ -122,18 +122,7 @@ impl Table {
         }
         let id = self.last_request.next();
         self.last_request = id;
-        let (request, touches) = match new.asked {
-            Asked::Query(query) => (Request::Query(query), Vec::new()),
-            Asked::Change(
-                change,
-                NewChange {
-                    touches, dropped, ..
-                },
-            ) => {
-                let numbered = self.number(id, &change, &touches, dropped);
-                (Request::Change(numbered, change), touches)
-            }
-        };
+        let (request, touches) = self.request(id, new.asked);
         let frame = Arc::new(RequestFrame {
             id,
             low_water: self.low_water(),
@@ -168,6 +157,22 @@ impl Table {
             outcome,
             connection: self.stands(),
         })
+    }
+
+    /// As it is sent, and the objects whose earlier changes it follows.
+    fn request(&mut self, id: RequestId, asked: Asked) -> (Request, Vec<Handle>) {
+        match asked {
+            Asked::Query(query) => (Request::Query(query), Vec::new()),
+            Asked::Change(
+                change,
+                NewChange {
+                    touches, dropped, ..
+                },
+            ) => {
+                let numbered = self.number(id, &change, &touches, dropped);
+                (Request::Change(numbered, change), touches)
+            }
+        }
     }
 
     fn number(

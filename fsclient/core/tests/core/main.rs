@@ -6,6 +6,7 @@ mod calls;
 mod connections;
 mod hostile;
 mod interface;
+mod kernel;
 mod opens;
 mod requests;
 mod said;

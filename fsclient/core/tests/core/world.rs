@@ -4,7 +4,7 @@ use crate::said::{Asked, handle, welcome};
 use bytes::Bytes;
 use leasefs_client::{
     Action, Answer, Asker, Call, CallId, ClientCore, Config, ConnectionId, DEFAULT_BUDGET, Effect,
-    EffectId, Event, Notice, Noticed, Now, Owner, Timeout, Unconnected,
+    EffectId, Event, Notice, Noticed, Now, Owner, Timeout, Unconnected, Undelivered,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{IdentityPolicy, Standing, ToClient, ToServer, Welcome};
@@ -53,6 +53,8 @@ pub struct World {
     pub told: Vec<Notice>,
     pub watched: Vec<(CallId, u32)>,
     pub has_ended: bool,
+    /// In the recovery folder.
+    pub kept: Vec<Undelivered>,
     /// Everything that was to be done.
     pub log: Vec<String>,
 }
@@ -106,6 +108,7 @@ impl World {
             told: Vec::new(),
             watched: Vec::new(),
             has_ended: false,
+            kept: Vec::new(),
             log: Vec::new(),
         }
     }
@@ -160,7 +163,10 @@ impl World {
                 return Some(Event::Lost(connection, reason));
             }
             Effect::Connect { last_process } => self.connects = Some(last_process),
-            Effect::Keep(id, _) => return Some(Event::Kept(id)),
+            Effect::Keep(id, undelivered) => {
+                self.kept.push(undelivered);
+                return Some(Event::Kept(id));
+            }
             Effect::Ended => self.has_ended = true,
         }
         None

@@ -1,0 +1,115 @@
+//! What the kernel believes whatever it is told, and what the client does about it.
+
+use crate::said::{Asked, FILE, attr, handle, opened};
+use crate::world::{Waiter, World};
+use bytes::Bytes;
+use leasefs_client::call::{Fh, Writing};
+use leasefs_client::{Answer, Call, WhyNot};
+use leasefs_protocol::{Attr, Change, Query, Refusal, Request, Response, SetAttr};
+
+const PAGE: &[u8] = b"a mapped page";
+
+fn writes_back(world: &mut World, fh: Fh) -> (Waiter, Asked) {
+    let write = world.call(Call::Write {
+        fh,
+        writing: Writing {
+            offset: 4096,
+            data: Bytes::from_static(PAGE),
+            flags: libc::O_RDWR as u32,
+            writeback: true,
+            kill_priv: false,
+        },
+    });
+    let asked = world.asked();
+    assert!(matches!(asked.change(), Change::Write(_)));
+    (write, asked)
+}
+
+fn opened_file(world: &mut World) -> (leasefs_client::NodeId, Fh) {
+    let node = world.node(1, FILE);
+    let call = world.call(crate::calls::opening(node, libc::O_RDWR));
+    let asked = world.asked();
+    world.answer(&asked, Ok(opened(7, 1)));
+    match world.answered(call) {
+        Ok(Answer::Opened(opened)) => (node, opened.fh),
+        other => panic!("not opened: {other:?}"),
+    }
+}
+
+fn is_asked_for_attributes(world: &mut World, size: u64) {
+    let asked = world.asked();
+    let request = &asked.frame.request;
+    assert!(matches!(request, Request::Query(Query::GetAttr(_))));
+    let attr = Attr {
+        size,
+        ..attr(1, FILE)
+    };
+    world.answer(&asked, Ok(Response::Attr(attr)));
+}
+
+#[test]
+fn a_mapped_page_that_is_refused_for_whatever_reason_is_kept_before_the_kernel_is_told() {
+    let full = Refusal::Host(libc::ENOSPC as u16);
+    for (refusal, reason) in [
+        (full, WhyNot::Refused(full)),
+        (Refusal::Lost, WhyNot::Refused(Refusal::Lost)),
+        (Refusal::Changed, WhyNot::ChangedElsewhere),
+    ] {
+        let mut world = World::new();
+        let (_, fh) = opened_file(&mut world);
+        let (write, asked) = writes_back(&mut world, fh);
+        world.answer(&asked, Err(refusal));
+        assert!(world.waits(write), "it is kept first");
+        is_asked_for_attributes(&mut world, 9000);
+        assert_eq!(world.refused(write), refusal);
+        let kept: Vec<_> = world.kept.drain(..).collect();
+        let [page] = kept.as_slice() else {
+            panic!("not kept once: {kept:?}")
+        };
+        assert_eq!(
+            (page.object, page.size, page.reason),
+            (handle(1), 9000, reason)
+        );
+        assert_eq!(page.extents, [(4096, Bytes::from_static(PAGE))]);
+    }
+}
+
+#[test]
+fn a_mapped_page_under_way_is_among_what_is_kept_when_the_mount_ends() {
+    let mut world = World::new();
+    let (_, fh) = opened_file(&mut world);
+    let (_, asked) = writes_back(&mut world, fh);
+    let left = world.core.take_undelivered();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].extents, [(4096, Bytes::from_static(PAGE))]);
+    assert!(world.core.take_undelivered().is_empty(), "kept once");
+    world.answer(&asked, Err(Refusal::Lost));
+}
+
+#[test]
+fn an_answer_to_a_change_of_an_open_file_tells_a_size_that_is_asked_for_behind_it() {
+    let mut world = World::new();
+    let (node, _) = opened_file(&mut world);
+    let set = SetAttr {
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    let call = world.call(Call::SetAttr {
+        node,
+        fh: None,
+        set,
+    });
+    let asked = world.asked();
+    let old = Attr {
+        size: 1,
+        ..attr(1, FILE)
+    };
+    // No lease covers it: the file may have grown since.
+    world.answer(&asked, Ok(Response::Attr(old)));
+    assert!(world.waits(call));
+    is_asked_for_attributes(&mut world, 4096);
+    match world.answered(call) {
+        Ok(Answer::Attr(told)) => assert_eq!(told.shown.attr.size, 4096),
+        other => panic!("not told: {other:?}"),
+    }
+}
