@@ -103,6 +103,15 @@ fn a_client_cut_off_for_longer_than_its_term_is_told_of_what_it_loses() {
 }
 
 #[test]
+fn one_crash_a_side_anywhere_loses_nothing_and_shows_nothing_stale() {
+    let all = all_of(&scripts("ww|,ws|,w|d"), |plan| {
+        plan.faults.crashes = 1;
+        plan.faults.kills = 1;
+    });
+    assert!(all.exhausted);
+}
+
+#[test]
 fn explored_as_asked() {
     let mut asked =
         std::env::var("LEASEFS_JOINT_SCRIPTS").map_or(Vec::new(), |text| scripts(&text));
