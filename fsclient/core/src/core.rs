@@ -227,11 +227,10 @@ impl<W> ClientCore<W> {
         let abandon = ask.abandon.clone();
         self.waiting.insert(id, WaitingCall { waiter, abandon });
         let (ops, cx) = (Arc::clone(&self.ops), self.cx.clone());
-        let fut = async move {
+        self.tasks.add(Box::pin(async move {
             let answer = pin!(ops.answer(&ask, call));
             Ended::Call(id, patiently(&cx, id, &ask, answer).await)
-        };
-        self.tasks.add(Box::pin(fut));
+        }));
     }
 
     /// Lets go on what can.

@@ -172,6 +172,13 @@ impl Inodes {
         }
     }
 
+    /// The kernel may have pages of a file as clean that the server doesn't have, or older ones: they go as
+    /// soon as they can.
+    pub fn sweep_pages(&mut self, file: Handle, out: &mut Outcome) {
+        let pages = [PagesOf::all(file)];
+        self.drop_pages(&pages, DropKind::Sweep, Then::Nothing, out);
+    }
+
     /// Recalls are void: what they asked for is still to be dropped, but not to be approved.
     pub fn void_recalls(&mut self, out: &mut Outcome) {
         let tickets = &mut self.drops.tickets;

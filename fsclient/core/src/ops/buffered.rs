@@ -168,7 +168,7 @@ impl Ops {
         let under_way = self.writeback.pages_leave(pages.clone());
         let written = self.write_through(ask, open, writing).await;
         if let Err(refusal) = written {
-            self.engine.distrust_pages(&open.object);
+            self.engine.sweep_pages(&open.object);
             let size = self.size_for_people(ask, &open.object).await;
             self.writeback.keep_pages(pages, size, refusal).await;
         }

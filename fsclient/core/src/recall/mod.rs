@@ -63,7 +63,7 @@ pub(crate) use leasefs_lease::client::{Span, Verdict};
 
 use crate::api::{Notice, Noticed};
 use crate::cache::{Cache, State};
-use crate::inode::{Dropped, Outcome, PagesOf, Then};
+use crate::inode::{Dropped, Outcome};
 use crate::outside::{Outside, Pending};
 use crate::run::{Cx, Part, within};
 use crate::session::{Rpc, Timeout};
@@ -71,7 +71,7 @@ use crate::writeback::Writeback;
 use futures_channel::oneshot;
 use futures_util::TryFutureExt;
 use futures_util::lock::{Mutex, MutexGuard};
-use leasefs_lease::client::{DropKind, PageGate, Step};
+use leasefs_lease::client::{PageGate, Step};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Handle, Parts, Refusal};
@@ -192,13 +192,10 @@ impl Engine {
         });
     }
 
-    /// The kernel may have pages of a file as clean that the server doesn't have: they go as soon as they can.
-    pub fn distrust_pages(&self, object: &Handle) {
-        let pages = [PagesOf::all(*object)];
-        self.0.with(|state, out| {
-            let inodes = &mut state.inodes;
-            inodes.drop_pages(&pages, DropKind::Sweep, Then::Nothing, out)
-        });
+    /// See [`crate::inode::Inodes::sweep_pages`].
+    pub fn sweep_pages(&self, object: &Handle) {
+        self.0
+            .with(|state, out| state.inodes.sweep_pages(*object, out));
     }
 
     /// Drops every page of a file from the kernel: before the first open that may store into shared

@@ -153,8 +153,7 @@ impl OwnChange {
             self.gate.close(&mut state.inodes, &mut outcome);
             if let (Err(_), AtGate::WriteBack(file, _)) = (&reply.result, self.gate) {
                 // The kernel keeps as clean what the server doesn't have.
-                let (inodes, pages) = (&mut state.inodes, [PagesOf::all(file)]);
-                inodes.drop_pages(&pages, DropKind::Sweep, Then::Nothing, &mut outcome);
+                state.inodes.sweep_pages(file, &mut outcome);
             }
         }
         self.inner.perform(outcome);
@@ -179,8 +178,7 @@ impl OwnChange {
                 AtGate::Nothing | AtGate::Before(_) => false,
             };
             if let (true, Some(file)) = (outdated, self.scope.content()) {
-                let (inodes, pages) = (&mut state.inodes, [PagesOf::all(file)]);
-                inodes.drop_pages(&pages, DropKind::Sweep, Then::Nothing, out);
+                state.inodes.sweep_pages(file, out);
             }
             gate.close(&mut state.inodes, out);
         });
@@ -242,11 +240,8 @@ impl OwnChange {
         }
         tracing::warn!("pages older than an own change could not be dropped in time");
         if let Some(file) = self.scope.content() {
-            let pages = [PagesOf::all(file)];
-            self.inner.with(|state, out| {
-                let inodes = &mut state.inodes;
-                inodes.drop_pages(&pages, DropKind::Sweep, Then::Nothing, out)
-            });
+            self.inner
+                .with(|state, out| state.inodes.sweep_pages(file, out));
         }
     }
 }
