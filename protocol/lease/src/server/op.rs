@@ -18,6 +18,9 @@ pub(super) struct Order {
     arrival: u64,
 }
 
+/// More places than operations are ever moved before one that was itself moved.
+const ROOM: u64 = 1 << 62;
+
 impl Order {
     pub(super) fn arrived(arrival: u64) -> Self {
         Self {
@@ -30,11 +33,10 @@ impl Order {
     /// This operation's place directly before `other` (but behind those moved there earlier).
     pub(super) fn before(self, other: Order) -> Self {
         let sub = match other.sub {
-            u64::MAX => self.arrival,
-            moved_too => {
-                debug_assert!(moved_too > 0, "no place is left before {other:?}");
-                moved_too.saturating_sub(1)
-            }
+            u64::MAX => ROOM + self.arrival,
+            moved_too => moved_too
+                .checked_sub(1)
+                .expect("there is room before every place"),
         };
         Self {
             slot: other.slot,
@@ -179,5 +181,16 @@ mod tests {
         let moved = Order::arrived(7).before(change);
         let further = Order::arrived(8).before(moved);
         assert!(further < moved && moved < change);
+    }
+
+    #[test]
+    fn there_is_room_before_the_first_operation_of_a_server_s_life() {
+        let change = Order::arrived(0);
+        let moved = (1..100).scan(change, |place, arrival| {
+            *place = Order::arrived(arrival).before(*place);
+            Some(*place)
+        });
+        let places: Vec<_> = moved.collect();
+        assert!(places.is_sorted_by(|earlier, later| later < earlier));
     }
 }
