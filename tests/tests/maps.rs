@@ -5,6 +5,7 @@ use leasefs_tests::mounted::{World, WorldOptions, Writes, within};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -160,6 +161,74 @@ fn writes_beside_stores(places: &[Place; 2]) -> [u64; PAGES] {
     }
     assert_eq!(mapper.reads(2 * PAGE + 8), [ROUNDS; 4]);
     [ROUNDS, ROUNDS, ROUNDS, 0]
+}
+
+/// Words of each page of one mount's file: every other one is stored, the others are written.
+const WORDS: usize = 8;
+const WORD: usize = PAGE / WORDS;
+/// How many pages, none of which the kernel has, one round goes over.
+const FRESH: usize = 64;
+const FRESH_ROUNDS: usize = 40;
+
+/// One of the words of each page of a round.
+fn marks(file: &File, map: &Mapping, round: usize, word: usize) {
+    for page in 0..FRESH {
+        let offset = (round * FRESH + page) * PAGE + word * WORD;
+        match word % 2 {
+            0 => map.store(offset, 1),
+            _ => {
+                let wrote = file.write_all_at(&1u64.to_ne_bytes(), offset as u64);
+                wrote.expect("written");
+            }
+        }
+    }
+}
+
+/// Stores and writes beside each other in the same pages, by several threads at once; none is lost.
+fn writes_beside_stores_on_one_mount(name: &str, writes: Writes) {
+    const LEN: usize = FRESH_ROUNDS * FRESH * PAGE;
+    let options = WorldOptions::mounts(1).writes(writes);
+    let world = World::start_on(name, &options, |export| {
+        let file = File::create(export.join("f")).expect("a file");
+        file.set_len(LEN as u64).expect("a hole");
+    });
+    let path = world.mount(0).path("f");
+    let host = world.server.export.join("f");
+    within(name, LIMIT, move || {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.expect("a file");
+        let map = Mapping::new(&file, 0, LEN, true).expect("a mapping");
+        let start = Barrier::new(WORDS);
+        thread::scope(|scope| {
+            for word in 0..WORDS {
+                let (file, map, start) = (&file, &map, &start);
+                scope.spawn(move || {
+                    for round in 0..FRESH_ROUNDS {
+                        start.wait();
+                        marks(file, map, round, word);
+                    }
+                });
+            }
+        });
+        let places = (0..LEN).step_by(WORD);
+        let lost: Vec<usize> = places.clone().filter(|at| map.load(*at) != 1).collect();
+        assert!(lost.is_empty(), "lost at {lost:?}");
+        map.sync().expect("msync");
+        file.sync_all().expect("fsync");
+        let bytes = fs::read(host).expect("the storage host's file");
+        let lost: Vec<usize> = places.filter(|at| bytes[*at] != 1).collect();
+        assert!(lost.is_empty(), "lost on the storage host at {lost:?}");
+    });
+}
+
+#[test]
+fn a_write_beside_a_store_into_the_same_page_is_never_lost() {
+    writes_beside_stores_on_one_mount("one-page", Writes::Through);
+}
+
+#[test]
+fn a_write_beside_a_store_into_the_same_page_is_never_lost_with_write_back() {
+    writes_beside_stores_on_one_mount("one-page-wb", Writes::Back);
 }
 
 #[test]

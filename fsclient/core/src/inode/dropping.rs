@@ -97,29 +97,6 @@ impl Inodes {
         id
     }
 
-    /// An own change of a file that is held exclusively begins: see [`PageGate::open_later`].
-    pub fn open_later(&mut self, file: Handle, span: Span, out: &mut Outcome) -> DropId {
-        let id = DropId(self.drops.next());
-        let ticket = Ticket {
-            files: vec![file],
-            pending: 0,
-            then: Then::Nothing,
-            kind: DropKind::Change,
-        };
-        self.drops.tickets.insert(id, ticket);
-        self.make_gate(file, out, |gate| gate.pages.open_later(id, span));
-        id
-    }
-
-    /// Drops the pages of a change (again), see [`PageGate::drop_now`]; then [`Inodes::rearm`].
-    pub fn drop_now(&mut self, id: DropId, out: &mut Outcome) {
-        let ticket = self.drops.tickets.get(&id);
-        let files = ticket.map(|ticket| ticket.files.clone());
-        for file in files.unwrap_or_default() {
-            self.with_pages(file, out, |gate| gate.drop_now(id));
-        }
-    }
-
     /// One of the files that a drop waits for is done.
     fn drop_is_done(&mut self, id: DropId, out: &mut Outcome) {
         let Some(ticket) = self.drops.tickets.get_mut(&id) else {

@@ -16,9 +16,7 @@ use std::sync::Arc;
 enum AtGate {
     Nothing,
     /// Dropped before the change was sent.
-    Before(DropId),
-    /// Dropped when it is answered.
-    After(DropId),
+    Dropped(DropId),
     WriteBack(Handle, WriteId),
 }
 
@@ -167,17 +165,11 @@ impl OwnChange {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let (gate, unknown) = (self.gate, stamp.is_none());
+        let gate = self.gate;
         self.inner.with(|state, out| {
             state.end_change(&self.scope, stamp);
-            let outdated = match gate {
-                // The pages still there may be older than the change.
-                AtGate::After(_) => unknown,
+            if let AtGate::WriteBack(file, _) = gate {
                 // The kernel keeps as clean what the server doesn't have.
-                AtGate::WriteBack(..) => true,
-                AtGate::Nothing | AtGate::Before(_) => false,
-            };
-            if let (true, Some(file)) = (outdated, self.scope.content()) {
                 state.inodes.sweep_pages(file, out);
             }
             gate.close(&mut state.inodes, out);
@@ -196,9 +188,11 @@ impl OwnChange {
             let exclusive = state.leases.is_exclusive(&file);
             let unclean = state.inodes.is_unclean(&file);
             let inodes = &mut state.inodes;
-            let before = |inodes: &mut Inodes, span, out: &mut Outcome| {
+            // Dirty ones among them are written back before: a page has the state before the change in
+            // all of its bytes but those that were stored.
+            let dropped = |inodes: &mut Inodes, span, out: &mut Outcome| {
                 let (pages, then) = ([PagesOf { file, span }], Then::Wake(tell));
-                AtGate::Before(inodes.drop_pages(&pages, DropKind::Change, then, out))
+                AtGate::Dropped(inodes.drop_pages(&pages, DropKind::Change, then, out))
             };
             match change {
                 PageChange::WriteBack(span) => {
@@ -209,31 +203,22 @@ impl OwnChange {
                 PageChange::Truncate { stores } if stores || exclusive || unclean => {
                     AtGate::Nothing
                 }
-                PageChange::Drop(span) if exclusive => {
-                    AtGate::After(inodes.open_later(file, span, out))
-                }
-                PageChange::Drop(span) => before(inodes, span, out),
-                PageChange::Truncate { .. } => before(inodes, Span::ALL, out),
+                PageChange::Drop(span) => dropped(inodes, span, out),
+                PageChange::Truncate { .. } => dropped(inodes, Span::ALL, out),
             }
         });
         match self.gate {
-            AtGate::Before(_) => self.inner.wait(told).await,
-            AtGate::Nothing | AtGate::After(_) | AtGate::WriteBack(..) => Ok(()),
+            AtGate::Dropped(_) => self.inner.wait(told).await,
+            AtGate::Nothing | AtGate::WriteBack(..) => Ok(()),
         }
     }
 
     /// Waits until no page older than the change is left in its range.
     pub(super) async fn close_gate(&mut self) {
-        let (AtGate::Before(id) | AtGate::After(id)) = self.gate else {
+        let AtGate::Dropped(id) = self.gate else {
             return;
         };
-        let after = matches!(self.gate, AtGate::After(_));
-        let told = self.inner.with(|state, out| {
-            if after {
-                state.inodes.drop_now(id, out);
-            }
-            state.inodes.rearm(id)
-        });
+        let told = self.inner.with(|state, _| state.inodes.rearm(id));
         let Some(told) = told else { return };
         if self.inner.wait(told).await.is_ok() {
             return;
@@ -250,7 +235,7 @@ impl AtGate {
     fn close(self, inodes: &mut Inodes, out: &mut Outcome) {
         match self {
             Self::Nothing => {}
-            Self::Before(id) | Self::After(id) => inodes.end_drop(id, out),
+            Self::Dropped(id) => inodes.end_drop(id, out),
             Self::WriteBack(file, id) => {
                 inodes.with_pages(file, out, |gate| gate.write_ended(id));
             }

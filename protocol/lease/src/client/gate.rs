@@ -244,30 +244,6 @@ impl PageGate {
         self.settle();
     }
 
-    /// As [`PageGate::open`] for an own change, but what the kernel holds stays until
-    /// [`PageGate::drop_now`]: for a file that is held exclusively, where no one can see the change
-    /// before that lease is recalled. READs that arrive meanwhile are parked.
-    pub fn open_later(&mut self, id: DropId, span: Span) {
-        let cause = Cause {
-            kind: DropKind::Change,
-            span: span.paged(PAGE),
-            clear: true,
-        };
-        self.causes.insert(id, cause);
-        self.settle();
-    }
-
-    /// Drops the pages of an open cause (again); it becomes clear (again).
-    pub fn drop_now(&mut self, id: DropId) {
-        let Some(cause) = self.causes.get_mut(&id) else {
-            return;
-        };
-        cause.clear = false;
-        let span = cause.span;
-        self.todo.insert_all(&self.filled.within(span));
-        self.settle();
-    }
-
     /// What pages were dropped for has ended; parked READs go on. Unknown causes are ignored.
     pub fn close(&mut self, id: DropId) {
         if self.causes.remove(&id).is_none() {

@@ -213,7 +213,7 @@ fn reads_of_the_range_wait_for_the_answer_of_an_own_change() {
 }
 
 #[test]
-fn under_a_write_lease_pages_go_when_the_change_is_answered() {
+fn under_a_write_lease_too_pages_go_before_the_change_is_sent() {
     let world = World::new();
     let read = world.engine.page_read(handle(1), 0, 4096, Mode::Write);
     let mut read = world.run(read).expect("sent");
@@ -224,10 +224,16 @@ fn under_a_write_lease_pages_go_when_the_change_is_answered() {
     assert_eq!(read.judge(&reply(0, vec![lease])), Verdict::Deliver);
     drop(read);
     let scope = ChangeScope::default().pages(handle(1), PageChange::Drop(Span::new(0, 10)));
-    let change = world.run(world.engine.own_change(scope)).expect("at once");
-    assert_eq!(world.told(), Vec::new());
-    world.run(change.finish(&mut changed(7)));
+    world.block(handle(1));
+    let engine = world.engine.clone();
+    let mut waits = world.start(async move { engine.own_change(scope).await });
+    assert_eq!(world.begun(), 1, "a dirty page is written back first");
+    assert!(waits.end().is_none());
+    world.free(&handle(1));
+    let change = waits.end().expect("it goes on").expect("dropped");
     assert_eq!(world.told(), vec![Told::DropPages(handle(1), 0, 4096)]);
+    world.run(change.finish(&mut changed(7)));
+    assert_eq!(world.told().len(), 1, "and not again");
 }
 
 #[test]

@@ -198,21 +198,6 @@ fn an_own_change_concerns_its_range_alone() {
 }
 
 #[test]
-fn an_own_change_under_an_exclusive_lease_drops_only_when_it_is_answered() {
-    let mut gate = filled(mib(0, 8));
-    gate.open_later(cause(1), mib(2, 1));
-    assert_eq!(gate.next_step(), Step::Idle);
-    assert!(!gate.is_pending(cause(1)));
-    assert_eq!(gate.read_arrives(read(2), mib(2, 1)), Arrival::Wait);
-    gate.drop_now(cause(1));
-    assert!(gate.is_pending(cause(1)));
-    drop_everything(&mut gate);
-    assert_eq!(gate.poll_clear(), Some(cause(1)));
-    gate.close(cause(1));
-    assert_eq!(gate.poll_released(), Some(read(2)));
-}
-
-#[test]
 fn after_expiry_everything_goes_and_reads_in_flight_ask_again() {
     let mut gate = filled(mib(0, 2));
     gate.read_arrives(read(2), mib(4, 1));

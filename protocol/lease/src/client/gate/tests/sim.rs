@@ -62,10 +62,7 @@ enum Own {
 /// Something that can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    Read {
-        first: usize,
-        count: usize,
-    },
+    Read { first: usize, count: usize },
     Store(usize),
     Send(u64),
     Serve(u64),
@@ -77,11 +74,7 @@ enum Event {
     OthersChange,
     TakeRecall,
     Approve,
-    BeginOwn {
-        first: usize,
-        count: usize,
-        later: bool,
-    },
+    BeginOwn { first: usize, count: usize },
     ApplyOwn,
     AnswerOwn,
     EndOwn,
@@ -110,7 +103,6 @@ struct World {
     done: u32,
     own: Own,
     own_span: (usize, usize),
-    own_later: bool,
     last_own: u64,
 }
 
@@ -133,7 +125,6 @@ impl World {
             done: 0,
             own: Own::None,
             own_span: (0, 0),
-            own_later: false,
             last_own: 0,
         }
     }
@@ -204,12 +195,7 @@ impl World {
             events.push(Event::OthersChange);
         }
         if self.own == Own::None {
-            let later = self.exclusive && self.held;
-            events.push(Event::BeginOwn {
-                first,
-                count,
-                later,
-            });
+            events.push(Event::BeginOwn { first, count });
         }
         if choice.is_multiple_of(31) {
             events.push(Event::Expire);
@@ -235,11 +221,7 @@ impl World {
             Event::OthersChange => self.others_change(),
             Event::TakeRecall => self.take_recall(),
             Event::Approve => self.approve(),
-            Event::BeginOwn {
-                first,
-                count,
-                later,
-            } => self.begin_own(first, count, later),
+            Event::BeginOwn { first, count } => self.begin_own(first, count),
             Event::ApplyOwn => {
                 self.own = Own::Applied;
                 let (first, count) = self.own_span;
@@ -247,12 +229,7 @@ impl World {
                     .iter_mut()
                     .for_each(|v| *v += 1);
             }
-            Event::AnswerOwn => {
-                self.own = Own::Ending;
-                if self.own_later {
-                    self.gate.drop_now(cause(self.last_own));
-                }
-            }
+            Event::AnswerOwn => self.own = Own::Ending,
             Event::EndOwn => {
                 self.check_own_pages();
                 self.gate.close(cause(self.last_own));
@@ -403,17 +380,12 @@ impl World {
         self.apply_others_change();
     }
 
-    fn begin_own(&mut self, first: usize, count: usize, later: bool) {
+    fn begin_own(&mut self, first: usize, count: usize) {
         let id = self.id();
-        (self.own_span, self.own_later, self.last_own) = ((first, count), later, id);
-        if later {
-            self.gate.open_later(cause(id), pages_of(first, count));
-            self.own = Own::Sent;
-        } else {
-            self.own = Own::Dropping;
-            let span = pages_of(first, count);
-            self.gate.open(cause(id), DropKind::Change, span);
-        }
+        (self.own_span, self.last_own) = ((first, count), id);
+        self.own = Own::Dropping;
+        let span = pages_of(first, count);
+        self.gate.open(cause(id), DropKind::Change, span);
     }
 
     /// The client's leases end, then the server's.
@@ -459,16 +431,15 @@ impl World {
         }
     }
 
-    /// What the kernel shows is what the server has. Two states are excused while an own change is
-    /// unanswered: pages held exclusively, and what a READ brought that had to be answered because a
-    /// drop was stuck on it (the change is answered after they are dropped, see
-    /// [`World::check_own_pages`]).
+    /// What the kernel shows is what the server has. Excused is, while an own change is unanswered, what
+    /// a READ brought that had to be answered because a drop was stuck on it (the change is answered
+    /// after it is dropped, see [`World::check_own_pages`]).
     fn check(&self) {
         let (first, count) = self.own_span;
         let applied = matches!(self.own, Own::Applied | Own::Ending);
         for (page, state) in self.pages.iter().enumerate() {
             let excused = applied
-                && (self.own_later || self.gate.is_pending(cause(self.last_own)))
+                && self.gate.is_pending(cause(self.last_own))
                 && (first..first + count).contains(&page);
             if let Page::Present(version) = state
                 && !excused
