@@ -79,7 +79,11 @@ pub enum WriteKind {
     },
     /// From a page of a shared mapping, which the client's kernel keeps locked until the answer. Such
     /// pages come with a Write lease: where that has ended, refused with [`Refusal::Changed`](crate::Refusal::Changed).
-    Page,
+    Page {
+        /// It had ended before the session was taken up again; one that it has now isn't that under which
+        /// they were stored.
+        late: bool,
+    },
     /// Buffered by the client under a Write lease. Where that has ended, refused with
     /// [`Refusal::Changed`](crate::Refusal::Changed) unless the file still is this version.
     Flush {
@@ -99,7 +103,7 @@ impl WriteKind {
     pub fn is_writeback(self) -> bool {
         match self {
             Self::Through { .. } => false,
-            Self::Page | Self::Flush { .. } => true,
+            Self::Page { .. } | Self::Flush { .. } => true,
         }
     }
 }

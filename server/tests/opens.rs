@@ -257,7 +257,7 @@ async fn a_mapped_page_that_is_written_back_after_its_lease_has_ended_is_refused
             at: WriteAt::Offset(0),
             kill_priv: false,
             durability: Durability::None,
-            kind: WriteKind::Page,
+            kind: WriteKind::Page { late: false },
         })
     };
     send(&mut a, page(), b"first", &[file]).await;

@@ -631,7 +631,7 @@ async fn late_pages_and_repeated_flushes_confirm_no_bytes_that_may_not_be_read()
         written: None,
         repeated: true,
     };
-    for kind in [WriteKind::Page, flush] {
+    for kind in [WriteKind::Page { late: false }, flush] {
         let guess = Ask::Change(Change::Write(change::Write {
             open,
             at: WriteAt::Offset(0),

@@ -53,6 +53,8 @@ bugs! {
     EndChangeUnstamped,
     /// Pages are filled without a lease.
     BareFill,
+    /// A mapped page that has outlived its lease counts as stored under the next one.
+    LatePages,
     /// Pages are filled under a lease that has ended.
     FillUnderEnded,
     /// Bytes that were asked for before they changed are kept.

@@ -37,7 +37,7 @@ use crate::call::Listing;
 use crate::inode::Inodes;
 use crate::run::{Bell, Cx, Part};
 use atomic_refcell::AtomicRefMut;
-use leasefs_lease::client::Tenure;
+use leasefs_lease::client::{Span, Tenure};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Grant, Handle};
 use status::Counters;
@@ -107,6 +107,11 @@ impl Cache {
         let mut state = self.state();
         lease.keep(&mut state, listing);
         self.check_budget(&state);
+    }
+
+    /// Whether pages of a file, which the kernel writes back, have outlived their lease.
+    pub fn outlived(&self, file: &Handle, pages: Span) -> bool {
+        self.state().inodes.have_outlived(file, pages)
     }
 
     /// Since when the file is held exclusively, if it is.

@@ -168,6 +168,23 @@ impl Inodes {
         }
     }
 
+    /// What the kernel has of these files outlives the lease under which it was stored.
+    pub fn pages_outlive(&mut self, of: impl Fn(&Handle) -> bool) {
+        for PagesOf { file, .. } in self.filled() {
+            if of(&file) {
+                self.change(&file, |inode| {
+                    inode.gate.as_mut().map(|gate| gate.pages.outlive())
+                });
+            }
+        }
+    }
+
+    /// Whether pages of a file, which the kernel writes back, have outlived their lease.
+    pub fn have_outlived(&self, file: &Handle, pages: Span) -> bool {
+        self.gate(file)
+            .is_some_and(|gate| gate.pages.have_outlived(pages))
+    }
+
     /// Pages that the kernel may hold.
     pub fn filled(&self) -> Vec<PagesOf> {
         let holds = |inode: &Inode| {

@@ -280,6 +280,9 @@ impl Life {
             let opens = self.rpc.forget_opens();
             drop(self.engine.lost(&[], &opens));
         }
+        if welcome.standing != Standing::Resumed {
+            self.engine.pages_outlive();
+        }
         self.cx.effect(Effect::Serve(connection));
         self.rpc.connected(connection, welcome, forgotten);
         Ok(())

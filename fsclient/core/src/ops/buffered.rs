@@ -27,7 +27,7 @@ impl Ops {
     /// How a write is sent that isn't kept here.
     pub(super) fn kind(&self, writing: &Writing) -> WriteKind {
         match writing.writeback {
-            true => WriteKind::Page,
+            true => WriteKind::Page { late: false },
             false => WriteKind::Through {
                 keep: self.may_buffer(writing),
             },

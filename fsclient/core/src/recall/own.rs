@@ -104,8 +104,9 @@ impl OwnChange {
     ///
     /// A change that may still happen is followed in the background: until it is settled nothing of
     /// what it covers is cached.
-    pub async fn finish<A>(self, changed: &mut Changed<A>) {
+    pub async fn finish<A>(mut self, changed: &mut Changed<A>) {
         if let Some(unsettled) = changed.unsettled.take() {
+            self.kernel_hears_nothing();
             let cx = self.inner.cx.clone();
             cx.spawn(async move { self.settled(unsettled.await).await });
             return;
@@ -120,6 +121,17 @@ impl OwnChange {
     /// The change will not be sent.
     pub fn never_sent(self) {
         self.end(Some(Stamp::default()));
+    }
+
+    /// The kernel cuts the pages off that a truncation cuts off when it is answered. It won't be.
+    fn kernel_hears_nothing(&mut self) {
+        if let (AtGate::Nothing, Some(file)) = (self.gate, self.scope.content()) {
+            let pages = [PagesOf::all(file)];
+            self.gate = self.inner.with(|state, out| {
+                let inodes = &mut state.inodes;
+                AtGate::Dropped(inodes.drop_pages(&pages, DropKind::Change, Then::Nothing, out))
+            });
+        }
     }
 
     async fn settled(self, settlement: Settlement) {

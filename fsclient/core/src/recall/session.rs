@@ -3,7 +3,7 @@
 use super::faults::LATE;
 use super::{Engine, EngineInner, Fault};
 use crate::api::Noticed;
-use crate::cache::Work;
+use crate::cache::{State, Work};
 use crate::inode::{Approvable, Dropped, PagesOf, Then};
 use futures_channel::oneshot;
 use leasefs_lease::client::DropKind;
@@ -94,6 +94,16 @@ impl Engine {
             inodes.drop_pages(&pages, DropKind::Sweep, then, &mut work.outcome);
         }
         self.0.sweep_until(work, is_done)
+    }
+}
+
+impl Engine {
+    /// The session is taken up again, and what was leased to it and could be claimed back has been. What the
+    /// kernel has of other files was stored under leases that have ended.
+    pub fn pages_outlive(&self) {
+        let mut state = self.0.cache.state();
+        let State { inodes, leases, .. } = &mut *state;
+        inodes.pages_outlive(|file| !leases.is_exclusive(file));
     }
 }
 

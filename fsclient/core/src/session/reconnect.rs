@@ -12,6 +12,7 @@ impl Rpc {
     pub(crate) fn connected(&self, connection: ConnectionId, welcome: Welcome, forgotten: bool) {
         let now = self.0.cx.boot();
         let mut table = self.0.table.borrow_mut();
+        table.judge_pages(|object, pages| self.0.cache.outlived(object, pages));
         let resend = table.connected(connection, welcome.host, forgotten, now);
         drop(table);
         for seq in resend.cancels {

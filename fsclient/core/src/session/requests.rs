@@ -5,7 +5,7 @@ use super::border::Recalls;
 use super::contact::Contact;
 use super::request::{Asked, New, NewChange, NotTaken, RequestOutcome, Taken, ToSend, Wait};
 use super::server_time::ServerTime;
-use super::table::Table;
+use super::table::{Table, judge_pages};
 use super::types::{Abandon, Answered, CallOptions, Changed};
 use crate::api::{ConnectionId, Effect};
 use crate::cache::Cache;
@@ -246,6 +246,10 @@ impl Rpc {
     /// Takes the request in and waits for what becomes of it.
     pub(super) async fn run(&self, mut new: New, options: CallOptions<'_>) -> RequestOutcome {
         loop {
+            if let Asked::Change(change, numbering) = &mut new.asked {
+                let is_late = |object: &Handle, pages| self.0.cache.outlived(object, pages);
+                judge_pages(change, &numbering.dropped, new.payload.len(), is_late);
+            }
             let taken = self.0.table.borrow_mut().take(new, self.0.cx.now());
             let full = match taken {
                 Ok(taken) => {

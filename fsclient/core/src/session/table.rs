@@ -9,9 +9,10 @@ use crate::opens::ServerOpen;
 use crate::run::{Map, Place};
 use bytes::Bytes;
 use futures_channel::oneshot;
+use leasefs_lease::client::Span;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::change::WriteKind;
+use leasefs_protocol::change::{self, WriteAt, WriteKind};
 use leasefs_protocol::limits::MAX_AFTER;
 use leasefs_protocol::{
     BootId, Change, Handle, Numbered, Query, Refusal, Reply, Request, RequestFrame, RequestId, Seq,
@@ -211,7 +212,7 @@ impl Table {
             .filter_map(|object| self.by_object.get(object));
         let earlier = earlier.flatten().copied();
         let mut after: Vec<Seq> = match write_kind(change) {
-            Some(WriteKind::Page) => Vec::new(),
+            Some(WriteKind::Page { .. }) => Vec::new(),
             Some(WriteKind::Flush { .. }) => earlier
                 .filter(|seq| self.is_flush(*seq))
                 .max()
@@ -377,6 +378,16 @@ impl Table {
         if here { None } else { self.again(id, now) }
     }
 
+    /// Of every write-back of mapped pages that has no answer: whether it is late.
+    pub(super) fn judge_pages(&mut self, is_late: impl Fn(&Handle, Span) -> bool) {
+        for entry in self.entries.values_mut() {
+            if let Request::Change(numbered, change) = &mut Arc::make_mut(&mut entry.frame).request
+            {
+                judge_pages(change, &numbered.dropped, entry.payload.len(), &is_late);
+            }
+        }
+    }
+
     /// A connection stands. `forgotten`: the server knows nothing of earlier connections.
     pub(super) fn connected(
         &mut self,
@@ -514,6 +525,24 @@ impl Table {
 fn named(entry: &Unanswered) -> Option<Handle> {
     let named = entry.frame.request.handles().next();
     named.or(entry.touches.first()).copied()
+}
+
+/// Notes whether a write-back of mapped pages is late: see [`WriteKind::Page`].
+pub(super) fn judge_pages(
+    change: &mut Change,
+    dropped: &[Handle],
+    len: usize,
+    is_late: impl Fn(&Handle, Span) -> bool,
+) {
+    if let Change::Write(change::Write {
+        at: WriteAt::Offset(offset),
+        kind: WriteKind::Page { late },
+        ..
+    }) = change
+    {
+        let pages = Span::new(*offset, len as u64);
+        *late |= dropped.iter().any(|object| is_late(object, pages));
+    }
 }
 
 fn write_kind(change: &Change) -> Option<WriteKind> {

@@ -1,16 +1,20 @@
 //! What the kernel believes whatever it is told, and what the client does about it.
 
-use crate::said::{Asked, FILE, attr, handle, opened};
+use crate::said::{Asked, FILE, attr, grant, handle, opened};
 use crate::world::{Waiter, World};
 use bytes::Bytes;
-use leasefs_client::call::{Fh, Writing};
+use leasefs_client::call::{At, Fh, Writing};
 use leasefs_client::{Answer, Call, WhyNot};
-use leasefs_protocol::{Attr, Change, Query, Refusal, Request, Response, SetAttr};
+use leasefs_protocol::change::WriteKind;
+use leasefs_protocol::control::Standing;
+use leasefs_protocol::{
+    Attr, Change, Grant, Mode, Parts, Query, Refusal, Request, Response, SetAttr,
+};
 
 const PAGE: &[u8] = b"a mapped page";
 
-fn writes_back(world: &mut World, fh: Fh) -> (Waiter, Asked) {
-    let write = world.call(Call::Write {
+fn page_of(fh: Fh) -> Call {
+    Call::Write {
         fh,
         writing: Writing {
             offset: 4096,
@@ -19,7 +23,11 @@ fn writes_back(world: &mut World, fh: Fh) -> (Waiter, Asked) {
             writeback: true,
             kill_priv: false,
         },
-    });
+    }
+}
+
+fn writes_back(world: &mut World, fh: Fh) -> (Waiter, Asked) {
+    let write = world.call(page_of(fh));
     let asked = world.asked();
     assert!(matches!(asked.change(), Change::Write(_)));
     (write, asked)
@@ -111,5 +119,54 @@ fn an_answer_to_a_change_of_an_open_file_tells_a_size_that_is_asked_for_behind_i
     match world.answered(call) {
         Ok(Answer::Attr(told)) => assert_eq!(told.shown.attr.size, 4096),
         other => panic!("not told: {other:?}"),
+    }
+}
+
+/// A page is in the kernel under the Write lease, to be stored into.
+fn page_comes_in(world: &mut World, fh: Fh, offset: u64, stamp: u64) -> Waiter {
+    let at = At { fh, offset };
+    let read = world.call(Call::ReadPages { at, len: 4096 });
+    let asked = world.asked();
+    let lease = Grant {
+        mode: Mode::Write,
+        ..grant(1, Parts::DATA, stamp)
+    };
+    world.grant(&asked, Response::Done, vec![lease]);
+    read
+}
+
+fn is_late(asked: &Asked) -> bool {
+    match asked.change() {
+        Change::Write(write) => write.kind == WriteKind::Page { late: true },
+        other => panic!("not a write: {other:?}"),
+    }
+}
+
+#[test]
+fn a_mapped_page_whose_lease_has_ended_counts_as_late_whatever_lease_there_is_now() {
+    for (standing, late) in [(Standing::Expired, true), (Standing::Resumed, false)] {
+        let mut world = World::new();
+        let (_, fh) = opened_file(&mut world);
+        let read = page_comes_in(&mut world, fh, 4096, 1);
+        world.answered(read).expect("read");
+        let (_, in_time) = writes_back(&mut world, fh);
+        assert!(!is_late(&in_time));
+        // It has no answer when the connection breaks; another is written back before there is a new one.
+        world.holds_pages = true;
+        world.cut();
+        let behind = world.call(page_of(fh));
+        world.finds(standing, 1);
+        let again = world.take_asked();
+        assert_eq!(again.len(), 2);
+        assert!(
+            again.iter().all(|asked| is_late(asked) == late),
+            "{standing:?}"
+        );
+        // And one that is written back when another page has come in under a new lease.
+        page_comes_in(&mut world, fh, 16 << 20, 2);
+        world.take_asked();
+        let (_, asked) = writes_back(&mut world, fh);
+        assert_eq!(is_late(&asked), late, "{standing:?}");
+        assert!(world.waits(behind));
     }
 }

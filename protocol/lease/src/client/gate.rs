@@ -120,6 +120,8 @@ struct Cause {
 pub struct PageGate {
     /// What the kernel may hold.
     filled: Spans,
+    /// What of it was there when the lease it had come under ended.
+    outlived: Spans,
     reads: BTreeMap<ReadId, Read>,
     parked: BTreeMap<ReadId, Span>,
     writes: BTreeMap<WriteId, Span>,
@@ -146,6 +148,7 @@ impl PageGate {
         let span = span.paged(PAGE);
         // The kernel asks because its pages there hold nothing.
         self.todo.remove(span);
+        self.outlived.remove(span);
         let arrival = self.judge(span);
         match arrival {
             Arrival::Go => self.send(id, span),
@@ -269,10 +272,23 @@ impl PageGate {
         self.open(sweep, DropKind::Sweep, Span::ALL);
     }
 
+    /// The lease under which the kernel's pages were stored has ended, though the session may get another one before
+    /// they are gone.
+    pub fn outlive(&mut self) {
+        let filled = self.filled.clone();
+        self.outlived.insert_all(&filled);
+    }
+
+    /// Whether these pages, which the kernel writes back, have outlived their lease.
+    pub fn have_outlived(&self, pages: Span) -> bool {
+        self.outlived.intersects(pages.paged(PAGE)) && !planted::is(Bug::LatePages)
+    }
+
     /// The kernel has forgotten the file, and so its pages.
     pub fn forgotten(&mut self) {
         if self.reads.is_empty() && self.active.is_none() {
             self.filled.clear();
+            self.outlived.clear();
             self.todo.clear();
             self.settle();
         }
@@ -305,6 +321,7 @@ impl PageGate {
         self.stuck = 0;
         if let Some(span) = self.active.take() {
             self.filled.remove(span);
+            self.outlived.remove(span);
             let again = std::mem::take(&mut self.again);
             self.filled.insert_all(&again);
         }

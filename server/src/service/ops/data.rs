@@ -105,7 +105,10 @@ impl Perform for Write {
         let (in_time, repeated) = match &self.kind {
             WriteKind::Through { .. } => (true, false),
             // Read in while a recall was open, it was stored into under what is being recalled.
-            WriteKind::Page => (server.leases.holds_data(session, object), true),
+            WriteKind::Page { late } => {
+                let holds = server.leases.holds_data(session, object);
+                (!late && holds, true)
+            }
             WriteKind::Flush { base, repeated, .. } => {
                 let found = || server.store.getattr(object).map(|attr| attr.version());
                 let holds = server.leases.holds_write(session, object);

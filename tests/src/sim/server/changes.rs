@@ -413,7 +413,7 @@ impl Server {
         let (session, handle) = (change.session, open.object.handle());
         let (in_time, repeated) = match kind {
             WriteKind::Through { .. } => (true, false),
-            WriteKind::Page => (self.core.holds_data(session, &handle), true),
+            WriteKind::Page { late } => (!late && self.core.holds_data(session, &handle), true),
             WriteKind::Flush { base, repeated, .. } => {
                 let now = self.host.attr(open.object).map(|attr| attr.version());
                 let holds = self.core.holds_write(session, &handle);

@@ -83,7 +83,7 @@ fn written(table: &mut Table, object: u8, kind: WriteKind) -> Numbered {
 fn what_the_kernel_writes_back_follows_nothing_but_others_follow_it() {
     let mut table = Table::default();
     taken(&mut table, &[1]);
-    let written_back = written(&mut table, 1, WriteKind::Page);
+    let written_back = written(&mut table, 1, WriteKind::Page { late: false });
     assert_eq!(written_back.after, []);
     let (_, next) = taken(&mut table, &[1]);
     assert!(next.after.contains(&written_back.seq));

@@ -222,6 +222,22 @@ fn after_expiry_everything_goes_and_reads_in_flight_ask_again() {
 }
 
 #[test]
+fn what_outlives_its_lease_does_so_until_it_is_dropped_or_read_in_again() {
+    let mut gate = filled(mib(0, 8));
+    assert!(!gate.have_outlived(mib(0, 8)));
+    gate.outlive();
+    gate.expire(cause(1));
+    assert!(gate.have_outlived(mib(2, 1)));
+    // The kernel has no page there any more.
+    assert_eq!(gate.read_arrives(read(2), mib(2, 1)), Arrival::Go);
+    gate.read_answered(read(2), ReadReply::Leased);
+    assert!(!gate.have_outlived(mib(2, 1)), "under the new lease");
+    assert!(gate.have_outlived(mib(3, 1)));
+    drop_everything(&mut gate);
+    assert!(!gate.have_outlived(mib(0, 8)));
+}
+
+#[test]
 fn a_read_that_ends_without_pages_lets_the_recall_go_on() {
     let mut gate = filled(mib(0, 1));
     gate.read_arrives(read(2), mib(4, 1));

@@ -165,7 +165,7 @@ fn of_data() -> Vec<Change> {
             at: WriteAt::Offset(1 << 32),
             kill_priv: true,
             durability: Durability::Data,
-            kind: WriteKind::Page,
+            kind: WriteKind::Page { late: false },
         }),
         Change::Fallocate(change::Fallocate {
             open,
@@ -208,7 +208,7 @@ pub fn write_kinds() -> Vec<WriteKind> {
     };
     vec![
         WriteKind::Through { keep: true },
-        WriteKind::Page,
+        WriteKind::Page { late: true },
         WriteKind::Flush {
             base,
             written: Some(timestamp(300)),
