@@ -163,3 +163,24 @@ fn with_a_client_dead_writes_and_reads_of_its_write_leases_wait_for_its_term_and
     assert_eq!(seen.expect("the file"), b"buffered");
     drop((lost, dirty));
 }
+
+#[test]
+fn what_a_reader_waits_for_is_flushed_in_grace_though_a_client_is_dead_and_the_term_is_shorter() {
+    let mut world = world("flushed-in-grace", 3, "8s");
+    let mut dirty = buffer(world.mount(DIRTY).path("dirty"), b"buffered");
+    world.server.daemon.kill();
+    world.kill_client(DEAD);
+    world.server.options.term = Some("2s".to_owned());
+    let restarted = Instant::now();
+    world.server.start_again();
+    let (seen, _) = read(world.mount(IDLE).path("dirty"));
+    let after = restarted.elapsed();
+    println!("what was buffered was read {after:?} after the restart");
+    assert_eq!(seen.expect("the file"), b"buffered");
+    assert!(
+        after < TERM_OF_THE_DEAD,
+        "it was flushed {after:?} after the restart only"
+    );
+    dirty.write_all(b" still").expect("written");
+    dirty.sync_all().expect("on the disk");
+}

@@ -18,6 +18,7 @@ impl Core {
         let id = arrival.op;
         self.arrive(now, arrival);
         self.pass_what_it_owes(id);
+        self.bear_with(id);
     }
 
     /// Takes its place in the queues and recalls what stands in the way.

@@ -221,9 +221,7 @@ impl Core {
             require(ends.is_some(), || format!("recall {recall} has no end"))?;
         }
         if op.is_running() {
-            return require(op.waits.is_empty() && self.grace.is_none(), || {
-                "runs though it has to wait".into()
-            });
+            return require(op.waits.is_empty(), || "runs though it has to wait".into());
         }
         self.check_cause(op)?;
         self.check_own_approval(op)
@@ -241,7 +239,8 @@ impl Core {
         let hidden = op.needs.iter().any(hidden) && (!op.waits.is_empty() || self.grace.is_some());
         let caused = if op.is_exclusive() {
             let shut = self.shutdown && op.is_fill();
-            !op.waits.is_empty() || self.grace.is_some() || shut || blockers.next().is_some()
+            let stopped = self.is_stopped_by_grace(op) || shut;
+            !op.waits.is_empty() || stopped || blockers.next().is_some()
         } else if let Kind::Parked(_) = op.kind {
             self.must_park(op.session, op.needs.iter().map(|need| need.object))
         } else if op.kind == Kind::Read(ReadKind::FillPages) {

@@ -141,7 +141,7 @@ impl Core {
             self.end_leases(now, sid, false);
             self.sessions.remove(sid);
         }
-        self.forget_in_grace(id);
+        self.forget_in_grace(now, id);
     }
 
     fn expire(&mut self, now: BootTime, sid: Sid) {
@@ -179,7 +179,7 @@ impl Core {
         {
             self.timers.pop_first();
             match timer {
-                Timer::Grace => self.end_grace(),
+                Timer::Grace => self.end_grace(now),
                 Timer::Session(sid) => self.expire(now, sid),
                 Timer::Conduct(client) => self.look_at_conduct(at, client),
                 Timer::Fill(op) => self.touch_objects_of(op),

@@ -6,7 +6,7 @@ use super::cover::Cover;
 use super::ids::ObjId;
 use super::ids::Sid;
 use super::op::{Cause, Need, Op};
-use super::session::OpenRecall;
+use super::session::{OpenRecall, Session};
 use crate::time::BootTime;
 use leasefs_protocol::limits::FLUSH_PROGRESS;
 use leasefs_protocol::{Handle, Parts, Recall, RecallId, Scope, SessionId};
@@ -132,6 +132,7 @@ impl Core {
             session: session_id,
             recall: message,
         });
+        self.bear_at(sid, object);
         Some(id)
     }
 
@@ -282,10 +283,21 @@ impl Core {
             return;
         }
         open.flushed = 0;
-        let before = open.overdue_at;
-        open.overdue_at = before.max((now + patience).min(open.extended_to));
+        let overdue_at = open.overdue_at.max((now + patience).min(open.extended_to));
+        self.set_overdue(sid, recall, overdue_at);
+    }
+
+    /// Moves the time from which on the session isn't renewed if it hasn't approved.
+    fn set_overdue(&mut self, sid: Sid, recall: RecallId, overdue_at: BootTime) {
+        let Some(session) = self.sessions.get_mut(sid) else {
+            return;
+        };
+        let Some(open) = session.recalls.get_mut(&recall) else {
+            return;
+        };
+        let before = std::mem::replace(&mut open.overdue_at, overdue_at);
         session.overdue.remove(&(before, recall));
-        session.overdue.insert((open.overdue_at, recall));
+        session.overdue.insert((overdue_at, recall));
         let Some(open) = session.recalls.get(&recall) else {
             return;
         };
@@ -294,6 +306,66 @@ impl Core {
             if let Some(op) = self.ops.get_mut(id) {
                 op.latest = op.latest.max(until);
             }
+        }
+    }
+
+    /// The session has all the time for its approval, and for progress with it, that it would have if it
+    /// were asked at `asked`.
+    fn ask_anew(&mut self, asked: BootTime, sid: Sid, recall: RecallId) {
+        let Some(session) = self.sessions.get_mut(sid) else {
+            return;
+        };
+        let overdue_at = asked + session.patience(&self.config);
+        if let Some(open) = session.recalls.get_mut(&recall) {
+            open.extended_to = overdue_at + self.config.term;
+        }
+        self.set_overdue(sid, recall, overdue_at);
+    }
+
+    /// A write-back that waits for the end of grace (others may hold the attributes that it changes) is no
+    /// fault of its session's: what it owes isn't overdue before it can have been done.
+    pub(super) fn bear_with(&mut self, id: OpId) {
+        let op = self.ops.get(&id).filter(|op| op.is_writeback());
+        let stopped = op.filter(|op| self.is_stopped_by_grace(op));
+        let Some((op, ends)) = stopped.zip(self.grace.as_ref().map(|g| g.ends)) else {
+            return;
+        };
+        let Some(sid) = self.sessions.find(op.session) else {
+            return;
+        };
+        let everything = self.sessions.get(sid).and_then(|s| s.everything);
+        let at = op
+            .needs
+            .iter()
+            .filter_map(|need| self.table.get(need.object));
+        let owed = at.flat_map(|o| o.recalls_of(sid)).chain(everything);
+        let owed: Vec<RecallId> = owed.collect();
+        for recall in owed {
+            self.ask_anew(ends, sid, recall);
+        }
+    }
+
+    fn bear_at(&mut self, sid: Sid, object: Option<ObjId>) {
+        let id = self.sessions.get(sid).map(|s| s.id);
+        let queue = object.filter(|_| self.grace.is_some());
+        let own = queue.into_iter().flat_map(|object| self.ops_at(object));
+        let own = own.filter(|(_, op, _)| Some(op.session) == id && !op.is_running());
+        let own: Vec<OpId> = own.map(|(id, ..)| id).collect();
+        for op in own {
+            self.bear_with(op);
+        }
+    }
+
+    /// Grace is over: what waited for it goes on.
+    pub(super) fn bear_no_longer(&mut self, now: BootTime) {
+        let borne_with = |(sid, session): (Sid, &Session)| {
+            let latest = (now + session.patience(&self.config), RecallId(u64::MAX));
+            let owed = session.overdue.range(latest..).map(|(_, id)| (sid, *id));
+            owed.collect::<Vec<_>>()
+        };
+        let borne: Vec<_> = self.sessions.iter().flat_map(borne_with).collect();
+        for (sid, recall) in borne {
+            self.ask_anew(now, sid, recall);
         }
     }
 

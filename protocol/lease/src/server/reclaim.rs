@@ -116,23 +116,23 @@ impl Core {
         };
         session.reclaiming = false;
         self.renew_alive(now, sid);
-        self.forget_in_grace(id);
+        self.forget_in_grace(now, id);
     }
 
     /// Nothing of the session's earlier leases is left to be reclaimed.
-    pub(super) fn forget_in_grace(&mut self, session: SessionId) {
+    pub(super) fn forget_in_grace(&mut self, now: BootTime, session: SessionId) {
         let Some(grace) = &mut self.grace else {
             return;
         };
         grace.forget(session);
         if grace.missing() == 0 || planted::is(Bug::GraceEndsAtFirst) {
-            self.end_grace();
+            self.end_grace(now);
         } else {
             self.touch_all_waiting();
         }
     }
 
-    pub(super) fn end_grace(&mut self) {
+    pub(super) fn end_grace(&mut self, now: BootTime) {
         let Some(grace) = self.grace.take() else {
             return;
         };
@@ -140,6 +140,7 @@ impl Core {
         for session in self.sessions.values_mut() {
             session.reclaiming = false;
         }
+        self.bear_no_longer(now);
         self.actions.push_back(Action::GraceEnded);
         self.touch_all_waiting();
     }

@@ -130,7 +130,9 @@ impl Core {
 
     fn explain(&self, id: OpId, op: &Op) -> Waiting {
         let mut holders = Vec::new();
-        let mut until = self.grace.as_ref().map(|g| g.ends);
+        let stopped = self.is_stopped_by_grace(op);
+        let grace = self.grace.as_ref().filter(|_| stopped);
+        let mut until = grace.map(|g| g.ends);
         for ((sid, recall), cause) in &op.waits {
             if let Some(session) = self.sessions.get(*sid) {
                 let open = session
@@ -158,7 +160,7 @@ impl Core {
             since: op.since,
             holders,
             behind,
-            grace: self.grace.is_some(),
+            grace: stopped,
             until,
         }
     }

@@ -189,7 +189,7 @@ impl Core {
         if store && let Some(verdicts) = self.released_store(op) {
             return Some(Ready::Read(verdicts));
         }
-        let stopped = self.grace.is_some() || (store && self.shutdown);
+        let stopped = self.is_stopped_by_grace(op) || (store && self.shutdown);
         if blocked_here || stopped || !op.waits.is_empty() {
             return None;
         }
@@ -198,6 +198,22 @@ impl Core {
             return None;
         }
         Some(if store { Ready::Store } else { Ready::Change })
+    }
+
+    /// Leases of the server's earlier life may stand against it. None does where its session holds
+    /// exclusively all that it covers, as who flushes does: what a recall waits for goes through.
+    pub(super) fn is_stopped_by_grace(&self, op: &Op) -> bool {
+        if self.grace.is_none() {
+            return false;
+        }
+        let change = matches!(op.kind, Kind::Change { .. });
+        let sid = self.sessions.alive(op.session).filter(|_| change);
+        let alone = |need: &Need| {
+            let object = self.table.get(need.object);
+            let holder = object.zip(sid).and_then(|(o, sid)| o.holder(sid));
+            holder.is_some_and(|h| h.write.contains(need.cover.leased()))
+        };
+        !op.needs.iter().all(alone)
     }
 
     /// An exclusive fill is answered without its lease if its session owes an approval for the

@@ -203,7 +203,7 @@ pub fn config(config: &mut Config, settings: &[&str]) {
     }
 }
 
-/// `term=10s sessions=A,B wrote=A:f` or `wrote=unknown`
+/// `term=10s sessions=A,B wrote=A:f,A:g` or `wrote=unknown`
 pub fn grace(config: &Config, settings: &[&str]) -> Grace {
     let mut grace = Grace {
         max_term: config.term,
@@ -217,8 +217,11 @@ pub fn grace(config: &Config, settings: &[&str]) -> Grace {
             ("sessions", value) => grace.sessions = value.split(',').map(session).collect(),
             ("wrote", "unknown") => grace.writes = LoggedWrites::Unknown,
             ("wrote", value) => {
-                let (who, what) = value.split_once(':').expect("session:object");
-                grace.writes = LoggedWrites::Trusted(vec![(session(who), object(what))]);
+                let one = |logged: &str| {
+                    let (who, what) = logged.split_once(':').expect("session:object");
+                    (session(who), object(what))
+                };
+                grace.writes = LoggedWrites::Trusted(value.split(',').map(one).collect());
             }
             (other, _) => panic!("{other} is no setting"),
         }
