@@ -6,21 +6,18 @@ use leasefs_protocol::{Attr, Caller, DirEntry, FileKind, FsStat, Handle, SetAttr
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A node id as the kernel knows it: the object's inode number on the storage host, the root being 1.
+/// A node id as the kernel knows it: one object's for as long as the kernel knows that, the root's being 1.
+/// It is the inode number on the storage host, unless the kernel still knows another object by that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
 impl NodeId {
     /// The mounted directory.
     pub const ROOT: NodeId = NodeId(1);
-    /// Stands in for inode numbers that FUSE reserves (0 and 1).
-    const RESERVED: u64 = u64::MAX - 1;
 
-    pub(crate) fn of(ino: u64) -> Self {
-        match ino {
-            0 | 1 => Self(Self::RESERVED - ino),
-            _ => Self(ino),
-        }
+    /// Whether an object may have its inode number as its id: FUSE reserves 0 and 1.
+    pub(crate) fn may_be(ino: u64) -> bool {
+        ino > Self::ROOT.0
     }
 }
 
@@ -33,8 +30,6 @@ pub struct Node {
     pub handle: Handle,
     /// What it is.
     pub kind: FileKind,
-    /// Tells objects apart that had the same inode number one after the other.
-    pub generation: u64,
 }
 
 /// Number of an open, as the kernel has it.
@@ -119,7 +114,7 @@ pub enum Fitted {
 /// Attributes under the identity policy, with the inode number applications see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// `st_ino`, and the node id wherever the kernel learns that from attributes.
+    /// `st_ino`.
     pub ino: u64,
     /// The rest.
     pub attr: Attr,

@@ -8,9 +8,9 @@ use super::convert::{errno, file_attr, file_type};
 use crate::driver;
 use crate::faults::{Fault, fault};
 use fuser::{
-    Errno, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr,
+    Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr,
 };
 use leasefs_client::call::{Caching, Entry, Fitted, ListingFrom, Opened};
 use leasefs_client::{Answer, Fault as CoreFault};
@@ -23,6 +23,9 @@ use tokio::sync::oneshot;
 
 /// No timeout: the kernel asks again.
 const AT_ONCE: Duration = Duration::ZERO;
+
+/// No two objects have one node id while the kernel knows it.
+const ONLY_GENERATION: Generation = Generation(0);
 
 /// The timeout of the fault that the coherence tests must find.
 const FAULTY: Duration = Duration::from_secs(5);
@@ -140,16 +143,24 @@ fn lookup(reply: ReplyEntry, found: &Entry) {
 }
 
 fn entry(reply: ReplyEntry, entry: &Entry, attr_valid: Duration, valid: Duration) {
-    let generation = Generation(entry.node.generation);
-    let attr = file_attr(&entry.shown);
-    reply.entry_with_ttls(&attr_valid, &valid, &attr, generation);
+    let attr = entry_attr(entry);
+    reply.entry_with_ttls(&attr_valid, &valid, &attr, ONLY_GENERATION);
+}
+
+/// fuser takes the node id from the attributes. The kernel believes these at no time, so it asks for `st_ino`
+/// by GETATTR.
+fn entry_attr(entry: &Entry) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(entry.node.id.0),
+        ..file_attr(&entry.shown)
+    }
 }
 
 fn created(reply: ReplyCreate, made: &Entry, opened: Opened) {
     reply.created(
         &AT_ONCE,
-        &file_attr(&made.shown),
-        Generation(made.node.generation),
+        &entry_attr(made),
+        ONLY_GENERATION,
         FileHandle(opened.fh.0),
         open_flags(opened.caching),
     );

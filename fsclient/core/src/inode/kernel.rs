@@ -1,8 +1,8 @@
-//! The kernel's references to inodes, by node id: the object's inode number on the storage host, the root
-//! being 1.
+//! The kernel's references to inodes, by node id.
 //!
-//! So `st_ino` stays what it was when the kernel forgets an inode and finds it again. A node id stands for
-//! an inode exactly as long as the kernel's count of references is above zero.
+//! A node id stands for one object exactly as long as the kernel's count of references is above zero. The
+//! host gives the inode number of an object that has gone to a new one, while a descriptor here may still be open
+//! of the former: then the new one gets an id of its own. What is shown as `st_ino` doesn't depend on it.
 
 use super::Inodes;
 use crate::call::{Node, NodeId};
@@ -68,7 +68,6 @@ impl Inodes {
             id: NodeId::ROOT,
             handle: root,
             kind: FileKind::Directory,
-            generation: 0,
         };
         inodes.becomes_known(KernelRefs::new(node, 0));
         inodes
@@ -85,45 +84,37 @@ impl Inodes {
         Some(refs.node.id)
     }
 
-    /// Counts a reference that the kernel is about to be given along with these attributes, of an
-    /// object that exists.
+    /// Counts a reference that the kernel is about to be given along with these attributes.
     pub fn refer(&mut self, object: Handle, attr: &Attr) -> Node {
-        let id = self.node_of(&object).unwrap_or(NodeId::of(attr.ino));
-        let before = self.node(id);
-        let node = match before {
-            Some(node) if node.handle == object => node,
-            _ => Node {
-                id,
-                handle: object,
-                kind: attr.kind,
-                generation: before.map_or(0, |before| before.generation + 1),
-            },
-        };
-        if before != Some(node) {
-            self.takes_number(node);
-        }
-        if let Some(refs) = self.refs_mut(id) {
-            refs.lookups += u64::from(id != NodeId::ROOT);
+        let known = self.node_of(&object).and_then(|id| self.node(id));
+        let node = known.unwrap_or_else(|| self.becomes_node(object, attr));
+        if let Some(refs) = self.refs_mut(node.id) {
+            refs.lookups += u64::from(node.id != NodeId::ROOT);
             refs.floor = refs.floor.min(attr.size);
         }
         node
     }
 
-    /// As [`Inodes::refer`], of an object that may have gone since the server was asked.
-    ///
-    /// # Errors
-    /// Another object that is known by its inode number, unless it was known to be (`over`) when the
-    /// server was asked: either of them may be the newer one.
-    pub fn refer_over(
-        &mut self,
-        object: Handle,
-        attr: &Attr,
-        over: Option<Handle>,
-    ) -> Result<Node, Handle> {
-        let id = self.node_of(&object).unwrap_or(NodeId::of(attr.ino));
-        match self.node(id).map(|node| node.handle) {
-            Some(other) if other != object && Some(other) != over => Err(other),
-            _ => Ok(self.refer(object, attr)),
+    fn becomes_node(&mut self, handle: Handle, attr: &Attr) -> Node {
+        let own = NodeId(attr.ino);
+        let is_free = NodeId::may_be(attr.ino) && !self.nodes.contains_key(&own);
+        let node = Node {
+            id: if is_free { own } else { self.spare_id() },
+            handle,
+            kind: attr.kind,
+        };
+        self.becomes_known(KernelRefs::new(node, u64::MAX));
+        node
+    }
+
+    /// An id that nothing has. Counted from the other end than inode numbers.
+    fn spare_id(&mut self) -> NodeId {
+        loop {
+            self.spare_ids += 1;
+            let id = NodeId(u64::MAX - self.spare_ids);
+            if !self.nodes.contains_key(&id) {
+                return id;
+            }
         }
     }
 
@@ -140,16 +131,6 @@ impl Inodes {
         let node = refs.node;
         self.becomes_unknown(&node);
         Some(node)
-    }
-
-    /// A node gets an inode number, maybe that of an object that has gone.
-    fn takes_number(&mut self, node: Node) {
-        let before = self.node(node.id);
-        // The host has given the inode number to a new object. What the kernel still counts for the old
-        // one comes back as forgets of the same id.
-        let taken = before.and_then(|before| self.becomes_unknown(&before));
-        let refs = taken.map(|refs| KernelRefs { node, ..*refs });
-        self.becomes_known(refs.unwrap_or_else(|| KernelRefs::new(node, u64::MAX)));
     }
 
     fn becomes_known(&mut self, refs: KernelRefs) {
@@ -303,14 +284,18 @@ mod tests {
     }
 
     #[test]
-    fn a_reused_inode_number_gets_a_new_generation_and_keeps_the_count() {
+    fn an_object_with_the_inode_number_of_one_that_has_gone_gets_an_id_of_its_own() {
         let mut inodes = inodes();
-        inodes.refer(handle(1), &attr(12, FileKind::File));
+        let old = inodes.refer(handle(1), &attr(12, FileKind::File));
         let new = inodes.refer(handle(2), &attr(12, FileKind::Directory));
-        assert_eq!((new.generation, new.handle), (1, handle(2)));
-        assert_eq!(inodes.node_of(&handle(1)), None);
-        assert_eq!(inodes.forget(NodeId(12), 1), None);
-        assert_eq!(inodes.forget(NodeId(12), 1), Some(new));
+        assert_ne!(new.id, old.id);
+        assert_eq!(inodes.node(old.id), Some(old));
+        assert_eq!(inodes.forget(old.id, 1), Some(old));
+        assert_eq!(inodes.refer(handle(2), &attr(12, FileKind::Directory)), new);
+        assert_eq!(inodes.forget(new.id, 2), Some(new));
+        let newest = inodes.refer(handle(3), &attr(12, FileKind::File));
+        assert_eq!(newest.id, NodeId(12));
+        inodes.check();
     }
 
     #[test]
@@ -331,18 +316,6 @@ mod tests {
             assert!(inodes.is_searched(id) && inodes.take_searched(id));
             assert!(!inodes.take_searched(id));
         }
-    }
-
-    #[test]
-    fn an_older_object_does_not_take_the_inode_number_of_a_newer_one() {
-        let mut inodes = inodes();
-        let file = attr(12, FileKind::File);
-        let new = inodes.refer(handle(2), &file);
-        assert_eq!(inodes.refer_over(handle(1), &file, None), Err(handle(2)));
-        assert_eq!(inodes.node(NodeId(12)), Some(new));
-        // Asked for after that: the newer one has gone meanwhile.
-        let newest = inodes.refer_over(handle(3), &file, Some(handle(2)));
-        assert_eq!(newest.map(|node| node.handle), Ok(handle(3)));
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(crate) struct Inodes {
     map: Map<Handle, Inode>,
     /// Those that the kernel knows, by its number for them.
     pub(super) nodes: Map<NodeId, Handle>,
+    /// How many node ids were given that are no inode numbers.
+    pub(super) spare_ids: u64,
     /// Of all of them.
     pub(super) weight: Weight,
     /// The eviction's hand: every inode that is cached once.

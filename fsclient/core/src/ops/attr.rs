@@ -62,9 +62,9 @@ impl Owner {
 
 impl Ops {
     /// Attributes as the kernel is shown them.
-    pub(super) fn shown(&self, id: NodeId, attr: Attr) -> Shown {
+    pub(super) fn shown(&self, attr: Attr) -> Shown {
         Shown {
-            ino: if id == NodeId::ROOT { attr.ino } else { id.0 },
+            ino: attr.ino,
             attr: self.owner.map_or(attr, |owner| owner.own(attr)),
         }
     }
@@ -88,7 +88,7 @@ impl Ops {
         }
         self.inodes().told_size(node, attr.size);
         Some(ShownFor {
-            shown: self.shown(node, attr),
+            shown: self.shown(attr),
             valid,
         })
     }
@@ -115,7 +115,7 @@ impl Ops {
         };
         self.inodes().told_size(node, attr.size);
         Ok(ShownFor {
-            shown: self.shown(node, attr),
+            shown: self.shown(attr),
             valid,
         })
     }
@@ -202,7 +202,7 @@ impl Ops {
         let attr = self.newest(ask, &object, told.answer).await;
         self.inodes().told_size(node, attr.size);
         Ok(ShownFor {
-            shown: self.shown(node, attr),
+            shown: self.shown(attr),
             valid: Duration::ZERO,
         })
     }

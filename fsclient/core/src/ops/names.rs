@@ -54,7 +54,6 @@ impl Ops {
             };
             let attr = tier.attr(&handle)?;
             let known = tier.node_of(&handle).is_some();
-            // While it is sure to exist: the host may give its inode number to another one.
             (tier.refer(handle, &attr), attr, valid, known)
         };
         let entry = self.entry(NameIn { parent, dir, name }, node, attr, valid);
@@ -73,47 +72,35 @@ impl Ops {
     ) -> Result<Option<Entry>, Refusal> {
         let dir = self.node(parent)?.handle;
         let raw = Name::new(name)?.to_raw();
-        let (at, mut over) = (NameIn { parent, dir, name }, None);
-        loop {
-            let request = query::Lookup {
-                dir,
-                name: raw.clone(),
-            };
-            let told = self.call(ask, request).await?;
-            let Some(Object { handle, attr }) = told.answer else {
-                let mut learned = told.learn(self.cache());
-                learned.name(&dir, name, Dentry::Absent);
-                return Ok(None);
-            };
-            let attr = self.settled_attr(ask, &handle, attr).await?;
-            self.inodes().search(parent);
-            let known = self.inodes().node_of(&handle).is_some();
-            let (node, valid) = self.learn_name(&told, at, handle, &attr);
-            let node = node.map_or_else(|| self.inodes().refer_over(handle, &attr, over), Ok);
-            match node {
-                Ok(node) => {
-                    let entry = self.entry(at, node, attr, valid);
-                    return Ok(Some(self.found(entry, known)));
-                }
-                // The answer may be older than what is known of that inode number.
-                Err(other) => over = Some(other),
-            }
-        }
+        let request = query::Lookup { dir, name: raw };
+        let told = self.call(ask, request).await?;
+        let Some(Object { handle, attr }) = told.answer else {
+            let mut learned = told.learn(self.cache());
+            learned.name(&dir, name, Dentry::Absent);
+            return Ok(None);
+        };
+        let attr = self.settled_attr(ask, &handle, attr).await?;
+        self.inodes().search(parent);
+        let known = self.inodes().node_of(&handle).is_some();
+        let at = NameIn { parent, dir, name };
+        let (node, valid) = self.learn_name(&told, at, handle, &attr);
+        let entry = self.entry(at, node, attr, valid);
+        Ok(Some(self.found(entry, known)))
     }
 
-    /// Caches what a LOOKUP was answered. Returns the node, counted as a reference, if a lease says that
-    /// it exists still; and how long the kernel may believe in the name.
+    /// Caches what a LOOKUP was answered. Returns the node, counted as a reference, and how long the kernel
+    /// may believe in the name.
     fn learn_name<A>(
         &self,
         told: &Told<A>,
         at: NameIn<'_>,
         handle: Handle,
         attr: &Attr,
-    ) -> (Option<Node>, Duration) {
+    ) -> (Node, Duration) {
         let tells = self.tells_names(at.parent);
         let mut learned = told.learn(self.cache());
-        let exists = learned.attr(&handle, attr);
-        let node = exists.then(|| learned.refer(handle, attr));
+        learned.attr(&handle, attr);
+        let node = learned.refer(handle, attr);
         let known = Dentry::Object(handle);
         let valid = match tells {
             true => learned.name_for_kernel(&at.dir, at.name, known),
@@ -174,7 +161,7 @@ impl Ops {
         self.inodes().found(node.id, at.parent, at.name);
         Entry {
             node,
-            shown: self.shown(node.id, attr),
+            shown: self.shown(attr),
             valid,
         }
     }
