@@ -14,9 +14,10 @@ use crate::run::{Bell, Cx, Part, Place, Places, first};
 use bytes::Bytes;
 use futures_channel::oneshot;
 use leasefs_lease::time::BootTime;
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::ToServer;
 use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
-use leasefs_protocol::{Caller, Change, Handle, Operation, Query, Refusal, RequestId};
+use leasefs_protocol::{Caller, Change, Durability, Handle, Operation, Query, Refusal, RequestId};
 use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +116,8 @@ impl Rpc {
     /// resolved (use [`CallOptions::abandon`]): nobody would know what is unsettled.
     ///
     /// Opens are closed in the background, though `close` of the last open of an unlinked file makes
-    /// room at once on a local file system: who finds none asks again once the server knows of them.
+    /// room at once on a local file system: who finds none asks again once the server knows of them, but
+    /// not if that could do twice what a refusal doesn't say that it hasn't been done.
     pub async fn change<C>(
         &self,
         caller: Caller,
@@ -145,7 +147,8 @@ impl Rpc {
             permit: None,
         };
         let changed = self.change_once(new(), options).await;
-        match changed.finds_no_room() && self.further_closes(told, options).await {
+        let again = changed.finds_no_room() && !may_have_appended(&change);
+        match again && self.further_closes(told, options).await {
             true => self.change_once(new(), options).await,
             false => changed,
         }
@@ -327,6 +330,12 @@ impl Rpc {
             }
         }
     }
+}
+
+/// Its bytes may stand at the file's end, and only what makes them durable have found no room.
+fn may_have_appended(change: &Change) -> bool {
+    matches!(change, Change::Write(write)
+        if write.at == WriteAt::Append && write.durability != Durability::None)
 }
 
 async fn leaves(abandon: Option<&Abandon>) {
