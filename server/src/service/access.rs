@@ -122,7 +122,11 @@ pub fn of_change(change: &Change, names: &Names, targets: &Targets) -> Accesses 
         Change::Link(Link { object, dir, .. }) => {
             all.renames(*dir, name()).changes(*object, Parts::ATTRS)
         }
-        Change::Unlink(Unlink { dir, .. }) | Change::Rmdir(Rmdir { dir, .. }) => {
+        Change::Rmdir(Rmdir { dir, .. }) => {
+            let named = named.filter(|_| !planted::is(Bug::ForgetVictim));
+            all.renames(*dir, name()).changes(named, all_of_directory())
+        }
+        Change::Unlink(Unlink { dir, .. }) => {
             let named = named.filter(|_| !planted::is(Bug::ForgetVictim));
             let all = all.renames(*dir, name()).changes(named, Parts::ATTRS);
             all.changes(shelter, Parts::ATTRS)
@@ -141,6 +145,11 @@ pub fn of_change(change: &Change, names: &Names, targets: &Targets) -> Accesses 
 /// What changes of a directory along with a name in it.
 fn directory() -> Parts {
     Parts::ATTRS | Parts::LISTING
+}
+
+/// What ends with a directory: no lease of it is to be left.
+fn all_of_directory() -> Parts {
+    directory() | Parts::NAMES
 }
 
 /// What changes of a file along with its bytes.

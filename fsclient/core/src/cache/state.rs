@@ -32,6 +32,8 @@ pub(crate) struct State {
     pub swept: Option<Work>,
     /// Objects whose pages the kernel has forgotten: their leases are worth nothing.
     pub idle: Vec<Handle>,
+    /// Objects that nobody here can reach any more, as it seems: so are these.
+    pub removed: Vec<Handle>,
     /// Directories of which no name is known any more.
     nameless: Set<Handle>,
 }
@@ -46,6 +48,7 @@ impl State {
             host: None,
             swept: None,
             idle: Vec::new(),
+            removed: Vec::new(),
             nameless: Set::default(),
         }
     }
@@ -104,6 +107,12 @@ impl State {
             self.leases.restarted();
             self.inodes.void_recalls(out);
         }
+    }
+
+    /// The server has forgotten the session. No lease is left of it.
+    pub fn begin_anew(&mut self, out: &mut Outcome) {
+        self.leases.begin_anew();
+        self.inodes.void_recalls(out);
     }
 
     /// Acts on a recall: the daemon's part goes, the kernel's part is in the result. `None` if it
@@ -167,6 +176,14 @@ impl State {
         self.inodes.kernel_forgot(object);
         self.inodes.nobody_commits(object);
         self.inodes.drop_clean(object);
+    }
+
+    /// Nothing but its client would end the leases of an object that has gone. One that is given back in vain is
+    /// granted again when it is asked for.
+    pub fn may_have_gone(&mut self, object: &Handle) {
+        if !self.leases.held(object).is_empty() {
+            self.removed.push(*object);
+        }
     }
 
     /// A lease could not be reclaimed.

@@ -4,7 +4,7 @@ use super::{Ask, Changes, Ops, Told};
 use crate::recall::ChangeScope;
 use crate::session::CallOptions;
 use bytes::Bytes;
-use leasefs_protocol::{BootId, Caller, Change, Handle, Name, Parts, Refusal};
+use leasefs_protocol::{BootId, Caller, Change, Handle, Name, Parts, Refusal, Touched};
 use std::time::Duration;
 
 /// Until the new life of the server's host is known here, in which a change is asked for anew.
@@ -91,6 +91,11 @@ impl Ops {
                 self.writeback.out_of_reach(&touched.object);
             }
         }
+        for object in untold(&objects, &told.touched) {
+            if !self.inodes().is_open(object) {
+                self.cache().state().may_have_gone(object);
+            }
+        }
         Ok(told)
     }
 
@@ -116,4 +121,12 @@ impl Ops {
             None => scope,
         }
     }
+}
+
+/// Objects that a change was to touch and of which nothing is told: they have gone with their last name, or the
+/// name denoted another one. An answer from before a crash of the server tells nothing of any.
+fn untold<'a>(objects: &'a [Handle], touched: &'a [Touched]) -> impl Iterator<Item = &'a Handle> {
+    let is_told = |object: &Handle| touched.iter().any(|touched| touched.object == *object);
+    let objects = objects.iter().filter(|_| !touched.is_empty());
+    objects.filter(move |object| !is_told(object))
 }

@@ -6,7 +6,7 @@ use crate::inode::{Dropped, Outcome};
 use leasefs_lease::client::ChangeOf;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Parts, Stamp};
+use leasefs_protocol::{Handle, Parts, Stamp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +37,7 @@ pub(super) async fn keep(inner: Arc<EngineInner>) {
         if inner.cx.monotonic().since(released) >= RELEASE_EVERY {
             released = inner.cx.monotonic();
             inner.release_idle().await;
+            inner.release_removed().await;
         }
         inner.keep_budget().await;
         // Either is reason to look.
@@ -101,6 +102,35 @@ impl EngineInner {
         }
     }
 
+    /// Gives back the leases of what nobody here can reach any more: nothing else would ever end them.
+    async fn release_removed(&self) {
+        if self.cache.state().removed.is_empty() {
+            return;
+        }
+        let _dropping = self.dropping().await;
+        let (removed, mut dropped) = self.forget_removed();
+        dropped.opens.clear();
+        let gone = self.drop_at_once(&dropped).await == Noticed::Done;
+        self.give_back(&removed, gone);
+    }
+
+    fn forget_removed(&self) -> (Vec<ChangeOf>, Dropped) {
+        let mut dropped = Dropped::default();
+        let mut state = self.cache.state();
+        let state = &mut *state;
+        let removed = std::mem::take(&mut state.removed);
+        let dirty = |object: &Handle| state.inodes.is_dirty(object);
+        let (dirty, removed): (Vec<Handle>, Vec<Handle>) = removed.into_iter().partition(dirty);
+        state.removed = dirty;
+        for object in &removed {
+            let inodes = &mut state.inodes;
+            inodes.drop_parts(object, Parts::ALL, [], &mut dropped);
+        }
+        let removed: Vec<ChangeOf> = removed.into_iter().map(whole).collect();
+        state.leases.begin_change(&removed);
+        (removed, dropped)
+    }
+
     /// Evicts what was not used for the longest time, and gives its leases back.
     async fn keep_budget(&self) {
         for _ in 0..ROUNDS {
@@ -128,11 +158,7 @@ impl EngineInner {
             let Some(object) = state.inodes.evict(&mut dropped) else {
                 break;
             };
-            victims.push(ChangeOf {
-                object,
-                parts: Parts::ALL,
-                names: Vec::new(),
-            });
+            victims.push(whole(object));
         }
         state.leases.begin_change(&victims);
         (victims, dropped)
@@ -153,5 +179,13 @@ impl EngineInner {
             }
         }
         self.rpc.release(releases);
+    }
+}
+
+fn whole(object: Handle) -> ChangeOf {
+    ChangeOf {
+        object,
+        parts: Parts::ALL,
+        names: Vec::new(),
     }
 }
