@@ -263,8 +263,9 @@ impl Life {
             self.rpc.renewed(sent);
         }
         let last_host = self.rpc.last_host();
-        if self.rpc.last_process() != Some(welcome.process) {
-            self.rpc.restarted();
+        let ended = matches!(welcome.standing, Standing::New | Standing::Expired);
+        if ended || self.rpc.last_process() != Some(welcome.process) {
+            self.rpc.recalls_ended();
         }
         self.engine.connected(&welcome);
         if last_host.is_some_and(|last| last != welcome.host) {

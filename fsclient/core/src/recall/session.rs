@@ -41,6 +41,9 @@ impl Engine {
             if lost && !state.leases.is_empty() {
                 state.expire(now);
             }
+            if welcome.standing == Standing::New {
+                state.begin_anew(out);
+            }
             state.restarted(welcome.process, out);
             state.host_is(welcome.host);
         });

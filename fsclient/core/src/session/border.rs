@@ -243,8 +243,8 @@ impl Recalls {
         self.0.remove(&recall);
     }
 
-    /// The server is another process: its recalls have other numbers.
-    pub(super) fn restarted(&mut self) {
+    /// The server is another process, or the session's leases have ended: no approval is waited for.
+    pub(super) fn ended(&mut self) {
         self.0.clear();
     }
 }

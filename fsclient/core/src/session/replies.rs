@@ -126,8 +126,8 @@ impl Rpc {
         self.0.recalls.borrow_mut().come(recall)
     }
 
-    /// The server is another process: its recalls have other numbers.
-    pub(crate) fn restarted(&self) {
-        self.0.recalls.borrow_mut().restarted();
+    /// No recall is left of what the server has said so far.
+    pub(crate) fn recalls_ended(&self) {
+        self.0.recalls.borrow_mut().ended();
     }
 }

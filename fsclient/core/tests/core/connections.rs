@@ -1,7 +1,7 @@
 //! Connections of a session: the next, a restarted server's, the last.
 
 use crate::calls::{getattr, is_done, removal};
-use crate::said::{DIR, FILE, attr, grant, handle, welcome};
+use crate::said::{DIR, FILE, attr, grant, handle, recall, welcome};
 use crate::world::{PATIENT, World};
 use bytes::Bytes;
 use leasefs_client::call::At;
@@ -9,7 +9,10 @@ use leasefs_client::{Answer, Call, Event, Notice, Unconnected};
 use leasefs_protocol::control::{
     HelloRefusal, ReclaimLease, Standing, ToClient, ToServer, Welcome,
 };
-use leasefs_protocol::{BootId, Mode, OpenId, Parts, Refusal, Response};
+use leasefs_protocol::limits::MAX_RECALLS_OPEN;
+use leasefs_protocol::{
+    BootId, Mode, OpenId, Parts, Recall, RecallId, Refusal, Response, Scope, Stamp,
+};
 use std::time::Duration;
 
 fn millis(millis: u64) -> Duration {
@@ -298,5 +301,68 @@ fn goodbye_waits_for_the_farewell() {
         assert!(world.has_ended);
         world.pass(Duration::from_secs(60));
         assert_eq!(world.connects, None);
+    }
+}
+
+#[test]
+fn a_recall_from_before_the_server_forgot_the_session_is_never_approved() {
+    let mut world = World::new();
+    fill(&mut world, 4, 7);
+    world.holds_pages = true;
+    world.recall(recall(1, 4, Parts::DATA, &[]));
+    world.cut();
+    world.finds(Standing::New, 1);
+    world.take_said();
+    world.drop_pages();
+    world.pass(millis(100));
+    let approvals = world.take_said();
+    assert!(approvals.is_empty(), "of another object: {approvals:?}");
+}
+
+/// Asks for the root's attributes, whose lease comes with the answer.
+fn learns(world: &mut World, stamp: u64) {
+    let call = world.call(getattr());
+    let asked = world.asked();
+    let grants = vec![grant(0, Parts::ATTRS, stamp)];
+    world.grant(&asked, Response::Attr(attr(0, DIR)), grants);
+    assert!(matches!(world.answered(call), Ok(Answer::Attr(_))));
+}
+
+#[test]
+fn a_session_that_the_server_has_forgotten_caches_again_in_the_same_life_of_the_server() {
+    let mut world = World::new();
+    learns(&mut world, 500);
+    world.recall(Recall {
+        id: RecallId(7),
+        stamp: Stamp(501),
+        scope: Scope::Everything,
+    });
+    assert!(matches!(world.said(), ToServer::Approve(_)));
+    world.cut();
+    world.finds(Standing::New, 1);
+    learns(&mut world, 1);
+    let cached = world.call(getattr());
+    assert!(!world.is_asked());
+    assert!(matches!(world.answered(cached), Ok(Answer::Attr(_))));
+}
+
+#[test]
+fn recalls_that_ended_with_their_leases_are_not_counted_against_a_server() {
+    const FILES: u8 = 64;
+    let mut world = World::new();
+    for file in 1..=FILES {
+        fill(&mut world, file, file.into());
+    }
+    // None can be approved.
+    world.holds_pages = true;
+    let mut ids = 1..;
+    for _ in 0..2 {
+        let files = (1..=FILES).cycle().take(MAX_RECALLS_OPEN);
+        for (file, id) in files.zip(ids.by_ref()) {
+            world.recall(recall(id, file, Parts::DATA, &[]));
+        }
+        assert_eq!(world.cut_off, None);
+        world.cut();
+        world.finds(Standing::Expired, 1);
     }
 }

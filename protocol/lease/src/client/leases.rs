@@ -380,6 +380,12 @@ impl Leases {
         self.keep(Object::reset);
     }
 
+    /// The server has forgotten the session: all leases are gone, and stamps and recalls are counted anew.
+    pub fn begin_anew(&mut self) {
+        self.expire();
+        self.floor = Stamp::default();
+    }
+
     /// Everything held, to be reclaimed from a restarted server.
     pub fn reclaim_list(&self) -> impl Iterator<Item = ReclaimLease> + '_ {
         let modes = |object: &Object| {

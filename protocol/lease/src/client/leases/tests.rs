@@ -189,6 +189,27 @@ fn a_restarted_server_counts_anew() {
 }
 
 #[test]
+fn a_session_that_begins_anew_counts_anew() {
+    let mut leases = Leases::new();
+    leases.granted(leases.ask(), &grant(1, FILE, 500));
+    let everything = Recall {
+        id: RecallId(7),
+        stamp: Stamp(501),
+        scope: Scope::Everything,
+    };
+    leases.recall(&everything);
+    leases.expire();
+    assert_eq!(
+        leases.granted(leases.ask(), &grant(2, FILE, 1)),
+        Parts::NONE
+    );
+    leases.begin_anew();
+    let asked = leases.ask();
+    assert_eq!(leases.granted(asked, &grant(1, FILE, 1)), FILE);
+    assert!(leases.recall(&recall(7, 2, 2, FILE, &[])), "another recall");
+}
+
+#[test]
 fn a_write_lease_whose_recall_was_not_approved_is_claimed_from_a_restarted_server() {
     let content = FILE | Parts::DATA;
     let write = |object, stamp| write_grant(object, content, stamp);
