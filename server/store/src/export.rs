@@ -9,9 +9,10 @@ use crate::orphans::Orphans;
 use crate::resolve::{ByHandle, Naming, Place, Remembered, Resolver};
 use crate::{stat, sys};
 use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::{Attr, Caller, ExportId, Handle, Refusal};
+use leasefs_protocol::{Attr, Caller, ExportId, FileKind, Handle, Refusal};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct Options {
 pub struct Store {
     root: OwnedFd,
     root_handle: Handle,
+    /// Of the root: what is of another one is another file system, mounted or not.
+    device: stat::Device,
     /// A private copy of the mount: nothing is mounted in it, and it updates no access times.
     isolated: bool,
     naming: Naming,
@@ -100,6 +103,7 @@ impl Store {
             Naming::Kernel => ByHandle::probe(root.as_fd(), &root_id),
             Naming::Inode => None,
         };
+        let device = stat::device(root.as_fd()).map_err(host("reading its attributes"))?;
         let sealer = Sealer::new(key, export);
         let in_use: Arc<InUse> = Arc::default();
         let orphans = Arc::new(Orphans::new(Arc::clone(&in_use)));
@@ -111,6 +115,7 @@ impl Store {
         Ok(Self {
             root_handle: sealer.seal(&root_id),
             root,
+            device,
             isolated,
             naming,
             by_handle: by_handle.is_some(),
@@ -211,10 +216,23 @@ impl Store {
     ) -> Result<Node, Refusal> {
         let (handle, id) = self.identify(fd)?;
         let attr = self.attr_of(fd, &handle)?;
+        self.not_crossed(fd, &attr)?;
         if let Some((dir, name)) = met {
             self.remember(&id, dir, name, &attr);
         }
         Ok(Node { handle, attr })
+    }
+
+    /// A subvolume (of btrfs) has inode numbers of its own, and is met by its directory. It is refused as what is
+    /// mounted there would be.
+    fn not_crossed(&self, fd: BorrowedFd<'_>, attr: &Attr) -> Result<(), Refusal> {
+        if attr.kind != FileKind::Directory {
+            return Ok(());
+        }
+        match stat::device(fd).map_err(|e| self.refuse(e))? {
+            device if device == self.device => Ok(()),
+            _ => Err(Refusal::from_io(&Errno::XDEV.into())),
+        }
     }
 
     /// Which object is behind `fd`.

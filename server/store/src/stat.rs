@@ -25,6 +25,22 @@ pub(crate) fn of(fd: BorrowedFd<'_>) -> io::Result<Attr> {
     })
 }
 
+/// Number of a file system: where inode numbers tell objects apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Device {
+    major: u32,
+    minor: u32,
+}
+
+/// Where what is behind `fd` is.
+pub(crate) fn device(fd: BorrowedFd<'_>) -> io::Result<Device> {
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+    Ok(Device {
+        major: stat.stx_dev_major,
+        minor: stat.stx_dev_minor,
+    })
+}
+
 fn kind(stat: &Statx) -> FileKind {
     file_kind(FileType::from_raw_mode(stat.stx_mode.into())).unwrap_or(FileKind::File)
 }

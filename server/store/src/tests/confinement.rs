@@ -1,4 +1,5 @@
 use super::*;
+use std::ffi::OsStr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -181,4 +182,50 @@ fn a_mount_inside_the_export_is_not_crossed() {
 #[test]
 fn a_mount_that_appears_later_is_not_crossed_either() {
     mount_is_not_crossed(false);
+}
+
+/// A btrfs in a file of the scratch folder.
+fn btrfs(scratch: &Scratch) -> Mounted {
+    let (image, at) = (scratch.path().join("image"), scratch.export());
+    let file = std::fs::File::create(&image).expect("an image");
+    file.set_len(128 << 20).expect("room");
+    run("mkfs.btrfs", &["-q".as_ref(), image.as_ref()]);
+    let options = ["-o".as_ref(), "loop".as_ref()];
+    run(
+        "mount",
+        &[options[0], options[1], image.as_ref(), at.as_ref()],
+    );
+    Mounted(at)
+}
+
+fn run(program: &str, args: &[&OsStr]) {
+    let status = std::process::Command::new(program).args(args).status();
+    assert!(status.expect(program).success(), "{program} {args:?}");
+}
+
+/// Its objects would have the inode numbers of others.
+#[test]
+fn a_subvolume_inside_the_export_is_not_crossed() {
+    let scratch = Scratch::new();
+    let mounted = btrfs(&scratch);
+    let inside = scratch.export().join("inside");
+    let create = ["subvolume".as_ref(), "create".as_ref(), inside.as_ref()];
+    run("btrfs", &create);
+    std::fs::create_dir(scratch.export().join("plain")).expect("mkdir");
+    let store = open_store(&scratch);
+    let w = World { scratch, store };
+    let (who, root) = (w.who(0), w.root());
+    let xdev = Err(Refusal::Host(libc::EXDEV as u16));
+    assert_eq!(w.store.lookup(&who, &root, &name("inside")), xdev);
+    assert!(w.store.lookup(&who, &root, &name("plain")).is_ok());
+    let (open, _) = w.store.open_object(&who, &root, 0).expect("open");
+    let listing = w.store.readdir(&open, 0, true).expect("readdir");
+    let known = |text: &str| {
+        let mut entries = listing.entries.iter();
+        let entry = entries.find(|entry| entry.name.0 == text.as_bytes());
+        entry.expect("listed").node.is_some()
+    };
+    assert!(known("plain") && !known("inside"));
+    drop((open, w.store));
+    drop(mounted);
 }
