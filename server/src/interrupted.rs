@@ -113,6 +113,11 @@ impl Interrupted {
                 .is_some_and(|pending| pending.overtaken)
     }
 
+    /// Whether the change is one of them, and not done.
+    pub fn has(&self, change: ChangeId) -> bool {
+        self.left.load(Ordering::Acquire) > 0 && lock(&self.changes).contains_key(&change)
+    }
+
     /// The change is done, or never will be.
     pub fn settle(&self, change: ChangeId) {
         self.remove(|found| found == change);

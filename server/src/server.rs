@@ -116,6 +116,9 @@ impl Server {
         // The grace, and a term for those who have come back in its last moment.
         let patience = lengthened(found.max_term, found.max_drift_ppm) * 2;
         let gates = Gates::default();
+        if !found.sessions.is_empty() {
+            store.expect_claims();
+        }
         let mut repeats = Vec::new();
         for on_record in found.sessions {
             let client = (on_record.owner, gates.of(on_record.owner.client));

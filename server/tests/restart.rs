@@ -12,7 +12,7 @@ use leasefs_protocol::{
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use support::House;
-use support::client::{Client, Who, mkdir, numbered, raw};
+use support::client::{Client, Who, mkdir, numbered, raw, write};
 use tokio::time::timeout;
 
 const TERM: Duration = Duration::from_secs(2);
@@ -239,6 +239,62 @@ async fn after_a_host_crash_every_change_sent_again_is_lost() {
     a.send(&frame, b"").await;
     assert_eq!(a.reply().await.0.result, Err(Refusal::Lost));
     assert_eq!(a.lookup(root, "d").await, None);
+}
+
+/// A restarted server, and a client that comes back to it with these opens.
+async fn next_life(
+    house: &House,
+    who: &Who,
+    earlier: &Client,
+    opens: Vec<ReclaimOpen>,
+) -> (support::Running, Client) {
+    let server = house.serve_with(TERM, |_| ()).await;
+    let mut client = who.connect(&server).await;
+    client.take_over(earlier);
+    let leases = Vec::new();
+    assert_eq!(
+        reclaim(&mut client, Reclaim { leases, opens }).await,
+        (0, 0)
+    );
+    client.tell(ToServer::ReclaimDone).await;
+    (server, client)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_change_that_was_refused_is_not_run_after_another_crash() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"old").expect("a file");
+    let who = Who::enrolled(&house, 1);
+    let server = house.serve().await;
+    let mut a = who.connect(&server).await;
+    let (object, _) = a.lookup(a.root(), "f").await.expect("there");
+    let flags = (libc::O_RDWR as u32).into();
+    let reply = a.ask(Query::Open(query::Open { object, flags })).await;
+    let Ok(Response::Opened(answer::Opened { open, token, .. })) = reply.result else {
+        panic!("not opened: {reply:?}");
+    };
+    let mut frame = a.frame(write(open, 0));
+    let seq = numbered(&mut frame).seq;
+    let objects = vec![object];
+    let intent = Intent::Repeatable { objects };
+    let begins = house
+        .records
+        .change_begins(who.session, seq, Seq(0), &intent);
+    begins.expect("journalled");
+    server.crash();
+    numbered(&mut frame).resent = true;
+    // Its open is not there.
+    let (server, mut a) = next_life(&house, &who, &a, Vec::new()).await;
+    a.send(&frame, b"new").await;
+    let refused = reply_at_last(&mut a).await.result;
+    assert_eq!(refused, Err(Refusal::BadOpen));
+    server.crash();
+    let opens = vec![ReclaimOpen { open, token }];
+    let (_server, mut a) = next_life(&house, &who, &a, opens).await;
+    a.send(&frame, b"new").await;
+    assert_eq!(reply_at_last(&mut a).await.result, refused);
+    let now = std::fs::read(house.path("f")).expect("the file");
+    assert_eq!(now, b"old");
 }
 
 #[tokio::test(flavor = "multi_thread")]

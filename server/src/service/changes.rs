@@ -58,6 +58,14 @@ async fn run(server: Arc<Server>, session: Arc<Session>, seq: Seq, job: Job) {
         server.records.change_ends(session.id, seq, &Err(Refusal::Internal));
         session.begin(seq).map(|_| refused(Refusal::Internal))
     });
+    // What was to be repeated and isn't must not be after another crash.
+    if let Some(reply) = reply
+        .as_ref()
+        .filter(|_| server.interrupted.has((session.id, seq)))
+    {
+        let result = &reply.result;
+        server.records.change_ends(session.id, seq, result);
+    }
     server.interrupted.settle((session.id, seq));
     if let Some(reply) = reply {
         finish(&server, &session, seq, reply).await;

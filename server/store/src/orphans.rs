@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The folder in the export's root.
@@ -33,6 +34,9 @@ pub(crate) struct Orphans {
     held: RwLock<HashMap<Handle, Held>>,
     /// Keep those who open an object and whoever takes its last name apart.
     gates: Vec<RwLock<()>>,
+    /// Somebody may still claim what was open in an earlier life of the server. Read and written under the lock
+    /// of `held`.
+    claimable: AtomicBool,
     /// Keyed at random: no client can aim at another's gate.
     hasher: RandomState,
     in_use: Arc<InUse>,
@@ -42,8 +46,8 @@ pub(crate) struct Orphans {
 #[derive(Clone, Copy, Debug)]
 struct Held {
     id: HostId,
-    /// From an earlier life of the server, and somebody may not have reclaimed it yet.
-    inherited: bool,
+    /// Somebody may have had it open in an earlier life of the server, and not have reclaimed it yet.
+    claimable: bool,
 }
 
 /// The last name of a file may go while this lives: nobody opens it meanwhile, and if it was open
@@ -75,6 +79,7 @@ impl Orphans {
         Self {
             folder: OnceLock::new(),
             held: RwLock::default(),
+            claimable: AtomicBool::new(false),
             gates: (0..GATES).map(|_| RwLock::default()).collect(),
             hasher: RandomState::new(),
             in_use,
@@ -97,8 +102,8 @@ impl Orphans {
                 if attr.nlink > 1 {
                     rustix::fs::unlinkat(&folder, name, AtFlags::empty())?;
                 } else {
-                    let inherited = true;
-                    let held = Held { id, inherited };
+                    let claimable = true;
+                    let held = Held { id, claimable };
                     self.held_mut().insert(sealer.seal(&id), held);
                 }
             }
@@ -127,11 +132,18 @@ impl Orphans {
         Ok(())
     }
 
-    /// Removes what nobody has open of an earlier life of the server too.
+    /// Whatever becomes an orphan until [`Orphans::settle_all`] may be claimed.
+    pub fn expect_claims(&self) {
+        let _held = self.held_mut();
+        self.claimable.store(true, Ordering::Relaxed);
+    }
+
+    /// Nobody claims anything any more: removes what nobody has open.
     pub fn settle_all(&self) {
         let held: Vec<Handle> = {
             let mut held = self.held_mut();
-            held.values_mut().for_each(|held| held.inherited = false);
+            self.claimable.store(false, Ordering::Relaxed);
+            held.values_mut().for_each(|held| held.claimable = false);
             held.keys().copied().collect()
         };
         for handle in held {
@@ -191,7 +203,7 @@ impl Orphans {
         let (Some(folder), Some(held)) = (self.folder.get(), self.held(handle)) else {
             return;
         };
-        if held.inherited {
+        if held.claimable {
             return;
         }
         let name = link_name(&held.id);
@@ -219,9 +231,9 @@ impl Shelter<'_> {
         let linked = rustix::fs::linkat(CWD, path, folder, link_name(&id), AtFlags::SYMLINK_FOLLOW);
         match linked {
             Ok(()) | Err(Errno::EXIST) => {
-                let inherited = false;
-                let held = Held { id, inherited };
-                self.orphans.held_mut().insert(self.handle, held);
+                let mut held = self.orphans.held_mut();
+                let claimable = self.orphans.claimable.load(Ordering::Relaxed);
+                held.insert(self.handle, Held { id, claimable });
             }
             Err(error) => return Err(error.into()),
         }

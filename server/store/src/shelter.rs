@@ -36,8 +36,14 @@ impl Store {
         }
     }
 
+    /// Others than those who have a file open now may have had it open in an earlier life of the server: no
+    /// orphan is removed before [`Store::remove_unclaimed`].
+    pub fn expect_claims(&self) {
+        self.orphans.expect_claims();
+    }
+
     /// Removes orphans that nobody has open. To be called once those who may reclaim opens of an
-    /// earlier life of the server have done so: until then none of that life is removed.
+    /// earlier life of the server have done so.
     pub fn remove_unclaimed(&self) {
         self.orphans.settle_all();
     }

@@ -166,6 +166,28 @@ fn an_orphan_that_one_has_reclaimed_and_closed_can_still_be_reclaimed_by_another
 }
 
 #[test]
+fn an_orphan_made_after_a_restart_can_be_reclaimed_when_another_has_closed_it() {
+    const OTHER: SessionId = SessionId([6; 16]);
+    let w = world();
+    let made = w.create(0, "f", 0o600);
+    let token = w.store.mint(&made.open, NUMBER, &holder(SESSION));
+    let others = w.store.mint(&made.open, NUMBER, &holder(OTHER));
+    drop(made);
+    let w = w.restart();
+    w.store.expect_claims();
+    let open = w.store.reopen(&token, NUMBER, &holder(SESSION));
+    let open = open.expect("reopen");
+    w.unlink(0, "f").expect("unlink");
+    open.close();
+    let open = w.store.reopen(&others, NUMBER, &holder(OTHER));
+    let open = open.expect("reopen");
+    w.store.remove_unclaimed();
+    assert_eq!(w.orphans(), 1);
+    open.close();
+    assert_eq!(w.orphans(), 0);
+}
+
+#[test]
 fn a_link_that_a_crash_left_beside_the_name_goes_at_the_start() {
     let w = world();
     let (open, handle, token) = w.orphan("f");
