@@ -141,10 +141,17 @@ impl Leases {
         self.event(Event::RoundTrip { session, rtt });
     }
 
-    /// The session's client has approved recalls.
-    pub fn approve(&self, session: SessionId, recalls: impl IntoIterator<Item = RecallId>) {
+    /// The session's client has approved recalls. They count only on its present connection, where those
+    /// that are open were repeated.
+    pub fn approve(
+        &self,
+        session: SessionId,
+        link: u64,
+        recalls: impl IntoIterator<Item = RecallId>,
+    ) {
         self.with(|state, now| {
-            for recall in recalls {
+            let speaks = state.speaks_on(session, link);
+            for recall in recalls.into_iter().filter(|_| speaks) {
                 state.step(&self.progress, now, Event::Approve { session, recall });
             }
         });
@@ -170,10 +177,11 @@ impl Leases {
         self.lock().holds_data(session, object)
     }
 
-    /// The session's client has given leases back.
-    pub fn release(&self, session: SessionId, releases: Vec<Release>) {
+    /// The session's client has given leases back, on its present connection.
+    pub fn release(&self, session: SessionId, link: u64, releases: Vec<Release>) {
         self.with(|state, now| {
-            for release in releases {
+            let speaks = state.speaks_on(session, link);
+            for release in releases.into_iter().filter(|_| speaks) {
                 let event = Event::Release {
                     session,
                     object: release.object,

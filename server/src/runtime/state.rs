@@ -189,6 +189,12 @@ impl State {
         }
     }
 
+    /// Whether the session speaks on this connection. What has come on an earlier one may be of an earlier
+    /// session of the same number, whose recalls and stamps had the same numbers.
+    pub fn speaks_on(&self, session: SessionId, link: u64) -> bool {
+        self.lines.get(&session).is_some_and(|l| l.link == link)
+    }
+
     pub fn wait(&mut self, op: OpId, waiter: Waiter) {
         self.waiters.insert(op, waiter);
     }

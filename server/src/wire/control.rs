@@ -81,7 +81,7 @@ impl Control {
                 if let Some(border) = self.session.border() {
                     border.take_releases(&mut releases);
                 }
-                self.server.leases.release(id, releases);
+                self.server.leases.release(id, self.link.number, releases);
                 Ok(())
             }
             ToServer::Cancel { seq } => self.cancel(seq),
@@ -127,9 +127,9 @@ impl Control {
         batch("closes", closes.len())?;
         let recalls = approvals.into_iter().map(|approval| approval.recall);
         let files = self.session.opens.take(&closes);
-        let id = self.session.id;
+        let (id, link) = (self.session.id, self.link.number);
         if files.is_empty() {
-            self.server.leases.approve(id, recalls);
+            self.server.leases.approve(id, link, recalls);
             return Ok(());
         }
         let (server, recalls) = (Arc::clone(&self.server), recalls.collect::<Vec<_>>());
@@ -137,7 +137,7 @@ impl Control {
         self.server.spawn_io(async move {
             close(files);
             if let Some(_pass) = gate.enter() {
-                server.leases.approve(id, recalls);
+                server.leases.approve(id, link, recalls);
             }
         });
         Ok(())
