@@ -206,9 +206,10 @@ impl Server {
         }
     }
 
-    /// Takes out a session that is over; `false` if it is out.
+    /// Ends what doesn't block; `false` if that has been done. The session keeps its number until it is off
+    /// the record.
     fn leaves(&self, session: &Session) -> bool {
-        if !self.sessions.remove(session) {
+        if !session.is_over_now() {
             return false;
         }
         session.end();
@@ -217,10 +218,13 @@ impl Server {
         true
     }
 
-    /// What of the end of a session may block.
-    fn forget(&self, session: &Session) {
-        close(session.opens.end());
-        self.records.forget_session(session.id);
+    /// What of the end of a session may block, unless it is done. Then its number is free.
+    pub fn forget(&self, session: &Session) {
+        session.once_forgotten(|| {
+            close(session.opens.end());
+            self.records.forget_session(session.id);
+            self.sessions.remove(session);
+        });
     }
 
     /// Ends the client's sessions that it began with other rights than it has now: what they have

@@ -3,10 +3,13 @@
 mod support;
 
 use leasefs_protocol::control::{Standing, ToClient, ToServer};
-use leasefs_protocol::{Parts, Query, Refusal, Response, Scope, Seq, answer, query};
+use leasefs_protocol::{
+    Parts, Query, Refusal, Release, Response, Scope, Seq, Stamp, answer, query,
+};
 use std::time::Duration;
 use support::House;
 use support::client::{Who, mkdir, numbered, raw, read, write};
+use support::memory::At;
 use tokio::time::timeout;
 
 /// Long enough to notice that something waits.
@@ -155,6 +158,52 @@ async fn a_newer_connection_fences_the_older_and_gets_unapproved_recalls_first()
     assert_eq!(again.id, first.id);
     newer.approve(&again).await;
     assert!(b.reply().await.0.result.is_ok());
+}
+
+/// It may be of an earlier session of the same number, whose recalls and stamps had the same numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_or_release_of_another_connection_counts_for_nothing() {
+    const OTHER: u64 = u64::MAX;
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    let mut a = who.connect(&server).await;
+    let root = a.root();
+    a.lookup(root, "d").await;
+    let release = Release {
+        object: root,
+        parts: Parts::ALL,
+        seen: Stamp(u64::MAX),
+    };
+    let leases = &server.server.leases;
+    leases.release(who.session, OTHER, vec![release]);
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let frame = b.frame(mkdir(root, raw("d")));
+    b.send(&frame, b"").await;
+    let recall = a.recall().await;
+    leases.approve(who.session, OTHER, [recall.id]);
+    assert!(timeout(A_WHILE, b.reply()).await.is_err(), "it waits");
+    a.approve(&recall).await;
+    assert!(b.reply().await.0.result.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_begins_while_an_earlier_one_of_its_number_leaves_the_record_stays_on_it() {
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    let mut a = who.connect(&server).await;
+    let held = house.records.hold(At::Forget);
+    a.tell(ToServer::Goodbye).await;
+    held.reached().await;
+    let frees = async {
+        tokio::time::sleep(A_WHILE).await;
+        drop(held);
+    };
+    let (again, ()) = tokio::join!(who.connect(&server), frees);
+    assert_eq!(again.welcome.standing, Standing::New);
+    tokio::time::sleep(A_WHILE).await;
+    assert!(house.records.is_leased(who.session));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -73,6 +73,8 @@ pub struct Session {
     pub leased: AtomicBool,
     /// Whether what it had from the server's earlier life is still to be reclaimed.
     pub reclaims: AtomicBool,
+    over: AtomicBool,
+    forgotten: Mutex<bool>,
     state: Mutex<State>,
 }
 
@@ -118,6 +120,8 @@ impl Session {
             low: AtomicU64::new(0),
             leased: AtomicBool::new(true),
             reclaims: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            forgotten: Mutex::new(false),
             state: Mutex::new(State {
                 changes: Answers::default(),
                 tasks: HashMap::new(),
@@ -138,6 +142,24 @@ impl Session {
     /// Where its client is confined.
     pub fn border(&self) -> Option<&Arc<Border>> {
         self.border.get()
+    }
+
+    /// It is over from now on; `false` if it was.
+    pub fn is_over_now(&self) -> bool {
+        !self.over.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether it is over: it only waits to be off the record.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Does once what of its end may block. When this returns it is done, whoever has done it.
+    pub fn once_forgotten(&self, forget: impl FnOnce()) {
+        let mut forgotten = sync::lock(&self.forgotten);
+        if !std::mem::replace(&mut *forgotten, true) {
+            forget();
+        }
     }
 
     /// Whose its open tokens are.

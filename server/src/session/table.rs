@@ -20,6 +20,8 @@ pub enum Refused {
     TooMany,
     /// Its client is shut out.
     ShutOut,
+    /// An earlier session of this number is over and not off the record.
+    Ending,
 }
 
 /// The sessions of a server.
@@ -85,12 +87,14 @@ impl Sessions {
         }
         if let Some(session) = table.get(&id) {
             return match session.key == owner.client {
+                true if session.is_over() => Err(Refused::Ending),
                 true if session.gate.is_shut() => Err(Refused::ShutOut),
                 true => Ok(Arc::clone(session)),
                 false => Err(Refused::Foreign),
             };
         }
-        let own = table.values().filter(|s| s.key == owner.client).count();
+        let lives = |s: &&Arc<Session>| s.key == owner.client && !s.is_over();
+        let own = table.values().filter(lives).count();
         if own >= MAX_SESSIONS_PER_CLIENT || !may_have_more(own, table.len(), MAX_SESSIONS) {
             return Err(Refused::TooMany);
         }
@@ -104,18 +108,21 @@ impl Sessions {
 
     /// The session with this id.
     pub fn get(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.any(id).filter(|session| !session.is_over())
+    }
+
+    /// The session with this id, that may be over.
+    pub fn any(&self, id: SessionId) -> Option<Arc<Session>> {
         sync::read(&self.table).get(&id).cloned()
     }
 
-    /// Takes this session out; `false` if that has been done.
-    pub fn remove(&self, session: &Session) -> bool {
+    /// Takes this session out, which is over and off the record.
+    pub fn remove(&self, session: &Session) {
         let mut table = sync::write(&self.table);
         let own = |found: &Arc<Session>| std::ptr::eq(&raw const **found, session);
-        let there = table.get(&session.id).is_some_and(own);
-        if there {
+        if table.get(&session.id).is_some_and(own) {
             table.remove(&session.id);
         }
-        there
     }
 
     /// Whether this session is in.
@@ -131,19 +138,22 @@ impl Sessions {
         all
     }
 
-    /// All of them.
+    /// All that are not over.
     pub fn all(&self) -> Vec<Arc<Session>> {
-        sync::read(&self.table).values().cloned().collect()
+        let table = sync::read(&self.table);
+        let live = table.values().filter(|session| !session.is_over());
+        live.cloned().collect()
     }
 
-    /// How many there are.
+    /// How many there are that are not over.
     pub fn count(&self) -> usize {
-        sync::read(&self.table).len()
+        self.all().len()
     }
 
     /// Whether none may still reclaim what it had open in the server's earlier life.
     pub fn have_reclaimed(&self) -> bool {
-        let reclaims = |session: &Arc<Session>| session.reclaims.load(Ordering::Relaxed);
+        let reclaims =
+            |session: &Arc<Session>| !session.is_over() && session.reclaims.load(Ordering::Relaxed);
         !sync::read(&self.table).values().any(reclaims)
     }
 

@@ -184,7 +184,7 @@ fn judge(
     // Looked at first, so that a ticket isn't used up for a session that can't be had.
     if server
         .sessions
-        .get(hello.session)
+        .any(hello.session)
         .is_some_and(|s| s.key != key)
     {
         return Err(HelloRefusal::ForeignSession);
@@ -201,12 +201,19 @@ fn judge(
         rights: client.rights(),
         birth: random().map_err(|error| HelloRefusal::Internal(error.to_string()))?,
     };
+    // Its record must not be taken for that of the one that begins.
+    if let Some(ending) = server.sessions.any(hello.session).filter(|s| s.is_over()) {
+        server.forget(&ending);
+    }
     let session = server
         .sessions
         .open(hello.session, (owner, gate), server.now())
         .map_err(|refused| match refused {
             Refused::Foreign => HelloRefusal::ForeignSession,
             Refused::ShutOut => HelloRefusal::Revoked(key),
+            Refused::Ending => {
+                HelloRefusal::Internal("the session has just ended: connect again".to_owned())
+            }
             Refused::TooMany => HelloRefusal::TooMany(format!(
                 "sessions (at most {MAX_SESSIONS_PER_CLIENT} of one client)"
             )),

@@ -97,20 +97,25 @@ async fn note_ended_leases(server: &Arc<Server>) {
         return;
     }
     for session in server.sessions.all() {
-        let leased = session.leased.load(Ordering::Relaxed);
-        if leased && session.link().is_none() && !server.leases.may_hold(session.id) {
+        if session.leased.load(Ordering::Relaxed) && is_without_leases(server, &session) {
             note(server, &session).await;
         }
     }
 }
 
-/// A session that isn't connected gets no lease, and none connects while this lock is held.
+fn is_without_leases(server: &Server, session: &Session) -> bool {
+    let connected = session.link().is_some();
+    !connected && !server.leases.may_hold(session.id) && !server.leases.in_grace()
+}
+
+/// A session that isn't connected gets no lease, and none connects while this lock is held. It may have
+/// come, been granted leases and gone again before.
 async fn note(server: &Arc<Server>, session: &Arc<Session>) {
     // One that is being greeted is not without leases for long.
     let Ok(_no_hello) = session.hello.try_lock() else {
         return;
     };
-    if session.link().is_some() {
+    if !is_without_leases(server, session) {
         return;
     }
     session.leased.store(false, Ordering::Relaxed);

@@ -23,6 +23,8 @@ pub enum At {
     Admitted,
     /// A session is put on record.
     Record,
+    /// A session is taken off the record.
+    Forget,
     /// A change is about to ask the host.
     ChangeBegins,
     /// A Write lease is about to be granted.
@@ -153,6 +155,15 @@ impl Memory {
         self.state().revoked.insert(key);
     }
 
+    /// Whether a session is on record as one that may hold leases.
+    pub fn is_leased(&self, session: SessionId) -> bool {
+        let state = self.state();
+        state
+            .sessions
+            .get(&session)
+            .is_some_and(|(_, leased)| *leased)
+    }
+
     pub fn has_session(&self, session: SessionId) -> bool {
         self.state().sessions.contains_key(&session)
     }
@@ -248,6 +259,7 @@ impl Records for Memory {
     }
 
     fn forget_session(&self, session: SessionId) {
+        self.pass(At::Forget);
         let mut state = self.state();
         state.sessions.remove(&session);
         state.changes.remove(&session);
