@@ -4,6 +4,7 @@ use crate::api::{Action, CallId, Effect, Event, Noticed, Now, Undelivered};
 use crate::cache::{Cache, CacheStatus};
 use crate::call::{Answer, Asker, Call};
 use crate::life::{Happened, Life};
+use crate::memory::Memory;
 use crate::ops::{self, Ask, Manner, Ops, Owner};
 use crate::outside::Outside;
 use crate::recall::{self, Engine, Fault};
@@ -37,8 +38,8 @@ pub struct Config {
     pub buffers: bool,
     /// How long requests wait.
     pub timeout: Timeout,
-    /// Memory for attributes, names and listings, in bytes: [`crate::DEFAULT_BUDGET`].
-    pub budget: usize,
+    /// How much it may use.
+    pub memory: Memory,
     /// Supplementary groups of a process whose request is unanswered.
     pub groups: fn(u32) -> Vec<u32>,
     /// Whether [`crate::Notice::ForgetNames`] works.
@@ -91,7 +92,7 @@ impl<W> ClientCore<W> {
     pub fn new(config: Config, now: Now) -> Self {
         let cx = Cx::default();
         cx.passed(now);
-        let cache = Cache::new(cx.clone(), config.root, config.budget);
+        let cache = Cache::new(cx.clone(), config.root, config.memory);
         cache.set_names_in_kernel(config.can_forget_names);
         let outside = Outside::new(cx.clone(), Arc::clone(&cache));
         let rpc = Rpc::new(cx.clone(), Arc::clone(&cache), config.timeout);

@@ -4,7 +4,7 @@
 //! the kernel, messages of the server, the passing of time come in; answers, requests, invalidations go
 //! out. It reads no clock and waits for nobody, so a daemon and a simulator drive it alike.
 //!
-//! Imports run one way: [`call`] ← [`api`] ← run ← opens ← inode ← cache ← outside, session ← writeback ←
+//! Imports run one way: memory, [`call`] ← [`api`] ← run ← opens ← inode ← cache ← outside, session ← writeback ←
 //! recall ← ops, life ← core.
 
 pub mod api;
@@ -13,6 +13,7 @@ pub mod call;
 mod core;
 mod inode;
 mod life;
+mod memory;
 mod opens;
 mod ops;
 mod outside;
@@ -25,10 +26,11 @@ pub use api::{
     Action, CallId, ConnectionId, Effect, EffectId, Event, Notice, Noticed, Now, Unconnected,
     Undelivered, WhyNot,
 };
-pub use cache::{CacheStatus, DEFAULT_BUDGET};
+pub use cache::CacheStatus;
 pub use call::{Answer, Asker, Call, NodeId};
 pub use core::{ClientCore, Config};
 pub use life::{Pause, refused_for_good};
+pub use memory::{Memory, MemoryUse};
 pub use ops::Owner;
 pub use recall::Fault;
 pub use run::repeat_tables;

@@ -4,6 +4,7 @@ use super::StateArg;
 use crate::daemon::{self, Job, StateDir, mounts};
 use crate::fuse::Allowed;
 use clap::Args;
+use leasefs_client::Memory;
 use leasefs_protocol::ticket::Source;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,10 @@ pub(super) struct MountArgs {
     /// 2m, or `hard` to wait for ever
     #[arg(long, default_value = "60s", value_parser = parse_timeout)]
     timeout: TimeoutArg,
+    /// Memory for what is cached, and for what is written and not on the server's disk yet: a size as
+    /// 512MiB or 2GiB, 16MiB at least; at most a quarter of the machine's is used
+    #[arg(long, default_value = "512MiB", value_parser = parse_memory)]
+    memory: usize,
     /// Send every write to the server before it returns. Otherwise writes are buffered here for up
     /// to a second where no other mount uses the file; `fsync` waits in both cases
     #[arg(long)]
@@ -86,6 +91,31 @@ fn parse_timeout(text: &str) -> Result<TimeoutArg, String> {
     }
 }
 
+fn parse_memory(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text.get(digits.len()..).unwrap_or_default() {
+        "KiB" => Some(10),
+        "MiB" => Some(20),
+        "GiB" => Some(30),
+        _ => None,
+    };
+    shift
+        .and_then(|shift| digits.parse::<usize>().ok()?.checked_mul(1 << shift))
+        .filter(|bytes| *bytes >= Memory::LEAST)
+        .ok_or_else(|| "expected a size as 512MiB or 2GiB, 16MiB at least".into())
+}
+
+/// What of the memory that is wanted may be used on a machine that has so much.
+fn granted_memory(wanted: usize, machine: usize) -> usize {
+    wanted.min((machine / 4).max(Memory::LEAST))
+}
+
+fn memory_of_machine() -> usize {
+    let all = rustix::system::sysinfo();
+    let bytes = u128::from(all.totalram) * u128::from(all.mem_unit);
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
 pub(super) fn run(args: MountArgs) -> Result<(), String> {
     let allow = args.allow()?;
     let source = read_source(&args.source)?;
@@ -97,6 +127,7 @@ pub(super) fn run(args: MountArgs) -> Result<(), String> {
         dir,
         state: state.path().to_owned(),
         timeout: args.timeout.0,
+        memory: granted_memory(args.memory, memory_of_machine()),
         write_back: !args.write_through,
         read_only: args.read_only,
         allow,
@@ -185,5 +216,33 @@ mod tests {
         for bad in ["", "s", "0s", "-1s", "5 s", "5x", "99999999999999999999h"] {
             assert!(parse_timeout(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn memory_has_a_unit_and_is_no_less_than_what_is_needed() {
+        assert_eq!(parse_memory("512MiB"), Ok(512 << 20));
+        assert_eq!(parse_memory("2GiB"), Ok(2 << 30));
+        assert_eq!(parse_memory("16384KiB"), Ok(16 << 20));
+        for bad in [
+            "",
+            "512",
+            "MiB",
+            "-1GiB",
+            "1 GiB",
+            "512MB",
+            "15MiB",
+            "99999999999999GiB",
+        ] {
+            assert!(parse_memory(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn no_more_than_a_quarter_of_the_machines_memory_is_used() {
+        assert_eq!(granted_memory(512 << 20, 16 << 30), 512 << 20);
+        assert_eq!(granted_memory(512 << 20, 1 << 30), 256 << 20);
+        assert_eq!(granted_memory(8 << 30, 16 << 30), 4 << 30);
+        assert_eq!(granted_memory(512 << 20, 0), Memory::LEAST);
+        assert!(memory_of_machine() > Memory::LEAST);
     }
 }

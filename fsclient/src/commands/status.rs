@@ -2,7 +2,7 @@
 
 use super::{StateArg, say};
 use crate::daemon::control::{self, AskError};
-use crate::daemon::{Kept, MountStatus, StateDir, StatusDocument, mounts};
+use crate::daemon::{Kept, MemoryStatus, MountStatus, StateDir, StatusDocument, mounts};
 use crate::recovery::{RecoveryError, path_for_people};
 use clap::Args;
 use leasefs_protocol::escaped;
@@ -141,6 +141,27 @@ fn counts(counts: &std::collections::BTreeMap<String, u64>) -> String {
     }
 }
 
+fn memory(memory: &MemoryStatus) -> String {
+    let kinds = [
+        ("cached", memory.cached),
+        ("clean", memory.clean),
+        ("dirty", memory.dirty),
+        ("unstable", memory.unstable),
+    ];
+    let used = kinds.iter().map(|(_, bytes)| bytes).sum();
+    let each = kinds.map(|(kind, bytes)| format!("{kind} {}", mebibytes(bytes)));
+    format!(
+        "{} of {} MiB: {}",
+        mebibytes(used),
+        memory.limit >> 20,
+        each.join(", ")
+    )
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{}.{}", bytes >> 20, ((bytes % (1 << 20)) * 10) >> 20)
+}
+
 fn seconds(millis: u64) -> String {
     format!("{}.{} s", millis / 1000, millis % 1000 / 100)
 }
@@ -173,6 +194,7 @@ fn mount_for_people(mount: &MountStatus) -> String {
             counts(&mount.leases),
             mount.recalls_open
         ),
+        format!("  memory    {}", memory(&mount.memory)),
         format!(
             "  requests  {} in all: {}; renewals: {}",
             rpc.requests_total,
@@ -208,6 +230,19 @@ fn mount_for_people(mount: &MountStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people_are_told_how_much_memory_is_used_and_for_what() {
+        let used = MemoryStatus {
+            limit: 512 << 20,
+            cached: 1 << 20,
+            clean: 0,
+            dirty: 3 << 19,
+            unstable: 8 << 20,
+        };
+        let said = "10.5 of 512 MiB: cached 1.0, clean 0.0, dirty 1.5, unstable 8.0";
+        assert_eq!(memory(&used), said);
+    }
 
     #[test]
     fn what_a_server_or_a_file_is_called_forges_no_line() {

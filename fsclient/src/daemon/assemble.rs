@@ -7,7 +7,7 @@ use crate::driver::{Refuge, Setup, caller};
 use crate::faults::{Fault, fault};
 use crate::fuse::{self, Driver, Kernel, MountConfig, Mounted};
 use crate::session::{self, ConnectError, Link};
-use leasefs_client::{CacheStatus, Config, DEFAULT_BUDGET, Owner, Timeout};
+use leasefs_client::{CacheStatus, Config, Memory, Owner, Timeout};
 use leasefs_protocol::control::{IdentityPolicy, Welcome};
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::{ServerAddr, Source};
@@ -129,7 +129,7 @@ fn core_config(job: &Job, welcome: &Welcome) -> Config {
         owner: owner(),
         buffers: job.write_back,
         timeout: job.timeout.map_or(Timeout::Hard, Timeout::After),
-        budget: DEFAULT_BUDGET,
+        memory: Memory::new(job.memory),
         groups: caller::groups,
         can_forget_names: false,
         fault: match fault() {
@@ -233,6 +233,7 @@ impl Assembled {
             lease_ms_left: u64::try_from(cached.remaining.as_millis()).unwrap_or(u64::MAX),
             leases: by_kind(&cached),
             recalls_open: cached.recalls as u64,
+            memory: cached.memory.into(),
             cache_answers: cached
                 .answers
                 .iter()

@@ -16,6 +16,8 @@ pub struct Job {
     pub state: PathBuf,
     /// How long requests wait for a server that can't be reached; `None` for ever.
     pub timeout: Option<Duration>,
+    /// Memory that the mount may use, in bytes.
+    pub memory: usize,
     /// Writes are buffered under Write leases.
     pub write_back: bool,
     /// No changes.

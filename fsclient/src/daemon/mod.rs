@@ -15,4 +15,4 @@ mod status;
 pub use job::Job;
 pub use life::{LOCKS_ARE_LOCAL, run_detached, run_foreground};
 pub use state::StateDir;
-pub use status::{Kept, MountStatus, StatusDocument};
+pub use status::{Kept, MemoryStatus, MountStatus, StatusDocument};

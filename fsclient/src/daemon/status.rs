@@ -10,6 +10,7 @@
 //! | `term_ms`, `lease_ms_left` | the leases' term, and what is left of it by the client's clock |
 //! | `leases` | leases held, by kind: `attrs`, `data`, `listing`, `names`, and `objects` that have any |
 //! | `recalls_open` | recalls not approved yet |
+//! | `memory` | memory in use, in bytes: see [`MemoryStatus`] |
 //! | `requests`, `requests_total`, `renewals` | requests sent by kind, their sum, and keep-alives (in neither) |
 //! | `cache_answers` | requests of the kernel that were answered without asking the server, by kind |
 //! | `opens` | opens the server has for this session, retained ones included |
@@ -17,6 +18,7 @@
 
 use crate::recovery::Item;
 use crate::session;
+use leasefs_client::MemoryUse;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -62,6 +64,35 @@ pub struct MountStatus {
     pub leases: BTreeMap<String, u64>,
     /// Recalls not approved yet.
     pub recalls_open: u64,
+    /// Memory in use.
+    pub memory: MemoryStatus,
     /// Answers without asking the server, by kind.
     pub cache_answers: BTreeMap<String, u64>,
+}
+
+/// Memory of a mount, in bytes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// What it may use.
+    pub limit: u64,
+    /// In use by attributes, names and listings.
+    pub cached: u64,
+    /// In use by bytes of files as the server has them.
+    pub clean: u64,
+    /// In use by bytes that the server doesn't have yet.
+    pub dirty: u64,
+    /// In use by bytes that the server's disk doesn't have yet.
+    pub unstable: u64,
+}
+
+impl From<MemoryUse> for MemoryStatus {
+    fn from(memory: MemoryUse) -> Self {
+        Self {
+            limit: memory.limit as u64,
+            cached: memory.cached as u64,
+            clean: memory.clean as u64,
+            dirty: memory.dirty as u64,
+            unstable: memory.unstable as u64,
+        }
+    }
 }

@@ -9,7 +9,7 @@ use super::net::{LANES, LinkId, Stream, Way};
 use super::procs::MAPPED;
 use leasefs_client::{
     Action, Answer, Asker, Call, CallId, ClientCore, Config, ConnectionId, Effect, EffectId, Event,
-    NodeId, Notice, Noticed, Owner, Timeout, Unconnected, Undelivered, WhyNot,
+    Memory, NodeId, Notice, Noticed, Owner, Timeout, Unconnected, Undelivered, WhyNot,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{Hello, ToClient, ToServer, Welcome};
@@ -386,7 +386,7 @@ impl Client {
             owner: Owner { uid: 0, gid: 0 },
             buffers: true,
             timeout: patience.map_or(Timeout::Hard, Timeout::After),
-            budget: 16 << 20,
+            memory: Memory::new(16 << 20),
             groups: |_| Vec::new(),
             can_forget_names: forgets_names,
             fault: None,

@@ -2,8 +2,9 @@
 
 use super::rounds::Flushed;
 use super::state::State;
-use super::storing::{Conditions, Store, Stored};
+use super::storing::{Store, Stored};
 use crate::inode::{Dropped, Writer};
+use crate::memory::Memory;
 use crate::opens::Opens;
 use crate::opens::fixtures::opened;
 use bytes::Bytes;
@@ -55,7 +56,7 @@ pub(crate) fn attr(size: u64) -> Attr {
 
 /// A session with a Write lease on a file of this size.
 pub(crate) fn holding(size: u64) -> State {
-    let mut state = State::new(Handle::new(&[0]).expect("one byte"));
+    let mut state = State::new(Handle::new(&[0]).expect("one byte"), Memory::default());
     state.renewed(now(), Duration::from_secs(10), 0);
     let (asked, grants) = (state.leases.ask(), [grant(Mode::Write, 1)]);
     state.granted(asked, &grants);
@@ -78,11 +79,7 @@ pub(crate) fn write_by(writer: Writer, state: &mut State, offset: u64, data: &'s
         writer,
     };
     let mut dropped = Dropped::default();
-    let on = Conditions {
-        budget: 1 << 20,
-        clear: true,
-    };
-    let stored = state.store(now(), &store, on, &mut dropped);
+    let stored = state.store(now(), &store, true, &mut dropped);
     assert!(matches!(stored, Stored::Done { .. }));
 }
 

@@ -31,10 +31,11 @@ pub use tier::Tier;
 pub(crate) use change::{ChangeScope, ChangedPages, PageChange};
 pub(crate) use rounds::{Flushed, Round};
 pub(crate) use state::{State, Work};
-pub(crate) use storing::{Conditions, DirtyFile, Store, Stored};
+pub(crate) use storing::{DirtyFile, Store, Stored};
 
 use crate::call::Listing;
 use crate::inode::Inodes;
+use crate::memory::Memory;
 use crate::run::{Bell, Cx, Part};
 use atomic_refcell::AtomicRefMut;
 use leasefs_lease::client::{Span, Tenure};
@@ -45,15 +46,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Memory the daemon's tier may use, in bytes (approximately), unless told otherwise.
-pub const DEFAULT_BUDGET: usize = 256 << 20;
-
 /// The cache of one mount.
 pub struct Cache {
     cx: Cx,
     state: Part<State>,
     counters: Counters,
-    budget: usize,
     /// Whether names may be given to the kernel with a timeout.
     names_in_kernel: AtomicBool,
     /// Wakes the recall engine's keeper, which sweeps, keeps the budget, and watches the clock.
@@ -68,12 +65,11 @@ impl std::fmt::Debug for Cache {
 
 impl Cache {
     /// An empty cache of a mount of this directory, in a session that has no leases yet.
-    pub fn new(cx: Cx, root: Handle, budget: usize) -> Arc<Self> {
+    pub fn new(cx: Cx, root: Handle, memory: Memory) -> Arc<Self> {
         Arc::new(Self {
             cx,
-            state: Part::new(State::new(root)),
+            state: Part::new(State::new(root, memory)),
             counters: Counters::default(),
-            budget,
             names_in_kernel: AtomicBool::new(false),
             keeper: Bell::default(),
         })
@@ -133,7 +129,7 @@ impl Cache {
             parts: status::by_part(state.leases.reclaim_list().map(|lease| lease.parts)),
             recalls: state.leases.open_recalls().count(),
             remaining: state.session.remaining(now),
-            bytes: state.inodes.cached_bytes() + state.inodes.clean_bytes(),
+            memory: state.inodes.memory_use(),
             answers: self.counters.all(),
         }
     }
@@ -189,12 +185,12 @@ impl Cache {
     }
 
     pub(crate) fn is_over_budget(&self, state: &State) -> bool {
-        state.inodes.cached_bytes() > self.budget
+        state.inodes.cached_bytes() > state.inodes.memory().for_cached()
     }
 
     /// Eviction goes on until there is some room.
     pub(crate) fn has_room(&self, state: &State) -> bool {
-        state.inodes.cached_bytes() <= self.budget / 16 * 15
+        state.inodes.cached_bytes() <= state.inodes.memory().for_cached() / 16 * 15
     }
 
     fn check_budget(&self, state: &State) {

@@ -2,6 +2,7 @@
 //! the kernel may hold.
 
 use crate::inode::{Approvable, Dentry, Dropped, Inodes, Outcome, PagesOf, Then};
+use crate::memory::Memory;
 use crate::run::Set;
 use leasefs_lease::client::{Asked, DropKind, Leases, Renewal, SessionClock};
 use leasefs_lease::planted::{self, Bug};
@@ -39,11 +40,11 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub fn new(root: Handle) -> Self {
+    pub fn new(root: Handle, memory: Memory) -> Self {
         Self {
             session: SessionClock::new(),
             leases: Leases::new(),
-            inodes: Inodes::new(root),
+            inodes: Inodes::new(root, memory),
             process: None,
             host: None,
             swept: None,

@@ -1,5 +1,6 @@
 //! What the cache tells of itself.
 
+use crate::memory::MemoryUse;
 use leasefs_protocol::Parts;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -41,8 +42,8 @@ pub struct CacheStatus {
     pub recalls: usize,
     /// What is left of the leases' time; zero if they have ended.
     pub remaining: Duration,
-    /// Memory in use, approximately.
-    pub bytes: usize,
+    /// Memory in use.
+    pub memory: MemoryUse,
     /// Answers given from the cache, by the kind of request they saved.
     pub answers: Vec<(&'static str, u64)>,
 }

@@ -61,22 +61,14 @@ pub(super) fn attrs(object: Handle) -> [ChangeOf; 1] {
     }]
 }
 
-/// What a write that is to be kept here finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conditions {
-    /// How many bytes all files together may have here.
-    pub budget: usize,
-    /// No page of its range is in the kernel, nor can one come in.
-    pub clear: bool,
-}
-
 impl State {
-    /// Keeps a write here if a live Write lease allows it. What the kernel has to drop goes into `dropped`.
+    /// Keeps a write here if a live Write lease allows it. `clear`: no page of its range is in the kernel,
+    /// nor can one come in. What the kernel has to drop goes into `dropped`.
     pub fn store(
         &mut self,
         now: BootTime,
         store: &Store,
-        on: Conditions,
+        clear: bool,
         dropped: &mut Dropped,
     ) -> Stored {
         let object = store.object;
@@ -101,11 +93,10 @@ impl State {
         if !self.inodes.has_room(now, len) {
             return Stored::Through;
         }
-        let full = self.inodes.dirty_bytes() + len > on.budget;
-        if full || self.inodes.is_at_bound(&object, len) {
+        if self.inodes.is_full(len) || self.inodes.is_at_bound(&object, len) {
             return Stored::Full;
         }
-        if !on.clear && self.inodes.may_hold_pages(&object) {
+        if !clear && self.inodes.may_hold_pages(&object) {
             return Stored::Pages;
         }
         let base = attr.map(|attr| attr.version()).unwrap_or_default();

@@ -8,9 +8,6 @@ use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::Handle;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 
-/// Memory that all files together may use, in bytes.
-const BUDGET: usize = 128 << 20;
-
 /// What is asked for when a file is read in sequence, in bytes.
 const AHEAD: usize = 512 << 10;
 /// What is asked for around a byte, in bytes: the kernel's pages.
@@ -60,11 +57,6 @@ impl Inodes {
         self.clean(object).is_some_and(|bytes| !bytes.is_empty())
     }
 
-    /// Memory in use by all files.
-    pub fn clean_bytes(&self) -> usize {
-        self.weight.clean
-    }
-
     /// A file is read here up to `end`.
     pub fn read_up_to(&mut self, object: &Handle, end: u64) {
         let now = self.next_use();
@@ -110,7 +102,7 @@ impl Inodes {
 
     /// Drops the bytes of the files not used for longest, of this one last.
     pub fn keep_clean_budget(&mut self, but: &Handle) {
-        while self.weight.clean > BUDGET {
+        while self.weight.clean > self.memory.for_clean() {
             let others = |object: &&Handle| *object != but && self.has_clean_bytes(object);
             let oldest = self.by_use.values().find(others);
             let object = oldest.copied().unwrap_or(*but);
@@ -201,7 +193,8 @@ mod tests {
         let mut inodes = Inodes::default();
         inodes.change_begins(file(1), Changing::BYTES);
         reads(&mut inodes, 2, 1 << 20);
-        reads(&mut inodes, 3, BUDGET);
+        let share = inodes.memory().for_clean();
+        reads(&mut inodes, 3, share);
         inodes.keep_clean_budget(&file(3));
         assert!(!inodes.has_clean_bytes(&file(2)) && inodes.has_clean_bytes(&file(3)));
         reads(&mut inodes, 4, 1 << 20);

@@ -1,8 +1,8 @@
 //! What is changed and committed, over all inodes.
 
 use super::unstable::{
-    Committed, Covered, HostLife, LossesTold, MANY_BYTES, MANY_OBJECTS, MOST_BYTES, MOST_FILES,
-    Noted, Undone, Unstable, Wrote, WroteIn,
+    Committed, Covered, HostLife, LossesTold, MANY_OBJECTS, MOST_FILES, Noted, Undone, Unstable,
+    Wrote, WroteIn,
 };
 use super::{Inode, Inodes, Weight};
 use leasefs_lease::planted::{self, Bug};
@@ -41,7 +41,7 @@ impl Inodes {
         }
         let number = self.commits.next();
         let more = self.weight.kept + wrote.run.data.len();
-        let room = more <= MOST_BYTES && self.weight.kept_files < MOST_FILES;
+        let room = more <= self.memory.for_unstable() && self.weight.kept_files < MOST_FILES;
         let object = wrote.object;
         self.make_unstable(object, |unstable| {
             unstable.wrote(wrote, WroteIn { number, host, room })
@@ -51,7 +51,7 @@ impl Inodes {
         } = self.weight;
         Noted {
             undone: false,
-            many: kept > MANY_BYTES || kept_files > MOST_FILES / 4,
+            many: kept > self.memory.many_unstable() || kept_files > MOST_FILES / 4,
         }
     }
 

@@ -129,6 +129,17 @@ impl Inodes {
         self.weight.dirty
     }
 
+    /// Whether there is no room for further bytes until some have been flushed.
+    pub fn is_full(&self, len: usize) -> bool {
+        let held = self.weight.dirty;
+        held > 0 && held + len > self.memory.for_dirty()
+    }
+
+    /// Whether it is time to send them, however young they are.
+    pub fn has_many_dirty(&self) -> bool {
+        self.weight.dirty > self.memory.many_dirty()
+    }
+
     /// The size of a dirty file, as its writer knows it.
     pub fn dirty_size(&self, file: &Handle) -> Option<u64> {
         self.dirty(file).map(|dirty| dirty.buffer.size())

@@ -6,6 +6,7 @@
 
 use super::Inodes;
 use crate::call::{Node, NodeId};
+use crate::memory::Memory;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Attr, FileKind, Handle};
 use std::ffi::OsStr;
@@ -62,8 +63,9 @@ impl KernelRefs {
 
 impl Inodes {
     /// Those of a mount of this directory, which the kernel never forgets.
-    pub fn new(root: Handle) -> Self {
+    pub fn new(root: Handle, memory: Memory) -> Self {
         let mut inodes = Self::default();
+        inodes.memory = memory;
         let node = Node {
             id: NodeId::ROOT,
             handle: root,
@@ -267,7 +269,7 @@ mod tests {
     }
 
     fn inodes() -> Inodes {
-        Inodes::new(handle(0))
+        Inodes::new(handle(0), Memory::default())
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::drops::Drops;
 use super::unstable::Commits;
 use super::{Inode, Weight};
 use crate::call::NodeId;
+use crate::memory::{Memory, MemoryUse};
 use crate::run::{Map, Set};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::Handle;
@@ -19,8 +20,9 @@ pub(crate) struct Inodes {
     pub(super) nodes: Map<NodeId, Handle>,
     /// How many node ids were given that are no inode numbers.
     pub(super) spare_ids: u64,
-    /// Of all of them.
+    /// Of all of them, and what it may be.
     pub(super) weight: Weight,
+    pub(super) memory: Memory,
     /// The eviction's hand: every inode that is cached once.
     pub(super) ring: VecDeque<Handle>,
     /// How often the kernel was (or is just being) told to look all names up again, less one.
@@ -49,6 +51,22 @@ pub(super) struct ServersRoom {
 }
 
 impl Inodes {
+    /// How much memory they may use.
+    pub fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    /// How much they use.
+    pub fn memory_use(&self) -> MemoryUse {
+        MemoryUse {
+            limit: self.memory.bytes(),
+            cached: self.weight.cached,
+            clean: self.weight.clean,
+            dirty: self.weight.dirty,
+            unstable: self.weight.kept,
+        }
+    }
+
     /// What is known of an object.
     pub(super) fn get(&self, object: &Handle) -> Option<&Inode> {
         self.map.get(object)

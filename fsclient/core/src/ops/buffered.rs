@@ -5,7 +5,7 @@ use super::{Ask, Ops, Told};
 use crate::cache::{Store, Stored};
 use crate::call::{Fh, Writing};
 use crate::inode::{Committed, Hearers, Wrote};
-use crate::writeback::{BUDGET, MappedPages};
+use crate::writeback::MappedPages;
 use leasefs_lease::client::{Run, Tenure};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::answer::Written;
@@ -38,7 +38,7 @@ impl Ops {
     pub fn write_at_once(&self, fh: Fh, writing: &Writing) -> Option<u32> {
         let open = self.opens.file(fh).filter(|_| self.may_buffer(writing))?;
         let store = self.to_store(&open, writing);
-        let stored = self.engine.store_at_once(&store, BUDGET);
+        let stored = self.engine.store_at_once(&store);
         self.kept(&open, &store, stored)
     }
 
@@ -77,7 +77,7 @@ impl Ops {
         }
         let store = self.to_store(open, writing);
         loop {
-            let stored = ask.unless_left(self.engine.store(&store, BUDGET)).await?;
+            let stored = ask.unless_left(self.engine.store(&store)).await?;
             let kept = self.kept(open, &store, stored);
             if stored != Stored::Full {
                 return Ok(kept);

@@ -1,7 +1,7 @@
 //! Writes that stay here for a while, under a Write lease.
 
 use super::{ChangeScope, Engine, EngineInner, Span};
-use crate::cache::{Conditions, Store, Stored};
+use crate::cache::{Store, Stored};
 use crate::inode::Dropped;
 use leasefs_protocol::Refusal;
 use leasefs_protocol::change::WriteAt;
@@ -9,21 +9,20 @@ use leasefs_protocol::change::WriteAt;
 impl Engine {
     /// As [`Engine::store`], if it need not wait: it answers [`Stored::Pages`] where pages have to be
     /// dropped.
-    pub fn store_at_once(&self, store: &Store, budget: usize) -> Stored {
-        let clear = false;
+    pub fn store_at_once(&self, store: &Store) -> Stored {
         match self.0.dropping.try_lock() {
-            Some(_dropping) => self.0.store(store, Conditions { budget, clear }),
+            Some(_dropping) => self.0.store(store, false),
             None => Stored::Pages,
         }
     }
 
     /// Keeps a write here if the lease allows it. When it is done, no page and no attribute older
-    /// than it is left in the kernel. `budget`: how many bytes all files together may have here.
+    /// than it is left in the kernel.
     ///
     /// # Errors
     /// [`Refusal::TimedOut`] if pages could not be dropped in time.
-    pub async fn store(&self, store: &Store, budget: usize) -> Result<Stored, Refusal> {
-        match self.store_at_once(store, budget) {
+    pub async fn store(&self, store: &Store) -> Result<Stored, Refusal> {
+        match self.store_at_once(store) {
             Stored::Pages => {}
             stored => return Ok(stored),
         }
@@ -34,10 +33,9 @@ impl Engine {
         let scope = ChangeScope::only_pages(store.object, span);
         let mut change = self.own_change(scope).await?;
         change.close_gate().await;
-        let clear = true;
         let stored = {
             let _dropping = self.0.dropping().await;
-            self.0.store(store, Conditions { budget, clear })
+            self.0.store(store, true)
         };
         change.never_sent();
         Ok(stored)
@@ -45,13 +43,13 @@ impl Engine {
 }
 
 impl EngineInner {
-    /// To be called while nothing is being dropped.
-    fn store(&self, store: &Store, on: Conditions) -> Stored {
+    /// To be called while nothing is being dropped. `clear`: see [`State::store`].
+    fn store(&self, store: &Store, clear: bool) -> Stored {
         let mut dropped = Dropped::default();
         let stored = {
             let mut state = self.cache.state();
             let now = self.cache.look(&mut state);
-            state.store(now, store, on, &mut dropped)
+            state.store(now, store, clear, &mut dropped)
         };
         for object in &dropped.attrs {
             drop(self.drop_attrs(object));

@@ -1,6 +1,6 @@
 //! The flusher of a dirty file: sends its bytes round by round, and says what became of them.
 
-use super::{AGE, MANY, RETRY, WritebackInner, undelivered};
+use super::{AGE, RETRY, WritebackInner, undelivered};
 use crate::api::WhyNot;
 use crate::cache::{Asked, Flushed, Round};
 use crate::inode::{Hearers, Writer, Wrote};
@@ -70,7 +70,8 @@ impl Flush {
 
 impl WritebackInner {
     pub(super) fn hurry_if_many(&self) {
-        if self.cache.state().inodes.dirty_bytes() > MANY {
+        let many = self.cache.inodes().has_many_dirty();
+        if many {
             self.hurry_all();
         }
     }

@@ -26,10 +26,6 @@ use std::time::Duration;
 const AGE: Duration = Duration::from_secs(1);
 /// How long after a failure that may pass the same bytes are sent again.
 const RETRY: Duration = Duration::from_millis(100);
-/// Memory that buffered bytes may use, in bytes.
-pub const BUDGET: usize = 512 << 20;
-/// So many buffered bytes are sent at once, however young they are.
-const MANY: usize = BUDGET / 4;
 /// Requests of all files under way at a time.
 const WINDOW: usize = 16;
 

@@ -3,8 +3,8 @@
 use crate::said::{Asked, handle, welcome};
 use bytes::Bytes;
 use leasefs_client::{
-    Action, Answer, Asker, Call, CallId, ClientCore, Config, ConnectionId, DEFAULT_BUDGET, Effect,
-    EffectId, Event, Notice, Noticed, Now, Owner, Timeout, Unconnected, Undelivered,
+    Action, Answer, Asker, Call, CallId, ClientCore, Config, ConnectionId, Effect, EffectId, Event,
+    Memory, Notice, Noticed, Now, Owner, Timeout, Unconnected, Undelivered,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{IdentityPolicy, Standing, ToClient, ToServer, Welcome};
@@ -84,7 +84,7 @@ impl World {
             owner: Owner { uid: 0, gid: 0 },
             buffers: true,
             timeout,
-            budget: DEFAULT_BUDGET,
+            memory: Memory::default(),
             groups: |_| Vec::new(),
             can_forget_names: true,
             fault: None,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use fake::{Fake, Session, attr, handle, soon};
 use leasefs_client::call::At;
 use leasefs_client::{
-    Answer, Call, Config, DEFAULT_BUDGET, Event, NodeId, Notice, Noticed, Owner, Timeout,
+    Answer, Call, Config, Event, Memory, NodeId, Notice, Noticed, Owner, Timeout,
 };
 use leasefs_protocol::control::{IdentityPolicy, Standing, ToClient, ToServer};
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
@@ -128,7 +128,7 @@ fn core_config(timeout: Timeout) -> Config {
         owner: Owner { uid: 0, gid: 0 },
         buffers: true,
         timeout,
-        budget: DEFAULT_BUDGET,
+        memory: Memory::default(),
         groups: |_| Vec::new(),
         can_forget_names: false,
         fault: None,

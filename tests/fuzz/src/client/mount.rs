@@ -5,8 +5,8 @@ use super::server::Hostile;
 use crate::forge::Choices;
 use bytes::Bytes;
 use leasefs_client::{
-    Action, Answer, Asker, Call, CallId, ClientCore, Config, Effect, Event, Noticed, Now, Owner,
-    Timeout,
+    Action, Answer, Asker, Call, CallId, ClientCore, Config, Effect, Event, Memory, Noticed, Now,
+    Owner, Timeout,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::Refusal;
@@ -16,8 +16,8 @@ use std::time::Duration;
 
 /// How long calls wait for a server that doesn't answer.
 const TIMEOUT: Duration = Duration::from_millis(250);
-/// Memory for the cache, in bytes.
-const BUDGET: usize = 1 << 20;
+/// Little, so that things are dropped.
+const MEMORY: Memory = Memory::new(4 << 20);
 /// How long each event takes: who goes round in circles gets nowhere in time.
 const MOMENT: Duration = Duration::from_millis(1);
 /// Nothing to do lasts no longer.
@@ -75,7 +75,7 @@ impl Mount {
             owner: Owner { uid: 0, gid: 0 },
             buffers: true,
             timeout: Timeout::After(TIMEOUT),
-            budget: BUDGET,
+            memory: MEMORY,
             groups: |_| Vec::new(),
             can_forget_names: true,
             fault: None,

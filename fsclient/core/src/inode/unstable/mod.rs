@@ -13,11 +13,7 @@ use kept::Kept;
 use leasefs_protocol::BootId;
 use std::sync::atomic::AtomicU64;
 
-/// Memory that kept bytes may use, in bytes.
-pub(super) const MOST_BYTES: usize = 512 << 20;
-/// With so many it is time for a commit.
-pub(super) const MANY_BYTES: usize = MOST_BYTES / 4;
-/// With so many objects that were changed it is time for a commit too.
+/// With so many objects that were changed it is time for a commit.
 pub(super) const MANY_OBJECTS: usize = 65_536;
 /// Of so many files bytes are kept: each holds an open at the server.
 pub(super) const MOST_FILES: usize = 16_384;

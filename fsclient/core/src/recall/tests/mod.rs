@@ -2,6 +2,7 @@ use super::*;
 use crate::cache::fixtures::writer;
 use crate::cache::{Store, Stored};
 use crate::inode::{Hearers, Undone};
+use crate::memory::Memory;
 use crate::opens::ServerOpen;
 use crate::session::{Answered, Changed};
 use bytes::Bytes;
@@ -276,7 +277,7 @@ fn a_drop_that_never_ends_ends_the_mount() {
 
 #[test]
 fn an_evicted_file_keeps_the_lease_of_its_pages() {
-    let world = World::with_budget(0);
+    let world = World::with_memory(Memory::new(0));
     fill(&world, 1, 3);
     world.getattr(1, 4);
     world.wait_for(&Told::Release(handle(1), ATTRS));
@@ -450,12 +451,12 @@ fn the_approval_names_the_opens_it_gives_up() {
 
 #[test]
 fn over_the_budget_the_longest_unused_is_evicted_and_its_lease_given_back() {
-    let world = World::with_budget(40 * 640);
+    let world = World::with_memory(Memory::new(4 * 40 * 640));
     for object in 1..=60 {
         world.getattr(object, u64::from(object));
     }
     world.wait_for(&Told::Release(handle(1), ATTRS));
-    assert!(world.cache.status().bytes <= 40 * 640);
+    assert!(world.cache.status().memory.cached <= 40 * 640);
     let told = world.told();
     let at = |what: &Told| told.iter().position(|t| t == what);
     assert!(at(&Told::DropAttrs(handle(1))) < at(&Told::Release(handle(1), ATTRS)));
@@ -512,7 +513,7 @@ fn write(world: &World, object: u8) -> Stored {
         date: None,
         writer: writer(1),
     };
-    let stored = world.engine.store(&store, 1 << 20);
+    let stored = world.engine.store(&store);
     world.run(stored).expect("in time")
 }
 

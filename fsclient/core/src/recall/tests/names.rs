@@ -146,14 +146,14 @@ fn a_name_that_is_being_changed_here_is_asked_for_until_it_is_known_again() {
 fn names_of_a_large_directory_are_given_up_and_cost_nothing_any_more() {
     let world = World::new();
     made(&world, 3);
-    let empty = world.cache.status().bytes;
+    let empty = world.cache.status().memory;
     for number in 0..20_000_u64 {
         let name = format!("name{number}");
         known(&world, b"b");
         world.recall(number + 1, number + 5, 1, Parts::NONE, &[&name]);
     }
     assert_eq!(known(&world, b"b"), None);
-    assert_eq!(world.cache.status().bytes, empty);
+    assert_eq!(world.cache.status().memory, empty);
 }
 
 #[test]

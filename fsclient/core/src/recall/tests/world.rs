@@ -3,6 +3,7 @@
 use crate::api::{ConnectionId, Effect, EffectId, Notice, Noticed, Now};
 use crate::cache::{Cache, fixtures};
 use crate::inode::Dentry;
+use crate::memory::Memory;
 use crate::opens::fixtures::opened;
 use crate::opens::{Opens, ServerOpen};
 use crate::outside::Outside;
@@ -79,17 +80,17 @@ impl<T> Started<T> {
 impl World {
     /// A mount with a fresh lease, whose kernel knows every object.
     pub fn new() -> Self {
-        Self::with_budget(1 << 20)
+        Self::with_memory(Memory::new(4 << 20))
     }
 
-    pub fn with_budget(budget: usize) -> Self {
+    pub fn with_memory(memory: Memory) -> Self {
         let cx = Cx::default();
         let start = BootTime::ZERO + Duration::from_secs(100);
         cx.passed(Now {
             boot: start,
             monotonic: start,
         });
-        let cache = Cache::new(cx.clone(), handle(0), budget);
+        let cache = Cache::new(cx.clone(), handle(0), memory);
         cache.set_names_in_kernel(true);
         for object in 1..=60 {
             cache.inodes().refer(handle(object), &attr(object));
