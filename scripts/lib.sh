@@ -105,6 +105,50 @@ suits_pjdfstest() {
     (((4095 - base) % 127 > 1 && base + 33 < 108))
 }
 
+# ---- nothing left behind ---------------------------------------------------
+#
+# For scripts that give what they start LEASEFS_RUN and TMPDIR, both $work.
+
+# ours: processes of this run, by the mark in their environment.
+ours() {
+    local file pid
+    { grep -lzxF "LEASEFS_RUN=$LEASEFS_RUN" /proc/[0-9]*/environ 2>/dev/null || true; } |
+        while read -r file; do
+            pid=${file//[^0-9]/}
+            [[ ! -r /proc/$pid/cmdline ]] || [[ -z $(tr -d '\0' <"/proc/$pid/cmdline") ]] ||
+                printf '%s\n' "$pid"
+        done
+}
+
+# our_loops: loop devices whose image lies in our directory.
+our_loops() {
+    losetup --list --noheadings --output NAME,BACK-FILE 2>/dev/null |
+        awk -v dir="$TMPDIR/" 'index($2, dir) == 1 { print $1 }'
+}
+
+kill_ours() {
+    local pid
+    for pid in $(ours); do as_root kill -KILL "$pid" 2>/dev/null || true; done
+}
+
+describe_left() {
+    local pid
+    for pid in $(ours); do
+        note "left running: $pid $(tr '\0' ' ' <"/proc/$pid/cmdline")"
+    done 2>/dev/null
+    mounts_below "$TMPDIR" | sed 's/^/left mounted: /'
+    our_loops | sed 's/^/left attached: /'
+    find "$TMPDIR" -mindepth 1 -maxdepth 1 | sed 's/^/left in the temporary directory: /'
+}
+
+clean_up() {
+    local dir loop
+    kill_ours
+    mounts_below "$work" | tac | while read -r dir; do as_root umount -l "$dir" || true; done
+    our_loops | while read -r loop; do as_root losetup --detach "$loop" || true; done
+    as_root find "$work" -mindepth 1 -xdev -delete || true
+}
+
 # ---- requirements ----------------------------------------------------------
 
 # as_root CMD..: runs it as root, through sudo when need be.

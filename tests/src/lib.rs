@@ -5,7 +5,7 @@
 //!   linearizability. Pure.
 //! - [`coherence`]: programs that use several mounts of one export at once and have
 //!   every history checked. Binary: `leasefs-coherence DIR [DIR..] [--ops N] [--seed S]
-//!   [--family registers|appends|names|attributes]`. Any directories will do; on a local
+//!   [--family registers|appends|names|directories|attributes]`. Any directories will do; on a local
 //!   file system, whose single reads are not atomic, add `--not-atomic`.
 //! - [`fsx2`]: random operations on one file against a model, read back through
 //!   read-only descriptors here and on a second mount. Binary: `leasefs-fsx2 DIR [DIR2]
@@ -16,6 +16,8 @@
 //!   crash is what that allows. Binary: `leasefs-durable-writer`, started by the suite.
 //! - [`sim`]: the shipped cores of client and server in a seeded simulation of all that is between and
 //!   around them.
+//! - [`soak`]: all of these for as long as one likes, on three mounts under faults. Binary: `leasefs-soak`
+//!   (`scripts/soak`).
 //! - [`mounted`]: the harness that starts real daemons on real mounts, for the suites in
 //!   `tests/tests/`.
 //!
@@ -26,7 +28,7 @@
 //! - The mounted suites (they need /dev/fuse and fusermount3; each test has its own
 //!   server): `cargo test -p leasefs-tests --test '*' -- --test-threads=1`, or one of them:
 //!   `cargo test -p leasefs-tests --test coherence -- --test-threads=1 --nocapture`
-//!   - `coherence`: the four families on three mounts; broken clients are noticed
+//!   - `coherence`: the five families on three mounts; broken clients are noticed
 //!   - `fsx2`: the program above on two mounts
 //!   - `cached`: cached work sends nothing
 //!   - `frozen`: stopped, killed and cut-off clients cost others one term
@@ -57,3 +59,4 @@ pub mod mounted;
 pub mod once;
 pub mod rng;
 pub mod sim;
+pub mod soak;

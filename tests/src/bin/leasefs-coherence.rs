@@ -20,7 +20,7 @@ struct Arguments {
     /// Repeats the choices of an earlier run.
     #[arg(long)]
     seed: Option<u64>,
-    /// Only this family: registers, appends, names or attributes.
+    /// Only this family: registers, appends, names, directories or attributes.
     #[arg(long, value_parser = family)]
     family: Option<Family>,
     /// Worker threads per directory.

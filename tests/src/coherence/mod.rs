@@ -2,13 +2,14 @@
 //! mounts of one export at once, and the history of each object is checked for
 //! linearizability.
 //!
-//! There are four families: [`Family::Registers`], [`Family::Appends`],
-//! [`Family::Names`] and [`Family::Attributes`]. Everything goes through ordinary
+//! There are five families: [`Family::Registers`], [`Family::Appends`],
+//! [`Family::Names`], [`Family::Directories`] and [`Family::Attributes`]. Everything goes through ordinary
 //! system calls on directories, so the same run works on any file system: one
 //! directory given three times is the easy case, three mounts the real one.
 
 mod appends;
 mod attributes;
+mod directories;
 mod files;
 mod judge;
 mod names;
@@ -37,16 +38,19 @@ pub enum Family {
     Appends,
     /// Names: create, exclusive create, unlink, rename, link, readdir, stat.
     Names,
+    /// Names of directories: make, remove, rename, readdir, stat.
+    Directories,
     /// Size, mode, mtime and link count.
     Attributes,
 }
 
 impl Family {
     /// All families, in the order in which they run.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Registers,
         Self::Appends,
         Self::Names,
+        Self::Directories,
         Self::Attributes,
     ];
 
@@ -56,6 +60,7 @@ impl Family {
             Self::Registers => "registers",
             Self::Appends => "appends",
             Self::Names => "names",
+            Self::Directories => "directories",
             Self::Attributes => "attributes",
         }
     }

@@ -26,11 +26,11 @@ const SLOTS: usize = 2 * NAMES_PER_DIR;
 /// they tell the link count of what may be unlinked.
 const KEPT_OPEN: usize = 24;
 /// Changes in a row: about every second one is refused.
-const CHANGES_AT_ONCE: usize = 2;
+pub(super) const CHANGES_AT_ONCE: usize = 2;
 
 /// A directory as one mount shows it.
-struct Directory {
-    path: PathBuf,
+pub(super) struct Directory {
+    pub(super) path: PathBuf,
     held: OwnedFd,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct KeptOpen {
 }
 
 impl KeptOpen {
-    fn keep(&mut self, pair: usize, (file, inode): (File, Inode)) {
+    pub(super) fn keep(&mut self, pair: usize, (file, inode): (File, Inode)) {
         self.created.push_back((pair, file, inode));
         if self.created.len() > KEPT_OPEN {
             self.created.pop_front();
@@ -66,20 +66,24 @@ impl KeptOpen {
 }
 
 /// One name, ready for the `*at` calls.
-struct Name<'a> {
-    number: usize,
+pub(super) struct Name<'a> {
+    pub(super) number: usize,
     directory: &'a Directory,
-    relative: String,
+    pub(super) relative: String,
 }
 
 impl Name<'_> {
+    pub(super) fn held(&self) -> &OwnedFd {
+        &self.directory.held
+    }
+
     fn path(&self) -> PathBuf {
         self.directory.path.join(&self.relative)
     }
 }
 
 impl NameSpace {
-    fn directory(&self, at: At, half: usize) -> &Directory {
+    pub(super) fn directory(&self, at: At, half: usize) -> &Directory {
         &self.directories[at.mount][2 * at.object + half]
     }
 
@@ -92,11 +96,11 @@ impl NameSpace {
         }
     }
 
-    fn any_name(&self, at: At, rng: &mut Rng) -> Name<'_> {
+    pub(super) fn any_name(&self, at: At, rng: &mut Rng) -> Name<'_> {
         self.name(at, rng.below(SLOTS))
     }
 
-    fn two_names(&self, at: At, rng: &mut Rng) -> (Name<'_>, Name<'_>) {
+    pub(super) fn two_names(&self, at: At, rng: &mut Rng) -> (Name<'_>, Name<'_>) {
         let first = rng.below(SLOTS);
         let second = (first + rng.between(1, SLOTS - 1)) % SLOTS;
         (self.name(at, first), self.name(at, second))
@@ -166,7 +170,7 @@ fn create(name: &Name<'_>) -> io::Result<(NameOp, Option<(File, Inode)>)> {
 }
 
 /// `done` unless the file was not there.
-fn or_missing(result: rustix::io::Result<()>) -> io::Result<bool> {
+pub(super) fn or_missing(result: rustix::io::Result<()>) -> io::Result<bool> {
     match result {
         Ok(()) => Ok(true),
         Err(Errno::NOENT) => Ok(false),
@@ -179,7 +183,7 @@ fn unlink(name: &Name<'_>) -> io::Result<NameOp> {
     or_missing(result).map(|done| NameOp::Unlink(name.number, done))
 }
 
-fn rename(old: &Name<'_>, new: &Name<'_>) -> io::Result<NameOp> {
+pub(super) fn rename(old: &Name<'_>, new: &Name<'_>) -> io::Result<NameOp> {
     let (from, to) = (&old.directory.held, &new.directory.held);
     let result = rustix::fs::renameat(from, &old.relative, to, &new.relative);
     or_missing(result).map(|done| NameOp::Rename(old.number, new.number, done))
@@ -215,12 +219,12 @@ fn seen(number: usize, found: io::Result<(Inode, Option<u64>)>) -> io::Result<Ve
     }
 }
 
-fn stat_path(name: &Name<'_>) -> io::Result<Vec<NameOp>> {
+pub(super) fn stat_path(name: &Name<'_>) -> io::Result<Vec<NameOp>> {
     let found = std::fs::symlink_metadata(name.path()).map(|meta| (meta.ino(), Some(meta.nlink())));
     seen(name.number, found)
 }
 
-fn stat_at(name: &Name<'_>) -> io::Result<Vec<NameOp>> {
+pub(super) fn stat_at(name: &Name<'_>) -> io::Result<Vec<NameOp>> {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     let found = rustix::fs::statat(&name.directory.held, &name.relative, flags);
     let found = found
@@ -229,7 +233,7 @@ fn stat_at(name: &Name<'_>) -> io::Result<Vec<NameOp>> {
     seen(name.number, found)
 }
 
-fn open(name: &Name<'_>) -> io::Result<Vec<NameOp>> {
+pub(super) fn open(name: &Name<'_>) -> io::Result<Vec<NameOp>> {
     let found = File::open(name.path()).and_then(|file| file.metadata());
     seen(
         name.number,
@@ -239,7 +243,7 @@ fn open(name: &Name<'_>) -> io::Result<Vec<NameOp>> {
 
 /// Lists the directory from its start in one `getdents` call: a second call would be
 /// a second moment.
-fn list(directory: impl AsFd, half: usize) -> io::Result<Vec<NameOp>> {
+pub(super) fn list(directory: impl AsFd, half: usize) -> io::Result<Vec<NameOp>> {
     let from = half * NAMES_PER_DIR;
     let mut found = vec![None; NAMES_PER_DIR];
     let mut buffer = [MaybeUninit::uninit(); 8192];

@@ -2,6 +2,7 @@
 
 use super::appends::Appends;
 use super::attributes::Attributes;
+use super::directories::Directories;
 use super::names::NameSpace;
 use super::registers::Registers;
 use super::report::{FamilyReport, Report};
@@ -92,6 +93,7 @@ fn run_named(config: &Config, family: Family, dirs: &[PathBuf]) -> (FamilyReport
         Family::Registers => run_family::<Registers>(config, family, dirs),
         Family::Appends => run_family::<Appends>(config, family, dirs),
         Family::Names => run_family::<NameSpace>(config, family, dirs),
+        Family::Directories => run_family::<Directories>(config, family, dirs),
         Family::Attributes => run_family::<Attributes>(config, family, dirs),
     }
 }

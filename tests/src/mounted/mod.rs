@@ -22,7 +22,7 @@ pub use caller::Caller;
 pub use daemon::Daemon;
 pub use mount::{Mount, MountOptions, READ_KINDS, Requests, Writes, requests};
 pub use power::StateOn;
-pub use relay::Relay;
+pub use relay::{Relay, Slow};
 pub use sandbox::{Sandbox, mounts_below};
 pub use server::{Server, ServerOptions};
 pub use storage::Storage;
