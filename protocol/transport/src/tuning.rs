@@ -20,8 +20,10 @@ const LOOPBACK_DATAGRAM: u16 = 65_000;
 /// Bytes of one connection under way to this side. Never more than a large socket buffer holds,
 /// so that loopback, which has no other bottleneck, loses nothing.
 const RECEIVE_WINDOW: u32 = 8 << 20;
-/// Bytes of one stream under way to this side.
-const STREAM_WINDOW: u32 = 4 << 20;
+/// Bytes of one stream under way to this side. All bulk lanes together leave room: QUIC takes what is to be
+/// sent on a stream only while all that is under way is within the connection's window, and on a slow link a
+/// keep-alive would wait for megabytes.
+const STREAM_WINDOW: u32 = (RECEIVE_WINDOW - (512 << 10)) / 3;
 /// A connection on which nothing arrives for so long is over. Safety doesn't depend on it: the
 /// lease decides about that.
 const IDLE: Duration = Duration::from_secs(30);

@@ -221,6 +221,35 @@ async fn an_outbox_delivers_everything_in_order_and_then_ends_the_stream() -> Re
     Ok(())
 }
 
+/// A link so slow that nothing moves: nobody reads the bulk lanes.
+#[tokio::test]
+async fn a_control_message_waits_behind_no_bulk_data() -> Result<()> {
+    let pair = pair().await?;
+    let ((mut control, _), (_, mut heard)) = stream(&pair).await?;
+    let mut lanes = Vec::new();
+    for _ in 0..4 {
+        lanes.push(stream(&pair).await?);
+    }
+    // The first lane is for what is small.
+    let bulk = lanes.split_off(1).into_iter();
+    let ((writers, _readers), _unread): ((Vec<_>, Vec<_>), Vec<_>) = bulk
+        .map(|((writer, reader), unread)| ((writer, reader), unread))
+        .unzip();
+    let boxes: Vec<_> = writers.into_iter().map(FrameWriter::into_outbox).collect();
+    let payload = Bytes::from(vec![7; 1024 * 1024]);
+    for outbox in boxes.iter().cycle().take(24) {
+        outbox.push(OutFrame::new(&ToServer::Goodbye, payload.clone())?)?;
+    }
+    // As much as may be is under way.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let keep_alive = ToServer::KeepAlive { number: 1 };
+    let sent = control.send(&keep_alive, Bytes::new());
+    tokio::time::timeout(Duration::from_secs(5), sent).await??;
+    let came = tokio::time::timeout(Duration::from_secs(5), heard.next::<ToServer>());
+    assert_eq!(came.await??, Some((keep_alive, Bytes::new())));
+    Ok(())
+}
+
 #[tokio::test]
 async fn closing_the_server_tells_its_clients() -> Result<()> {
     let pair = pair().await?;
