@@ -138,8 +138,9 @@ pub const MAX_DRIFT_PPM: u32 = 100_000;
 pub const RECALL_OVERDUE: Duration = Duration::from_millis(200);
 /// At most so long, whatever the round trip is said to be; who answers a recall by then is in time.
 pub const RECALL_PATIENCE_MAX: Duration = Duration::from_secs(1);
-/// Flushed bytes that keep a recall alive.
-pub const FLUSH_PROGRESS: u64 = 1 << 20;
+/// Flushed bytes that keep a recall alive. A slow link takes seconds for a few of them; how long a recall is
+/// kept alive is bounded beside.
+pub const FLUSH_PROGRESS: u64 = 16 << 10;
 /// Longest time for which a client that holds others up is denied leases.
 pub const MAX_PROBATION: Duration = Duration::from_secs(300);
 /// How long a client may rely on what it was told of free space.
