@@ -94,7 +94,7 @@ pub(crate) fn writer(open: u64) -> Writer {
 
 /// Brings everything to the server.
 pub(crate) fn flush(state: &mut State, stamp: u64) {
-    let round = state.begin_round(&object(), 1 << 20).expect("dirty bytes");
+    let round = state.begin_round(&object()).expect("dirty bytes");
     for run in round.runs {
         answer(state, run, stamp);
     }

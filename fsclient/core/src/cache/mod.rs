@@ -15,6 +15,7 @@ mod change;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod learned;
+mod pace;
 mod reading;
 mod rounds;
 mod state;
@@ -29,6 +30,7 @@ pub use status::CacheStatus;
 pub use tier::Tier;
 
 pub(crate) use change::{ChangeScope, ChangedPages, PageChange};
+pub(crate) use pace::{Pace, Sending};
 pub(crate) use rounds::{Flushed, Round};
 pub(crate) use state::{State, Work};
 pub(crate) use storing::{DirtyFile, Store, Stored};
@@ -161,6 +163,11 @@ impl Cache {
         AtomicRefMut::map(self.state(), |state| &mut state.inodes)
     }
 
+    /// How fast bytes go to the server. Not to be kept.
+    pub(crate) fn pace(&self) -> AtomicRefMut<'_, Pace> {
+        AtomicRefMut::map(self.state(), |state| &mut state.pace)
+    }
+
     pub(crate) fn now(&self) -> BootTime {
         self.cx.boot()
     }
@@ -173,6 +180,11 @@ impl Cache {
             self.call_keeper();
         }
         now.boot
+    }
+
+    /// See [`Cache::look`].
+    pub(crate) fn look_at_clock(&self) {
+        self.look(&mut self.state());
     }
 
     /// A reply renews the session's leases.

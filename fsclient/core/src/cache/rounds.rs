@@ -12,7 +12,6 @@ use leasefs_lease::time::BootTime;
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::{Attr, Grant, Handle, Parts, Refusal, Reply, Stamp, Timestamp, Version};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Requests that bring bytes to the server.
 #[derive(Debug)]
@@ -44,13 +43,6 @@ pub enum Flushed {
     Failed(Run, Refusal),
 }
 
-impl Flushed {
-    /// Whether it was carried out.
-    pub fn is_answered(&self) -> bool {
-        matches!(self, Self::Answered(..))
-    }
-}
-
 impl State {
     /// Waits for all bytes of the file that are here now; `None` if there are none.
     pub fn wait_flushed(&mut self, object: &Handle) -> Option<oneshot::Receiver<()>> {
@@ -71,7 +63,8 @@ impl State {
     }
 
     /// Begins a round. `None` if nothing waits to be sent.
-    pub fn begin_round(&mut self, object: &Handle, most: usize) -> Option<Round> {
+    pub fn begin_round(&mut self, object: &Handle) -> Option<Round> {
+        let most = self.pace.request(self.session.term());
         let round = |file: &mut Dirty| {
             let writer = file.writer.clone();
             let hearers = Arc::new(file.hearers.clone());
@@ -144,12 +137,6 @@ impl State {
             self.put_attr(asked, &grants, object, &attr);
         }
         wake
-    }
-
-    /// A round of so many bytes took so long.
-    pub fn measured(&mut self, bytes: usize, took: Duration) {
-        let term = self.session.term();
-        self.inodes.measured(bytes, took, term);
     }
 
     fn end_of_round(&mut self, object: &Handle) -> Vec<oneshot::Sender<()>> {

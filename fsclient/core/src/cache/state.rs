@@ -1,6 +1,7 @@
 //! Everything that must change together: leases, what is cached under them, and what of it
 //! the kernel may hold.
 
+use super::pace::Pace;
 use crate::inode::{Approvable, Dentry, Dropped, Inodes, Outcome, PagesOf, Then};
 use crate::memory::Memory;
 use crate::run::Set;
@@ -25,6 +26,8 @@ pub(crate) struct State {
     pub session: SessionClock,
     pub leases: Leases,
     pub inodes: Inodes,
+    /// How fast bytes go to the server.
+    pub pace: Pace,
     /// The server process that stamps and recall numbers are of.
     pub process: Option<BootId>,
     /// The life of the server's host in which what is cached was told.
@@ -45,6 +48,7 @@ impl State {
             session: SessionClock::new(),
             leases: Leases::new(),
             inodes: Inodes::new(root, memory),
+            pace: Pace::default(),
             process: None,
             host: None,
             swept: None,

@@ -93,7 +93,7 @@ impl State {
         if !self.inodes.has_room(now, len) {
             return Stored::Through;
         }
-        if self.inodes.is_full(len) || self.inodes.is_at_bound(&object, len) {
+        if self.is_full(len) {
             return Stored::Full;
         }
         if !clear && self.inodes.may_hold_pages(&object) {
@@ -107,6 +107,18 @@ impl State {
             file.written_by(&store.writer);
         });
         Stored::Done { first }
+    }
+
+    /// Whether so much more is too much for the memory, or for a recall to be answered in time.
+    fn is_full(&self, len: usize) -> bool {
+        let held = self.inodes.dirty_bytes();
+        // What is written at once can't be bounded here.
+        self.inodes.is_full(len) || held > 0 && held + len > self.may_be_dirty()
+    }
+
+    /// How many bytes of all files may be dirty, as far as the way to the server goes.
+    pub fn may_be_dirty(&self) -> usize {
+        self.pace.may_be_dirty(self.session.term())
     }
 
     /// False if the file is dirty already.

@@ -15,7 +15,6 @@ use leasefs_protocol::limits::ROOM_LASTS;
 use leasefs_protocol::{Handle, Timestamp, Version};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Bytes of a file that the server may not have, and who waits for them.
 #[derive(Debug)]
@@ -40,9 +39,6 @@ pub(crate) struct Dirty {
     /// Wakes the flusher before the bytes are old.
     pub hurry: Arc<Bell>,
 }
-
-/// A flush of fewer bytes says nothing of how fast more would be.
-const MEASURED: usize = 1 << 20;
 
 /// Beyond this no host's limit is met here unknowingly: such writes go through.
 pub(crate) const MAX_END: u64 = 1 << 40;
@@ -135,9 +131,9 @@ impl Inodes {
         held > 0 && held + len > self.memory.for_dirty()
     }
 
-    /// Whether it is time to send them, however young they are.
-    pub fn has_many_dirty(&self) -> bool {
-        self.weight.dirty > self.memory.many_dirty()
+    /// Whether it is time to send them, however young they are: there are many, or more than these.
+    pub fn has_many_dirty(&self, more_than: usize) -> bool {
+        self.weight.dirty > self.memory.many_dirty().min(more_than)
     }
 
     /// The size of a dirty file, as its writer knows it.
@@ -165,22 +161,5 @@ impl Inodes {
             let more = (self.dirty_bytes() + len) as u64;
             now.since(room.told) < ROOM_LASTS && more <= room.bytes
         })
-    }
-
-    /// Bytes were flushed in this time, of a term.
-    pub fn measured(&mut self, bytes: usize, took: Duration, term: Duration) {
-        if bytes >= MEASURED {
-            let rate = bytes as f64 / took.as_secs_f64().max(1e-6);
-            let fresh = rate * term.as_secs_f64() / 2.0;
-            let known = self.bound.map_or(fresh, |bound| bound as f64);
-            self.bound = Some(((known + fresh) / 2.0) as usize);
-        }
-    }
-
-    /// Whether a recall of the file might take longer than it may to be flushed.
-    pub fn is_at_bound(&self, file: &Handle, len: usize) -> bool {
-        let bound = self.bound.unwrap_or(usize::MAX).max(4 * MEASURED);
-        let held = self.dirty(file).map_or(0, Dirty::bytes);
-        held > 0 && held + len > bound
     }
 }

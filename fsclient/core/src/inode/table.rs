@@ -33,8 +33,6 @@ pub(crate) struct Inodes {
     pub(super) commits: Commits,
     /// Those that are dirty.
     pub(super) dirty: Set<Handle>,
-    /// How many bytes of one file are flushed within half a term, as far as has been measured.
-    pub(super) bound: Option<usize>,
     /// What the server had room for, and when it said so.
     pub(super) room: Option<ServersRoom>,
     /// Those that have clean bytes, or may get some, the one not used for longest first.

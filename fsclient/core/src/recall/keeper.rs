@@ -5,7 +5,6 @@ use crate::api::{Notice, Noticed};
 use crate::inode::{Dropped, Outcome};
 use leasefs_lease::client::ChangeOf;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Handle, Parts, Stamp};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +59,9 @@ impl EngineInner {
             let under_way = state.inodes.unblock(now - STUCK, &mut outcome);
             let since = state.inodes.longest_drop();
             let live = state.session.witness(now).is_some();
-            let wedged = live && self.is_wedged(since, now);
+            let moved = self.cx.monotonic().since(state.pace.progress());
+            let lasts = since.map(|since| now.since(since).min(moved));
+            let wedged = live && self.is_wedged(lasts);
             (state.swept.take(), under_way, wedged)
         };
         self.perform(outcome);
@@ -74,11 +75,10 @@ impl EngineInner {
         under_way
     }
 
-    /// Every request is answered in bounded time, so every drop ends, unless the kernel waits for
-    /// itself.
-    fn is_wedged(&self, since: Option<BootTime>, now: BootTime) -> bool {
-        let bound = self.timeout.limit().map(|limit| limit + BEYOND);
-        let lasts = since.map(|since| now.since(since));
+    /// While no bytes come through, every request is answered in bounded time, so every drop ends, unless
+    /// the kernel waits for itself. `lasts`: how long one has, without such.
+    fn is_wedged(&self, lasts: Option<Duration>) -> bool {
+        let bound = self.rpc.longest_wait().map(|longest| longest + BEYOND);
         bound.zip(lasts).is_some_and(|(bound, lasts)| lasts > bound)
     }
 

@@ -65,11 +65,11 @@ use crate::api::{Notice, Noticed};
 use crate::cache::{Cache, State};
 use crate::inode::{Dropped, Outcome};
 use crate::outside::{Outside, Pending};
-use crate::run::{Cx, Part, within};
-use crate::session::{Rpc, Timeout};
+use crate::run::{Cx, Part, first};
+use crate::session::{Patience, Rpc};
 use crate::writeback::Writeback;
 use futures_channel::oneshot;
-use futures_util::TryFutureExt;
+use futures_util::FutureExt;
 use futures_util::lock::{Mutex, MutexGuard};
 use leasefs_lease::client::{PageGate, Step};
 use leasefs_lease::planted::{self, Bug};
@@ -104,8 +104,6 @@ struct EngineInner {
     forgot: Part<Option<BootTime>>,
     /// Whether the kernel's connection was ended because nothing else helped.
     gave_up: Part<bool>,
-    /// How long a request waits here at most.
-    timeout: Timeout,
 }
 
 /// What the engine works on.
@@ -118,9 +116,8 @@ pub(crate) struct EngineParts {
 }
 
 impl Engine {
-    /// The engine of a mount; there is one to a cache. `timeout` bounds how long a request waits in
-    /// here.
-    pub fn new(on: EngineParts, timeout: Timeout, fault: Option<Fault>) -> Self {
+    /// The engine of a mount; there is one to a cache.
+    pub fn new(on: EngineParts, fault: Option<Fault>) -> Self {
         let engine = Self(Arc::new(EngineInner {
             cx: on.cx.clone(),
             cache: on.cache,
@@ -131,13 +128,13 @@ impl Engine {
             fault,
             forgot: Part::default(),
             gave_up: Part::default(),
-            timeout,
         }));
         on.cx.spawn(keeper::keep(Arc::clone(&engine.0)));
         engine
     }
 
-    /// Waits for something as long as a request may wait in here.
+    /// Waits for something as long as a request may wait in here: while bytes come through, to the server
+    /// or from it, that has no end.
     ///
     /// # Errors
     /// [`Refusal::TimedOut`].
@@ -344,8 +341,12 @@ impl EngineInner {
         &self,
         wait: impl Future<Output = T>,
     ) -> impl Future<Output = Result<T, Refusal>> {
-        let late = self.timeout.limit().map(|limit| self.cx.sleep(limit));
-        within(wait, late).map_err(|_| Refusal::TimedOut)
+        let late = self.rpc.wait(Patience::Usual);
+        let late = async move {
+            self.rpc.too_late(late).await;
+            Err(Refusal::TimedOut)
+        };
+        first(wait.map(Ok), late)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the server is told to close, approve, take back.
 
+use super::request::Patience;
 use super::request::{Asked, New, RequestOutcome};
 use super::requests::Rpc;
 use super::types::CallOptions;
@@ -18,7 +19,7 @@ impl Rpc {
     /// Waits until the server knows of every open that is closed by now. False if it knew when it knew
     /// of `told` of them, or isn't told in time.
     pub async fn further_closes(&self, told: u64, options: CallOptions<'_>) -> bool {
-        let wait = self.wait();
+        let wait = self.wait(Patience::Usual);
         let closed = self.0.opens.closed();
         let all_told = async {
             loop {

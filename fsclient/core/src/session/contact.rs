@@ -1,5 +1,6 @@
 //! How the session stands with its server.
 
+use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Welcome;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ pub(crate) struct Contact {
     pub connected: bool,
     /// How long nothing has come on the connection.
     pub silent: Duration,
+    /// When something came last, by the clock that stands still in suspend.
+    pub heard: BootTime,
     /// Why there is no connection.
     pub trouble: Option<String>,
     pub connections: u64,

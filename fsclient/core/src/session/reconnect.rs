@@ -10,7 +10,7 @@ impl Rpc {
     /// From here on requests are sent on this connection; what was sent on earlier ones is sent again.
     /// `forgotten`: the server knows nothing of those.
     pub(crate) fn connected(&self, connection: ConnectionId, welcome: Welcome, forgotten: bool) {
-        let now = self.0.cx.boot();
+        let (now, heard) = (self.0.cx.boot(), self.0.cx.monotonic());
         let mut table = self.0.table.borrow_mut();
         table.judge_pages(|object, pages| self.0.cache.outlived(object, pages));
         let resend = table.connected(connection, welcome.host, forgotten, now);
@@ -26,6 +26,7 @@ impl Rpc {
         contact.connected = true;
         contact.welcome = Some(welcome);
         contact.silent = Duration::ZERO;
+        contact.heard = heard;
         contact.trouble = None;
     }
 
@@ -47,7 +48,10 @@ impl Rpc {
     /// The server has been silent for so long more, or not at all. Returns for how long by now.
     pub(crate) fn heard(&self, silent: Option<Duration>) -> Duration {
         let mut contact = self.0.contact.borrow_mut();
-        contact.silent = silent.map_or(Duration::ZERO, |more| contact.silent + more);
+        match silent {
+            Some(more) => contact.silent += more,
+            None => (contact.silent, contact.heard) = (Duration::ZERO, self.0.cx.monotonic()),
+        }
         contact.silent
     }
 
@@ -74,9 +78,8 @@ impl Rpc {
 
     /// Ends what has waited too long, connection or not.
     pub(crate) fn end_overdue(&self) {
-        let in_contact = self.0.contact.borrow().is_in_contact();
         let now = self.0.cx.monotonic();
-        let overdue = self.0.table.borrow().overdue(now, in_contact);
+        let overdue = self.0.table.borrow().overdue(now, self.progress());
         for id in overdue {
             self.give_up(id, Refusal::TimedOut);
         }

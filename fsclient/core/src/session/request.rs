@@ -6,8 +6,12 @@ use crate::run::Place;
 use bytes::Bytes;
 use futures_channel::oneshot;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{BootId, Caller, Change, Handle, Query, Refusal, RequestFrame, Seq};
+use leasefs_protocol::change::WriteKind;
+use leasefs_protocol::{
+    BootId, Caller, Change, Durability, Handle, Query, Refusal, RequestFrame, Seq,
+};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a waiting caller is told.
 #[derive(Debug)]
@@ -50,13 +54,72 @@ pub(super) struct NewChange {
     pub(super) life: Option<BootId>,
 }
 
-/// How long a request waits.
+/// How patient who waits for the server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// As long as others' leases may take to run out, if nothing comes through meanwhile.
+    Usual,
+    /// As long as the server isn't silent: it works on it.
+    WhileHeard,
+    /// For ever.
+    Endless,
+}
+
+impl Patience {
+    /// Of a query.
+    pub(super) fn of_query(query: &Query) -> Self {
+        match query {
+            Query::Commit(_) | Query::CommitAll(_) => Self::WhileHeard,
+            _ => Self::Usual,
+        }
+    }
+
+    /// Of a change. Nobody's call waits in a flush, and its bytes would only be sent again.
+    pub(super) fn of_change(change: &Change) -> Self {
+        match change {
+            Change::Write(write) if matches!(write.kind, WriteKind::Flush { .. }) => Self::Endless,
+            Change::Write(write) if write.durability != Durability::None => Self::WhileHeard,
+            _ => Self::Usual,
+        }
+    }
+}
+
+/// How long something waits that the server is to do. What counts is time in which nothing happens.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wait {
-    /// While the server is out of contact.
-    pub(super) silent: BootTime,
-    /// While it is in contact.
-    pub(super) in_contact: BootTime,
+pub(crate) struct Wait {
+    /// Since when it waits.
+    pub(super) begun: BootTime,
+    /// While the server is silent, from when it was heard last.
+    pub(super) silent: Duration,
+    /// In any case, from when bytes came through last; `None` as long as it takes.
+    pub(super) at_most: Option<Duration>,
+}
+
+/// What is known of the way to the server, by the clock that stands still in suspend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// Whether it is in contact.
+    pub(super) in_contact: bool,
+    /// When it was heard last.
+    pub(super) heard: BootTime,
+    /// When bytes last came through, to it or from it.
+    pub(super) moved: BootTime,
+}
+
+impl Wait {
+    /// When nobody waits any more, if nothing happens until then.
+    pub(super) fn ends(&self, progress: Progress) -> Option<BootTime> {
+        let at_most = self
+            .at_most
+            .map(|most| self.begun.max(progress.moved) + most);
+        match progress.in_contact {
+            true => at_most,
+            false => {
+                let silent = self.begun.max(progress.heard) + self.silent;
+                Some(at_most.map_or(silent, |at_most| at_most.min(silent)))
+            }
+        }
+    }
 }
 
 /// A frame to send, encoded outside of the table's lock.

@@ -3,12 +3,14 @@
 use super::Timeout;
 use super::border::Recalls;
 use super::contact::Contact;
-use super::request::{Asked, New, NewChange, NotTaken, RequestOutcome, Taken, ToSend, Wait};
+use super::request::{
+    Asked, New, NewChange, NotTaken, Patience, Progress, RequestOutcome, Taken, ToSend, Wait,
+};
 use super::server_time::ServerTime;
 use super::table::{Table, judge_pages};
 use super::types::{Abandon, Answered, CallOptions, Changed};
 use crate::api::{ConnectionId, Effect};
-use crate::cache::Cache;
+use crate::cache::{Cache, Sending};
 use crate::opens::Opens;
 use crate::run::{Bell, Cx, Part, Place, Places, first};
 use bytes::Bytes;
@@ -24,6 +26,8 @@ use std::time::Duration;
 
 /// Requests in flight that are kept for the client's own housekeeping.
 const HOUSEKEEPING: usize = 8;
+/// How often it is looked whether what is waited for still may come.
+const LOOK: Duration = Duration::from_secs(1);
 /// While the server is in contact a request may have to wait for others' leases to run out, and
 /// for a flush: two terms, and a little.
 const BEYOND_TERMS: Duration = Duration::from_secs(5);
@@ -94,18 +98,24 @@ impl Rpc {
     where
         Q: Operation + Into<Query>,
     {
-        let wait = self.wait();
+        let query = query.into();
+        let wait = self.wait(Patience::of_query(&query));
         let permit = self.permit(wait, options).await?;
         let new = New {
             caller,
-            asked: Asked::Query(query.into()),
+            asked: Asked::Query(query),
             payload: Bytes::new(),
             wait,
             pid: options.pid,
             permit,
         };
         match self.run(new, options).await {
-            RequestOutcome::Answered(answer) => Ok(answer.typed()),
+            RequestOutcome::Answered(answer) => {
+                if !answer.payload.is_empty() {
+                    self.0.cache.pace().received(self.0.cx.monotonic());
+                }
+                Ok(answer.typed())
+            }
             RequestOutcome::GaveUp { refusal, .. } => Err(refusal),
             RequestOutcome::Overtaken => Err(Refusal::Cancelled),
         }
@@ -130,9 +140,9 @@ impl Rpc {
     where
         C: Operation + Into<Change>,
     {
-        let wait = self.wait();
         let told = self.closes_told();
         let change = change.into();
+        let wait = self.wait(Patience::of_change(&change));
         let numbering = || NewChange {
             touches: touches.to_vec(),
             dropped: dropped.clone(),
@@ -165,9 +175,10 @@ impl Rpc {
             Ok(permit) => new.permit = permit,
             Err(refusal) => return Changed::never(refusal),
         }
+        let load = Load::new(self, new.payload.len());
         match self.run(new, options).await {
             RequestOutcome::Answered(answer) => Changed {
-                result: Ok(answer),
+                result: Ok(load.is_there(answer)),
                 unsettled: None,
                 overtaken: false,
             },
@@ -234,16 +245,49 @@ impl Rpc {
         Some(number)
     }
 
-    pub(super) fn wait(&self) -> Option<Wait> {
-        let Timeout::After(timeout) = self.0.timeout else {
-            return None;
-        };
-        let start = self.0.cx.monotonic();
+    /// How long something waits that begins now; `None` for ever.
+    pub(crate) fn wait(&self, patience: Patience) -> Option<Wait> {
+        let timeout = self.0.timeout.limit();
+        let silent = timeout.filter(|_| patience != Patience::Endless)?;
         let terms = self.term() * 2 + BEYOND_TERMS;
         Some(Wait {
-            silent: start + timeout,
-            in_contact: start + timeout.max(terms),
+            begun: self.0.cx.monotonic(),
+            silent,
+            at_most: (patience == Patience::Usual).then(|| silent.max(terms)),
         })
+    }
+
+    /// What is known of the way to the server.
+    pub(crate) fn progress(&self) -> Progress {
+        let contact = self.0.contact.borrow();
+        Progress {
+            in_contact: contact.is_in_contact(),
+            heard: contact.heard,
+            moved: self.0.cache.pace().progress(),
+        }
+    }
+
+    /// How long a request waits at most while nothing comes through; `None` for ever.
+    pub(crate) fn longest_wait(&self) -> Option<Duration> {
+        self.wait(Patience::Usual)?.at_most
+    }
+
+    /// Resolves when nothing has happened for as long as it may be waited for.
+    pub(crate) async fn too_late(&self, wait: Option<Wait>) {
+        let Some(wait) = wait else {
+            return pending().await;
+        };
+        loop {
+            let now = self.0.cx.monotonic();
+            let ends = wait.ends(self.progress());
+            if ends.is_some_and(|at| at.has_come(now)) {
+                return;
+            }
+            // What is known may change: contact is lost, or found again.
+            let look = now + LOOK;
+            let next = ends.map_or(look, |at| at.min(look));
+            self.0.cx.sleep_until(next).await;
+        }
     }
 
     /// Takes the request in and waits for what becomes of it.
@@ -304,10 +348,7 @@ impl Rpc {
         ready: impl Future<Output = T>,
     ) -> Result<T, Refusal> {
         let too_late = async {
-            match wait {
-                Some(wait) => self.0.cx.sleep_until(wait.in_contact).await,
-                None => pending().await,
-            }
+            self.too_late(wait).await;
             Err(Refusal::TimedOut)
         };
         let left = async {
@@ -349,6 +390,33 @@ fn gave_up(refusal: Refusal) -> RequestOutcome {
     RequestOutcome::GaveUp {
         refusal,
         unsettled: None,
+    }
+}
+
+/// Bytes on their way to the server, if there are any.
+struct Load<'a>(&'a Rpc, Option<Sending>);
+
+impl<'a> Load<'a> {
+    fn new(rpc: &'a Rpc, bytes: usize) -> Self {
+        let now = rpc.0.cx.monotonic();
+        let sending = (bytes > 0).then(|| rpc.0.cache.pace().sends(now, bytes));
+        Self(rpc, sending)
+    }
+
+    fn is_there(mut self, answer: Answered) -> Answered {
+        if let Some(sending) = self.1.take() {
+            let now = self.0.0.cx.monotonic();
+            self.0.0.cache.pace().sent(now, &sending);
+        }
+        answer
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        if self.1.is_some() {
+            self.0.0.cache.pace().not_sent();
+        }
     }
 }
 

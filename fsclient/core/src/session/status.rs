@@ -52,8 +52,8 @@ impl Rpc {
     /// How the session stands.
     pub(crate) fn status(&self) -> SessionStatus {
         let now = self.0.cx.monotonic();
+        let progress = self.progress();
         let contact = self.0.contact.borrow();
-        let in_contact = contact.is_in_contact();
         let table = self.0.table.borrow();
         let waiting = table.waiting().into_iter().map(|waiting| Waits {
             kind: waiting.kind,
@@ -61,16 +61,16 @@ impl Rpc {
             uid: waiting.uid,
             pid: waiting.pid,
             waited: now.since(waiting.since),
-            ends_in: waiting.wait.map(|wait| match in_contact {
-                true => wait.in_contact.left_at(now),
-                false => wait.silent.left_at(now),
-            }),
+            ends_in: waiting
+                .wait
+                .and_then(|wait| wait.ends(progress))
+                .map(|at| at.left_at(now)),
         });
         let renewing = self.0.renewing.borrow();
         SessionStatus {
             welcome: contact.welcome.clone(),
             connected: contact.connected,
-            in_contact,
+            in_contact: progress.in_contact,
             trouble: contact.trouble.clone(),
             connections: contact.connections,
             term: renewing.term,

@@ -1,7 +1,7 @@
 //! What has been asked and not been answered: numbers, order, resending. No I/O.
 
 use super::request::{
-    Asked, New, NewChange, NotTaken, RequestOutcome, Resend, Taken, ToSend, Wait, Waiting,
+    Asked, New, NewChange, NotTaken, Progress, RequestOutcome, Resend, Taken, ToSend, Wait, Waiting,
 };
 use super::types::{Answered, Settlement, Unsettled};
 use crate::api::{ConnectionId, Now};
@@ -350,11 +350,8 @@ impl Table {
     }
 
     /// Requests whose time is over.
-    pub(super) fn overdue(&self, now: BootTime, in_contact: bool) -> Vec<RequestId> {
-        let is_over = |wait: Wait| match in_contact {
-            true => wait.in_contact <= now,
-            false => wait.silent <= now,
-        };
+    pub(super) fn overdue(&self, now: BootTime, progress: Progress) -> Vec<RequestId> {
+        let is_over = |wait: Wait| wait.ends(progress).is_some_and(|at| at.has_come(now));
         self.entries
             .iter()
             .filter(|(_, entry)| entry.waiter.is_some() && entry.wait.is_some_and(is_over))

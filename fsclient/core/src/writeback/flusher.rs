@@ -11,7 +11,6 @@ use leasefs_lease::client::{Run, Tenure};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::{self, WriteAt, WriteKind};
-use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::{Attr, BootId, Durability, Handle, Refusal, Reply, Version};
 use std::sync::Arc;
 
@@ -70,8 +69,11 @@ impl Flush {
 
 impl WritebackInner {
     pub(super) fn hurry_if_many(&self) {
-        let many = self.cache.inodes().has_many_dirty();
-        if many {
+        let is_much = {
+            let state = self.cache.state();
+            state.inodes.has_many_dirty(state.may_be_dirty() / 4)
+        };
+        if is_much {
             self.hurry_all();
         }
     }
@@ -95,7 +97,7 @@ impl WritebackInner {
             };
             // Either is reason to flush.
             let _ = self.cx.timeout(AGE, hurry.listen()).await;
-            let round = self.cache.state().begin_round(&object, MAX_PAYLOAD);
+            let round = self.cache.state().begin_round(&object);
             if let Some(round) = round
                 && !self.clone().send(object, round).await
             {
@@ -106,8 +108,6 @@ impl WritebackInner {
 
     /// Sends a round; false if some of it has to be sent again.
     async fn send(self: Arc<Self>, object: Handle, round: Round) -> bool {
-        let bytes: usize = round.runs.iter().map(|run| run.data.len()).sum();
-        let begun = self.cache.now();
         let mut under_way = Vec::with_capacity(round.runs.len());
         // They take effect one after the other: what a crash leaves of them has no hole.
         let mut before = Arc::new(Bell::default());
@@ -130,10 +130,6 @@ impl WritebackInner {
         }
         let ends = join_all(under_way).await;
         self.keep_failed(object, &ends).await;
-        if ends.iter().all(|end| end.flushed.is_answered()) {
-            let took = self.cache.now().since(begun);
-            self.cache.state().measured(bytes, took);
-        }
         self.round_ended(&object, ends)
     }
 

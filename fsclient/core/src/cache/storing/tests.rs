@@ -1,5 +1,5 @@
 use super::*;
-use crate::cache::fixtures::{answer, holding, object, write, write_by, writer};
+use crate::cache::fixtures::{answer, holding, now, object, write, write_by, writer};
 use crate::cache::{Flushed, Round};
 use crate::inode::{Hearers, Inodes, Writer, Written};
 use crate::opens::Opens;
@@ -7,9 +7,6 @@ use crate::opens::fixtures::opened;
 use bytes::Bytes;
 use leasefs_lease::client::Tenure;
 use leasefs_protocol::OpenId;
-use std::time::Duration;
-
-const TERM: Duration = Duration::from_secs(10);
 
 fn at(millis: u64) -> BootTime {
     BootTime::from_nanos(millis * 1_000_000)
@@ -33,16 +30,53 @@ fn what_the_server_may_have_no_room_for_is_not_kept_here() {
     assert!(!inodes.has_room(at(3_000), 1), "what is known is old");
 }
 
+/// Whether so many bytes of the file are kept.
+fn keeps(state: &mut State, bytes: usize) -> bool {
+    let store = Store {
+        object: object(),
+        at: WriteAt::Offset(0),
+        data: Bytes::from(vec![0; bytes]),
+        kill_priv: false,
+        date: None,
+        writer: writer(1),
+    };
+    let on = Conditions {
+        budget: 1 << 30,
+        clear: true,
+    };
+    let stored = state.store(now(), &store, on, &mut Dropped::default());
+    assert_ne!(stored, Stored::Through);
+    stored != Stored::Full
+}
+
 #[test]
-fn a_file_holds_no_more_than_is_flushed_in_half_a_term() {
-    let mut inodes = Inodes::default();
-    dirty(&mut inodes, 8 << 20);
-    assert!(!inodes.is_at_bound(&object(), 1 << 30), "nothing is known");
+fn no_more_is_dirty_than_is_flushed_in_half_a_term_from_the_first_byte_on() {
+    let mut state = holding(8);
+    state.inodes.told_room(now(), Some(1 << 30));
+    // Another file's bytes go the same way.
+    let other = Handle::new(&[2]).expect("one byte");
+    state
+        .inodes
+        .becomes_dirty(other, Version::default(), writer(1));
+    let data = Bytes::from(vec![0; 200_000]);
+    state
+        .inodes
+        .with_dirty(&other, |dirty| dirty.buffer.put(0, data, false));
+    assert!(!keeps(&mut state, 60_000), "nothing is known of the link");
+    assert!(keeps(&mut state, 50_000));
     // 2 MiB a second.
-    inodes.measured(4 << 20, Duration::from_secs(2), TERM);
-    assert!(!inodes.is_at_bound(&object(), 2 << 20));
-    assert!(inodes.is_at_bound(&object(), (2 << 20) + 1));
-    assert!(!inodes.is_at_bound(&Handle::new(&[2]).expect("one byte"), 64 << 20));
+    let sending = state.pace.sends(at(0), 4 << 20);
+    state.pace.sent(at(2_000), &sending);
+    assert!(keeps(&mut state, 8 << 20));
+    assert!(!keeps(&mut state, 12 << 20));
+}
+
+#[test]
+fn one_write_is_kept_however_large_where_nothing_else_is() {
+    let mut state = holding(8);
+    state.inodes.told_room(now(), Some(1 << 30));
+    assert!(keeps(&mut state, 1 << 20));
+    assert!(!keeps(&mut state, 1));
 }
 
 #[test]
@@ -77,7 +111,7 @@ fn undone(writers: &[&Writer], offset: u64, data: &'static [u8]) -> Undone {
 }
 
 fn round(state: &mut State) -> Round {
-    state.begin_round(&object(), 1 << 20).expect("dirty bytes")
+    state.begin_round(&object()).expect("dirty bytes")
 }
 
 #[test]

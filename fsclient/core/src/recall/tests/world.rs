@@ -115,7 +115,7 @@ impl World {
             told: RefCell::default(),
             opens,
             cache,
-            engine: Engine::new(parts, timeout, None),
+            engine: Engine::new(parts, None),
         };
         world.renew();
         world.settle();

@@ -1,7 +1,9 @@
 use super::*;
+use crate::session::request::Wait;
 use leasefs_protocol::Durability;
 use leasefs_protocol::change::{WriteAt, WriteKind};
 use leasefs_protocol::{BootId, Caller, OpenId, RawName, Version, change};
+use std::time::Duration;
 
 const START: BootTime = BootTime::ZERO;
 const NOW: Now = Now {
@@ -208,16 +210,52 @@ fn nothing_is_taken_while_the_server_refuses_the_session() {
 #[test]
 fn each_request_waits_as_long_as_the_contact_allows() {
     let mut table = Table::default();
-    let now = START;
-    let soon = now + std::time::Duration::from_secs(1);
     let mut new = change(&[1]);
-    new.wait = Some(Wait {
-        silent: now,
-        in_contact: soon,
-    });
+    new.wait = Some(waits(Some(25)));
     let id = table.take(new, NOW).expect("taken").send.frame.id;
     taken(&mut table, &[2]);
-    assert_eq!(table.overdue(now, true), []);
-    assert_eq!(table.overdue(now, false), [id]);
-    assert_eq!(table.overdue(soon, true), [id]);
+    let (contact, silence) = (progress(true, 0, 0), progress(false, 0, 0));
+    assert_eq!(table.overdue(at(10), contact), []);
+    assert_eq!(table.overdue(at(10), silence), [id]);
+    assert_eq!(table.overdue(at(25), contact), [id]);
+}
+
+fn at(seconds: u64) -> BootTime {
+    START + Duration::from_secs(seconds)
+}
+
+/// Something that began at once and waits 10 s for a silent server.
+fn waits(at_most: Option<u64>) -> Wait {
+    Wait {
+        begun: START,
+        silent: Duration::from_secs(10),
+        at_most: at_most.map(Duration::from_secs),
+    }
+}
+
+fn progress(in_contact: bool, heard: u64, moved: u64) -> Progress {
+    Progress {
+        in_contact,
+        heard: at(heard),
+        moved: at(moved),
+    }
+}
+
+#[test]
+fn only_time_in_which_nothing_happens_counts() {
+    let wait = waits(Some(25));
+    // Bytes come through.
+    assert_eq!(wait.ends(progress(true, 100, 100)), Some(at(125)));
+    // They have ceased to, and the server is heard now and then.
+    assert_eq!(wait.ends(progress(false, 118, 100)), Some(at(125)));
+    // It is silent.
+    assert_eq!(wait.ends(progress(false, 103, 100)), Some(at(113)));
+    assert_eq!(wait.ends(progress(false, 0, 0)), Some(at(10)));
+}
+
+#[test]
+fn what_the_servers_disk_works_on_waits_as_long_as_the_server_is_heard() {
+    let wait = waits(None);
+    assert_eq!(wait.ends(progress(true, 1_000, 0)), None);
+    assert_eq!(wait.ends(progress(false, 1_000, 0)), Some(at(1_010)));
 }
