@@ -10,7 +10,7 @@ use crate::outside::Outside;
 use crate::recall::{self, Engine, Fault};
 use crate::run::{Cx, Map, Task, Tasks};
 use crate::session::{Abandon, Rpc, SessionStatus, Timeout};
-use crate::writeback::Writeback;
+use crate::writeback::{WriteBackStatus, Writeback};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::{Handle, Refusal};
@@ -105,7 +105,7 @@ impl<W> ClientCore<W> {
             rpc: rpc.clone(),
             writeback: writeback.clone(),
         };
-        let engine = Engine::new(parts, config.timeout, config.fault);
+        let engine = Engine::new(parts, config.fault);
         let parts = ops::OpsParts {
             cx: cx.clone(),
             rpc: rpc.clone(),
@@ -137,6 +137,8 @@ impl<W> ClientCore<W> {
     /// this.
     pub fn handle(&mut self, now: Now, event: Event<W>) {
         self.cx.passed(now);
+        // Whatever wakes this process first after a suspend: nothing is answered before the drop has begun.
+        self.cache.look_at_clock();
         self.take_in(event);
         self.run();
     }
@@ -159,6 +161,11 @@ impl<W> ClientCore<W> {
     /// How the session stands, for people.
     pub fn session_status(&self) -> SessionStatus {
         self.rpc.status()
+    }
+
+    /// What waits to be written back, and how it gets on.
+    pub fn write_back_status(&self) -> WriteBackStatus {
+        self.writeback.status()
     }
 
     /// Whether the session has changed anything.

@@ -35,3 +35,4 @@ pub use ops::Owner;
 pub use recall::Fault;
 pub use run::repeat_tables;
 pub use session::{SessionStatus, Timeout, Waits};
+pub use writeback::WriteBackStatus;

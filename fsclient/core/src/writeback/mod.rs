@@ -6,8 +6,10 @@
 mod commit;
 mod flusher;
 mod pages;
+mod status;
 
 pub(crate) use pages::MappedPages;
+pub use status::WriteBackStatus;
 
 use crate::api::{Undelivered, WhyNot};
 use crate::cache::{Cache, DirtyFile, Stored};

@@ -4,12 +4,13 @@ use crate::said::{Asked, FILE, attr, grant, handle, opened};
 use crate::world::{Waiter, World};
 use bytes::Bytes;
 use leasefs_client::call::{At, Fh, Writing};
-use leasefs_client::{Answer, Call, WhyNot};
+use leasefs_client::{Answer, Call, Event, NodeId, Notice, WhyNot};
 use leasefs_protocol::change::WriteKind;
 use leasefs_protocol::control::Standing;
 use leasefs_protocol::{
     Attr, Change, Grant, Mode, Parts, Query, Refusal, Request, Response, SetAttr,
 };
+use std::time::Duration;
 
 const PAGE: &[u8] = b"a mapped page";
 
@@ -168,5 +169,71 @@ fn a_mapped_page_whose_lease_has_ended_counts_as_late_whatever_lease_there_is_no
         let (_, asked) = writes_back(&mut world, fh);
         assert_eq!(is_late(&asked), late, "{standing:?}");
         assert!(world.waits(behind));
+    }
+}
+
+/// The kernel has attributes of a file under a lease.
+fn knows_attributes(world: &mut World) -> NodeId {
+    let node = world.node(1, FILE);
+    let call = world.call(Call::GetAttr { node });
+    let asked = world.asked();
+    let grants = vec![grant(1, Parts::ATTRS, 5)];
+    world.grant(&asked, Response::Attr(attr(1, FILE)), grants);
+    match world.answered(call) {
+        Ok(Answer::Attr(told)) => assert!(!told.valid.is_zero(), "believed for a while"),
+        other => panic!("not told: {other:?}"),
+    }
+    world.told.clear();
+    node
+}
+
+#[test]
+fn after_a_suspend_the_first_thing_that_happens_has_everything_dropped() {
+    let mut world = World::new();
+    let node = knows_attributes(&mut world);
+    world.sleep_unnoticed(Duration::from_secs(1));
+    let connection = world.connection;
+    world.tell(Event::Heard(connection, 1_000));
+    assert!(
+        world.told.contains(&Notice::DropAttrs(node)),
+        "{:?}",
+        world.told
+    );
+}
+
+#[test]
+fn after_a_suspend_no_request_is_answered_from_the_cache_though_it_comes_first() {
+    let mut world = World::new();
+    let node = knows_attributes(&mut world);
+    world.sleep_unnoticed(Duration::from_secs(1));
+    let call = world.call(Call::GetAttr { node });
+    assert!(
+        world.told.contains(&Notice::DropAttrs(node)),
+        "{:?}",
+        world.told
+    );
+    assert!(world.waits(call), "the server is asked");
+}
+
+#[test]
+fn a_reply_from_before_a_suspend_revives_nothing() {
+    let mut world = World::new();
+    let node = knows_attributes(&mut world);
+    let other = world.node(2, FILE);
+    let call = world.call(Call::GetAttr { node: other });
+    let asked = world.asked();
+    world.sleep_unnoticed(Duration::from_secs(1));
+    let grants = vec![grant(2, Parts::ATTRS, 6)];
+    world.grant(&asked, Response::Attr(attr(2, FILE)), grants);
+    assert!(
+        world.told.contains(&Notice::DropAttrs(node)),
+        "{:?}",
+        world.told
+    );
+    match world.answered(call) {
+        Ok(Answer::Attr(told)) => {
+            assert!(told.valid.is_zero(), "what was asked before is not kept")
+        }
+        other => panic!("not told: {other:?}"),
     }
 }

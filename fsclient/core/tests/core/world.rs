@@ -218,6 +218,11 @@ impl World {
         self.set(end);
     }
 
+    /// The machine sleeps, and the client hasn't looked at the clock since.
+    pub fn sleep_unnoticed(&mut self, time: Duration) {
+        self.now.boot = self.now.boot + time;
+    }
+
     /// The machine sleeps.
     pub fn sleep(&mut self, time: Duration) {
         self.now.boot = self.now.boot + time;
