@@ -2,7 +2,7 @@
 
 use super::{StateArg, say};
 use crate::daemon::control::{self, AskError};
-use crate::daemon::{Kept, MemoryStatus, MountStatus, StateDir, StatusDocument, mounts};
+use crate::daemon::{Dirty, Kept, MemoryStatus, MountStatus, StateDir, StatusDocument, mounts};
 use crate::recovery::{RecoveryError, path_for_people};
 use clap::Args;
 use leasefs_protocol::escaped;
@@ -166,6 +166,21 @@ fn seconds(millis: u64) -> String {
     format!("{}.{} s", millis / 1000, millis % 1000 / 100)
 }
 
+/// What the server doesn't have yet.
+pub(super) fn to_write(dirty: &Dirty) -> String {
+    const KIB: u64 = 1024;
+    let speed = match dirty.bytes_per_second {
+        Some(rate) => format!("{} KiB/s", rate / KIB),
+        None => "nothing is known of the speed".into(),
+    };
+    let still = match dirty.still_ms {
+        0..3_000 => String::new(),
+        still => format!(", nothing for {}", seconds(still)),
+    };
+    let (kib, files) = (dirty.bytes.div_ceil(KIB), dirty.files);
+    format!("{kib} KiB of {files} file(s), {speed}{still}")
+}
+
 fn mount_for_people(mount: &MountStatus) -> String {
     let rpc = &mount.session;
     let trouble = rpc
@@ -206,6 +221,9 @@ fn mount_for_people(mount: &MountStatus) -> String {
             counts(&mount.cache_answers)
         ),
     ];
+    if mount.dirty.bytes > 0 {
+        lines.push(format!("  to write  {}", to_write(&mount.dirty)));
+    }
     for waiting in &rpc.waiting {
         let process = waiting
             .pid

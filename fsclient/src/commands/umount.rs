@@ -1,11 +1,17 @@
 //! `fsclient umount`.
 
-use super::StateArg;
+use super::status::to_write;
+use super::{StateArg, say};
 use crate::daemon::control::{self, AskError};
 use crate::daemon::mounts;
 use clap::Args;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long a daemon that unmounts may not answer.
+const SILENCE: Duration = Duration::from_secs(120);
+/// The same by force.
+const FORCED_SILENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Args)]
 pub(super) struct UmountArgs {
@@ -21,8 +27,9 @@ pub(super) struct UmountArgs {
 pub(super) fn run(args: &UmountArgs) -> Result<(), String> {
     let dir = mounts::locate(&args.dir)?;
     let request = control::Request::Umount { force: args.force };
+    let mut patience = Patience::new(args.force);
     let asked = control::ask(&dir, &request).and_then(|mut asked| {
-        asked.result()?;
+        asked.result_while(|| patience.look(&dir))?;
         Ok(asked)
     });
     match asked {
@@ -33,6 +40,41 @@ pub(super) fn run(args: &UmountArgs) -> Result<(), String> {
         }
         Err(AskError::Refused(reason)) => Err(reason),
         Err(AskError::Silent(error)) => without_daemon(&dir, args.force, &error),
+    }
+}
+
+/// With a daemon that unmounts. It gives up by itself when nothing gets to the server any more; only one
+/// that doesn't answer at all is not waited for.
+struct Patience {
+    silent: Duration,
+    lived: Instant,
+    said: Option<String>,
+}
+
+impl Patience {
+    fn new(force: bool) -> Self {
+        Self {
+            silent: if force { FORCED_SILENCE } else { SILENCE },
+            lived: Instant::now(),
+            said: None,
+        }
+    }
+
+    /// Says how it gets on. False if the daemon hangs.
+    fn look(&mut self, dir: &Path) -> bool {
+        let status = control::ask(dir, &control::Request::Status).and_then(|mut a| a.result());
+        if let Ok(Some(status)) = status {
+            self.lived = Instant::now();
+            let left = (status.dirty.bytes > 0).then(|| to_write(&status.dirty));
+            if left.is_some() && left != self.said {
+                say(&format!(
+                    "writing back: {}",
+                    left.as_deref().unwrap_or_default()
+                ));
+                self.said = left;
+            }
+        }
+        self.lived.elapsed() < self.silent
     }
 }
 

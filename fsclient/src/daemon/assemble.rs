@@ -2,7 +2,7 @@
 
 use super::job::Job;
 use super::state::StateDir;
-use super::status::MountStatus;
+use super::status::{Dirty, MountStatus};
 use crate::driver::{Refuge, Setup, caller};
 use crate::faults::{Fault, fault};
 use crate::fuse::{self, Driver, Kernel, MountConfig, Mounted};
@@ -223,6 +223,7 @@ impl Assembled {
     /// For `fsclient status`.
     pub(super) fn status(&self) -> MountStatus {
         let cached = self.driver.cache_status();
+        let dirty = self.driver.write_back_status();
         MountStatus {
             dir: self.mounted.mountpoint().to_owned(),
             source: self.source.clone(),
@@ -239,6 +240,12 @@ impl Assembled {
                 .iter()
                 .map(|(kind, count)| ((*kind).to_owned(), *count))
                 .collect(),
+            dirty: Dirty {
+                files: dirty.files as u64,
+                bytes: dirty.bytes as u64,
+                bytes_per_second: dirty.rate,
+                still_ms: u64::try_from(dirty.still.as_millis()).unwrap_or(u64::MAX),
+            },
         }
     }
 }

@@ -19,10 +19,8 @@ use std::time::Duration;
 const SUFFIX: &str = ".sock";
 /// How long a daemon may take to answer.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Unmounting writes back mapped pages first.
-const UMOUNT_TIMEOUT: Duration = Duration::from_secs(120);
-/// By force it is cut short.
-const FORCED_UMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often it is looked whether a daemon that unmounts lives: that lasts as long as bytes get to the server.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What a daemon is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,8 +78,7 @@ pub fn ask(mount: &Path, request: &Request) -> Result<Asked, AskError> {
 fn ask_at(address: &Address, request: &Request) -> Result<Asked, AskError> {
     let patience = match request {
         Request::Status => STATUS_TIMEOUT,
-        Request::Umount { force: false } => UMOUNT_TIMEOUT,
-        Request::Umount { force: true } => FORCED_UMOUNT_TIMEOUT,
+        Request::Umount { .. } => LOOK,
     };
     Ok(Asked(address.ask(request, patience)?))
 }
@@ -110,10 +107,31 @@ impl Asked {
         }
     }
 
+    /// As [`Asked::result`] of what takes as long as it takes: `lives` is asked now and then whether to wait
+    /// on.
+    ///
+    /// # Errors
+    /// As [`Asked::result`].
+    pub fn result_while(&mut self, mut lives: impl FnMut() -> bool) -> Result<(), AskError> {
+        loop {
+            match self.result() {
+                Err(AskError::Silent(error)) if is_timeout(&error) && lives() => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+
     /// Waits until the daemon has ended.
     pub fn wait_for_end(self) {
         self.0.wait_for_end();
     }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
 }
 
 /// Whether a daemon of the mount point is there.

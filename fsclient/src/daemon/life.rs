@@ -1,15 +1,17 @@
 //! A daemon's life: make the mount, keep it, end it without leaving anything behind.
 
 use super::assemble::{self, Assembled};
+use super::ending::{Work, while_it_gets_on};
 use super::job::Job;
 use super::listen::{self, Listener, Unmount};
 use super::log;
 use super::mounts;
 use super::ready::Ready;
 use super::state::StateDir;
+use super::waking;
 use crate::fuse::Driver;
 use crate::recovery::path_for_people;
-use leasefs_client::Call;
+use leasefs_client::{Call, Event};
 use leasefs_protocol::Handle;
 use leasefs_transport::network_threads;
 use std::io::{self, Read};
@@ -25,10 +27,6 @@ use tokio::time::timeout;
 /// Said once by each mount.
 pub const LOCKS_ARE_LOCAL: &str = "fcntl and flock locks hold within this mount only";
 
-/// How long an unmount by a signal or by force may write back.
-const WRITE_BACK: Duration = Duration::from_secs(10);
-/// How long the server's disk may take to make everything durable.
-const COMMIT: Duration = Duration::from_secs(60);
 /// How long the kernel may take to end the connection of what is unmounted.
 const END: Duration = Duration::from_secs(5);
 /// Bytes of a job.
@@ -106,6 +104,15 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
     tracing::info!("{LOCKS_ARE_LOCAL}");
     ready.ready(&job.dir);
     let assembled = Arc::new(assembled);
+    let driver = Arc::downgrade(&assembled.driver);
+    let woken = move || {
+        if let Some(driver) = driver.upgrade() {
+            driver.drive(Event::Tick);
+        }
+    };
+    if let Err(error) = waking::watch(woken) {
+        tracing::warn!(%error, "a suspend is noticed within 100 ms only");
+    }
     let (asked, mut unmounts) = mpsc::channel(1);
     let guard = listener.serve(assembled.clone(), asked);
     let ended = until_unmounted(&assembled, &mut signals, &mut unmounts).await;
@@ -155,16 +162,16 @@ async fn until_unmounted(
 ) -> Result<(), String> {
     loop {
         tokio::select! {
-            () = assembled.mounted.ended() => return bring_in(assembled).await,
+            () = assembled.mounted.ended() => return bring_in(assembled, signals).await,
             () = signals.any() => {
                 end_by_signal(assembled, signals).await;
-                return bring_in(assembled).await;
+                return bring_in(assembled, signals).await;
             }
             Some(Unmount { force, reply }) = unmounts.recv() => {
                 let unmounted = unmount_on_demand(assembled, force).await;
                 let done = unmounted.is_ok();
                 let result = match unmounted {
-                    Ok(()) => bring_in(assembled).await,
+                    Ok(()) => bring_in(assembled, signals).await,
                     Err(message) => Err(message),
                 };
                 // Whoever asked may have gone.
@@ -177,19 +184,17 @@ async fn until_unmounted(
     }
 }
 
-/// Brings buffered writes to the server's disk; nothing writes any more. What can't be brought
-/// there is kept in the recovery folder.
-async fn bring_in(assembled: &Arc<Assembled>) -> Result<(), String> {
+/// Brings buffered writes to the server's disk, as long as it gets on, or until a signal comes; nothing
+/// writes any more. What can't be brought there is kept in the recovery folder.
+async fn bring_in(assembled: &Arc<Assembled>, signals: &mut Signals) -> Result<(), String> {
     let driver = &assembled.driver;
-    let flushed = timeout(WRITE_BACK, driver.call(Call::FlushAll)).await;
-    let committed = match (flushed, assembled.write_back && driver.has_changed()) {
-        (Ok(Ok(_)), true) => timeout(COMMIT, driver.call(Call::SyncAll)).await,
-        (flushed, _) => flushed,
+    let brought = tokio::select! {
+        brought = bring(assembled) => brought,
+        () = signals.any() => Err("cut short by a signal".to_owned()),
     };
-    let failed = match committed {
-        Ok(Ok(_)) => return nothing_left_behind(assembled).await,
-        Ok(Err(refusal)) => refusal.to_string(),
-        Err(_) => "the server doesn't answer".to_owned(),
+    let failed = match brought {
+        Ok(()) => return nothing_left_behind(assembled).await,
+        Err(failed) => failed,
     };
     let keeper = driver.clone();
     let kept = tokio::task::spawn_blocking(move || keeper.keep_all()).await;
@@ -201,6 +206,21 @@ async fn bring_in(assembled: &Arc<Assembled>) -> Result<(), String> {
         ),
         Err(error) => format!("buffered writes are lost: {error}"),
     })
+}
+
+async fn bring(assembled: &Arc<Assembled>) -> Result<(), String> {
+    let driver = &assembled.driver;
+    let flushed = driver.call(Call::FlushAll);
+    let mut done = while_it_gets_on(driver, Work::Flush, flushed).await;
+    if matches!(done, Some(Ok(_))) && assembled.write_back && driver.has_changed() {
+        let synced = driver.call(Call::SyncAll);
+        done = while_it_gets_on(driver, Work::Commit, synced).await;
+    }
+    match done {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(refusal)) => Err(refusal.to_string()),
+        None => Err("the server doesn't answer".to_owned()),
+    }
 }
 
 /// Everything is on the server's disk but what was refused before.
@@ -250,9 +270,9 @@ async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<()
 async fn flush_first(assembled: &Arc<Assembled>) -> Result<(), String> {
     let driver = &assembled.driver;
     // What the server refuses was reported where it was written.
-    match timeout(WRITE_BACK, driver.call(Call::FlushAll)).await {
-        Ok(_) => Ok(()),
-        Err(_) => Err(format!(
+    match while_it_gets_on(driver, Work::Flush, driver.call(Call::FlushAll)).await {
+        Some(_) => Ok(()),
+        None => Err(format!(
             "can't unmount {}: buffered writes of {} wait for the server (--force unmounts it and \
              keeps them for `fsclient recover`)",
             assembled.mounted.mountpoint().display(),
@@ -269,11 +289,12 @@ fn dirty_paths(driver: &Driver) -> Vec<String> {
     driver.dirty_files().into_iter().map(name).collect()
 }
 
-/// Unmounts, unless writing back what is dirty takes too long.
+/// Unmounts, unless writing back what is dirty stands still.
 async fn within_write_back(assembled: &Arc<Assembled>) -> io::Result<()> {
-    timeout(WRITE_BACK, unmount(assembled, false))
+    let unmounted = unmount(assembled, false);
+    while_it_gets_on(&assembled.driver, Work::Flush, unmounted)
         .await
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 
 fn busy(dir: &Path, error: &io::Error) -> String {

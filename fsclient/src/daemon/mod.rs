@@ -2,6 +2,7 @@
 
 mod assemble;
 pub mod control;
+mod ending;
 mod job;
 mod life;
 mod listen;
@@ -11,8 +12,9 @@ mod pins;
 mod ready;
 mod state;
 mod status;
+mod waking;
 
 pub use job::Job;
 pub use life::{LOCKS_ARE_LOCAL, run_detached, run_foreground};
 pub use state::StateDir;
-pub use status::{Kept, MemoryStatus, MountStatus, StatusDocument};
+pub use status::{Dirty, Kept, MemoryStatus, MountStatus, StatusDocument};

@@ -13,6 +13,7 @@
 //! | `memory` | memory in use, in bytes: see [`MemoryStatus`] |
 //! | `requests`, `requests_total`, `renewals` | requests sent by kind, their sum, and keep-alives (in neither) |
 //! | `cache_answers` | requests of the kernel that were answered without asking the server, by kind |
+//! | `dirty` | buffered `bytes` of `files` that the server doesn't have yet; `bytes_per_second` it takes in, as far as measured; `still_ms`: for how long no bytes have come through, to or fro |
 //! | `opens` | opens the server has for this session, retained ones included |
 //! | `waiting` | who waits for the server: see [`crate::session::Waiting`] |
 
@@ -68,6 +69,22 @@ pub struct MountStatus {
     pub memory: MemoryStatus,
     /// Answers without asking the server, by kind.
     pub cache_answers: BTreeMap<String, u64>,
+    /// What the server doesn't have yet.
+    #[serde(default)]
+    pub dirty: Dirty,
+}
+
+/// Buffered bytes that the server doesn't have yet, and how fast they go.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Dirty {
+    /// How many files.
+    pub files: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// Bytes a second that the server was seen to take in; absent if nothing was sent.
+    pub bytes_per_second: Option<u64>,
+    /// For how long no bytes have come through, to the server or from it.
+    pub still_ms: u64,
 }
 
 /// Memory of a mount, in bytes.

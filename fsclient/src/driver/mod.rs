@@ -21,7 +21,7 @@ use batch::Batch;
 use keeping::Keeping;
 use leasefs_client::{
     Action, Answer, CacheStatus, Call, ClientCore, Config, Event, Notice, Noticed, SessionStatus,
-    Undelivered,
+    Undelivered, WriteBackStatus,
 };
 use leasefs_protocol::{Handle, Refusal};
 use std::collections::VecDeque;
@@ -244,6 +244,11 @@ impl<W: Waiter> Driver<W> {
     /// What is cached, for people.
     pub fn cache_status(&self) -> CacheStatus {
         self.with(|core| core.cache_status())
+    }
+
+    /// What waits to be written back, and how it gets on.
+    pub fn write_back_status(&self) -> WriteBackStatus {
+        self.with(|core| core.write_back_status())
     }
 
     /// Whether the session has changed anything.

@@ -22,6 +22,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const LONGEST_QUESTION: u64 = 64 * 1024;
 /// Longest answer: the state of as many sessions as there may be.
 const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
+/// How long a daemon that has answered may take to end.
+const LAST: Duration = Duration::from_secs(120);
 /// How long nobody is taken in after the kernel has failed to give a caller.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -142,6 +144,8 @@ impl Asked {
     /// Waits until the daemon has hung up.
     pub fn wait_for_end(mut self) {
         let mut rest = Vec::new();
+        // If it can't be set, the time that an answer may take counts.
+        let _ = self.0.get_ref().set_read_timeout(Some(LAST));
         // Its end closes or resets the connection; either will do.
         let _ = self.0.by_ref().take(LONGEST_ANSWER).read_to_end(&mut rest);
     }
