@@ -1,14 +1,25 @@
-//! A UDP relay between clients and the server: a link that can be cut, and slowed.
+//! A UDP relay between clients and the server: a link that can be cut, and be slow and far.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+/// What a link is like that is slow and far.
+#[derive(Debug, Clone, Copy)]
+pub struct Slow {
+    /// Bytes a second, in each direction.
+    pub rate: u64,
+    /// How long each way takes besides.
+    pub delay: Duration,
+    /// Bytes that may wait for the line; what comes then is lost.
+    pub queue: u64,
+}
 
 /// Passes datagrams on between an address of its own and the server's.
 #[derive(Debug)]
@@ -23,56 +34,6 @@ struct Shared {
     cut: AtomicBool,
     stop: AtomicBool,
     slow: Mutex<Option<Slow>>,
-}
-
-/// How slow a link is, in each direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slow {
-    /// How long a datagram is on its way.
-    pub delay: Duration,
-    /// How many bytes pass in a second.
-    pub rate: u32,
-}
-
-/// A slow link holds back what it gets within this time; more is lost.
-const HELD_BACK: Duration = Duration::from_millis(250);
-
-/// One direction of a link, for one client.
-struct Line {
-    /// When it has passed on what it has.
-    free: Instant,
-    late: Sender<(Instant, Vec<u8>)>,
-}
-
-impl Line {
-    fn new(send: impl Fn(&[u8]) + Send + 'static) -> Self {
-        let (late, due) = mpsc::channel();
-        thread::spawn(move || send_when_due(&due, send));
-        Self {
-            free: Instant::now(),
-            late,
-        }
-    }
-
-    fn pass(&mut self, slow: Slow, datagram: &[u8]) {
-        let now = Instant::now();
-        let free = self.free.max(now);
-        if free - now > HELD_BACK {
-            return;
-        }
-        let takes = datagram.len() as f64 / f64::from(slow.rate.max(1));
-        self.free = free + Duration::from_secs_f64(takes);
-        // The thread is there as long as this is.
-        let _ = self.late.send((self.free + slow.delay, datagram.to_vec()));
-    }
-}
-
-/// Ends when the line does.
-fn send_when_due(late: &Receiver<(Instant, Vec<u8>)>, send: impl Fn(&[u8])) {
-    while let Ok((due, datagram)) = late.recv() {
-        thread::sleep(due.saturating_duration_since(Instant::now()));
-        send(&datagram);
-    }
 }
 
 /// How soon the threads notice that they should end.
@@ -99,7 +60,7 @@ impl Relay {
         let shared = Arc::new(Shared {
             cut: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            slow: Mutex::new(None),
+            slow: Mutex::default(),
         });
         let for_thread = Arc::clone(&shared);
         let thread = thread::spawn(move || towards_server(&front, server, &for_thread));
@@ -120,9 +81,10 @@ impl Relay {
         self.shared.cut.store(true, Ordering::Relaxed);
     }
 
-    /// From now on the link is so slow, or as fast as it can be.
+    /// From now on the link is like this, or as fast as it can be.
     pub fn slow(&self, slow: Option<Slow>) {
-        *self.shared.slow() = slow;
+        let now = self.shared.slow.lock();
+        *now.unwrap_or_else(PoisonError::into_inner) = slow;
     }
 
     /// Passes things on again.
@@ -145,65 +107,109 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn slow(&self) -> std::sync::MutexGuard<'_, Option<Slow>> {
-        self.slow.lock().unwrap_or_else(PoisonError::into_inner)
+    fn passes(&self) -> bool {
+        !self.cut.load(Ordering::Relaxed)
     }
 
-    /// Datagrams may be lost; that is what the protocol above is for.
-    fn pass(&self, line: &mut Line, datagram: &[u8], send: impl FnOnce(&[u8])) {
-        let slow = *self.slow();
-        match (self.cut.load(Ordering::Relaxed), slow) {
-            (true, _) => {}
-            (false, None) => send(datagram),
-            (false, Some(slow)) => line.pass(slow, datagram),
+    fn slow(&self) -> Option<Slow> {
+        *self.slow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One direction of a link.
+struct Line<F> {
+    /// Passes a datagram on. One may be lost; that is what the protocol above is for.
+    pass: F,
+    /// When the line is free again.
+    free: Instant,
+    /// To a thread that passes on what has arrived.
+    far: Option<Sender<(Instant, Vec<u8>)>>,
+}
+
+impl<F: Fn(&[u8]) + Clone + Send + 'static> Line<F> {
+    fn new(pass: F) -> Self {
+        Self {
+            pass,
+            free: Instant::now(),
+            far: None,
         }
+    }
+
+    fn take(&mut self, datagram: &[u8], slow: Option<Slow>) {
+        let Some(slow) = slow else {
+            return (self.pass)(datagram);
+        };
+        let now = Instant::now();
+        let line = |bytes: u64| Duration::from_secs_f64(bytes as f64 / slow.rate as f64);
+        self.free = self.free.max(now);
+        if self.free - now > line(slow.queue) {
+            return;
+        }
+        self.free += line(datagram.len() as u64);
+        let arrives = (self.free + slow.delay, datagram.to_vec());
+        let pass = self.pass.clone();
+        let far = self.far.get_or_insert_with(|| {
+            let (far, near) = channel::<(Instant, Vec<u8>)>();
+            thread::spawn(move || {
+                for (at, datagram) in near {
+                    thread::sleep(at.saturating_duration_since(Instant::now()));
+                    pass(&datagram);
+                }
+            });
+            far
+        });
+        // Its thread lives as long as it is.
+        let _ = far.send(arrives);
     }
 }
 
 /// Each client gets a socket of its own towards the server, and a thread that
 /// brings back what arrives there.
 fn towards_server(front: &Arc<UdpSocket>, server: SocketAddr, shared: &Arc<Shared>) {
-    let mut backs: HashMap<SocketAddr, (Arc<UdpSocket>, Line)> = HashMap::new();
+    let mut backs = HashMap::new();
     let mut threads = Vec::new();
     let mut buffer = vec![0; 65536];
     while !shared.stopped() {
         let Ok((len, client)) = front.recv_from(&mut buffer) else {
             continue;
         };
-        let (back, line) = match backs.entry(client) {
+        let back = match backs.entry(client) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
                 let Ok(back) = socket().map(Arc::new) else {
                     continue;
                 };
-                let for_line = Arc::clone(&back);
-                let line = Line::new(move |late| drop(for_line.send_to(late, server)));
-                let (for_thread, front) = (Arc::clone(&back), Arc::clone(front));
-                let shared = Arc::clone(shared);
+                let for_thread = Arc::clone(&back);
+                let (front, shared) = (Arc::clone(front), Arc::clone(shared));
                 threads.push(thread::spawn(move || {
-                    towards_client(&for_thread, &front, client, &shared);
+                    towards_client(&for_thread, front, client, &shared);
                 }));
-                place.insert((back, line))
+                place.insert(Line::new(move |datagram: &[u8]| {
+                    let _ = back.send_to(datagram, server);
+                }))
             }
         };
-        let send = |datagram: &[u8]| drop(back.send_to(datagram, server));
-        shared.pass(line, &buffer[..len], send);
+        if shared.passes() {
+            back.take(&buffer[..len], shared.slow());
+        }
     }
     for thread in threads {
         let _ = thread.join();
     }
 }
 
-fn towards_client(back: &UdpSocket, front: &Arc<UdpSocket>, client: SocketAddr, shared: &Shared) {
-    let for_line = Arc::clone(front);
-    let mut line = Line::new(move |late| drop(for_line.send_to(late, client)));
+fn towards_client(back: &UdpSocket, front: Arc<UdpSocket>, client: SocketAddr, shared: &Shared) {
     let mut buffer = vec![0; 65536];
+    let mut line = Line::new(move |datagram: &[u8]| {
+        let _ = front.send_to(datagram, client);
+    });
     while !shared.stopped() {
         let Ok(len) = back.recv(&mut buffer) else {
             continue;
         };
-        let send = |datagram: &[u8]| drop(front.send_to(datagram, client));
-        shared.pass(&mut line, &buffer[..len], send);
+        if shared.passes() {
+            line.take(&buffer[..len], shared.slow());
+        }
     }
 }
 
@@ -212,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relay_passes_both_ways_until_it_is_cut_and_late_when_it_is_slow() -> io::Result<()> {
+    fn a_relay_passes_both_ways_until_it_is_cut() -> io::Result<()> {
         let server = socket()?;
         let relay = Relay::start(server.local_addr()?)?;
         let client = socket()?;
@@ -229,13 +235,34 @@ mod tests {
         relay.cut();
         exchange().expect_err("the link is cut");
         relay.mend();
-        exchange()?;
-        let delay = Duration::from_millis(60);
-        relay.slow(Some(Slow { delay, rate: 1000 }));
-        let begun = Instant::now();
-        exchange()?;
-        assert!(begun.elapsed() >= 2 * delay, "{:?}", begun.elapsed());
-        relay.slow(None);
         exchange()
+    }
+
+    #[test]
+    fn a_slow_relay_takes_one_datagram_after_the_other_and_loses_what_is_too_much() -> io::Result<()>
+    {
+        let server = socket()?;
+        let relay = Relay::start(server.local_addr()?)?;
+        let client = socket()?;
+        client.connect(relay.address())?;
+        server.set_read_timeout(Some(Duration::from_secs(5)))?;
+        relay.slow(Some(Slow {
+            rate: 10_000,
+            delay: Duration::from_millis(100),
+            queue: 2_000,
+        }));
+        let began = Instant::now();
+        for _ in 0..10 {
+            client.send(&[1; 1_000])?;
+        }
+        let mut buffer = [0; 2_000];
+        for _ in 0..3 {
+            server.recv_from(&mut buffer)?;
+        }
+        assert!(began.elapsed() >= Duration::from_millis(400));
+        server.set_read_timeout(Some(Duration::from_millis(500)))?;
+        server
+            .recv_from(&mut buffer)
+            .map_or(Ok(()), |_| Err(io::Error::other("not lost")))
     }
 }

@@ -148,9 +148,11 @@ impl Nemesis {
                 self.faults.links_cut += 1;
             }
             _ => {
+                let rate = self.rng.between(250_000, 5_000_000);
                 let slow = Slow {
                     delay: self.time((1, 60)),
-                    rate: self.rng.between(250_000, 5_000_000) as u32,
+                    rate,
+                    queue: rate / 4,
                 };
                 let lasts = self.time((500, 6_000));
                 world.relays[client].slow(Some(slow));
