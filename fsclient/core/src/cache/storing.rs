@@ -90,11 +90,12 @@ impl State {
             return Stored::Through;
         }
         let len = store.data.len();
-        if !self.inodes.has_room(now, len) {
-            return Stored::Through;
-        }
+        // First: while that is flushed, what the server has told of its room grows old, and is told anew.
         if self.is_full(len) {
             return Stored::Full;
+        }
+        if !self.inodes.has_room(now, len) {
+            return Stored::Through;
         }
         if !clear && self.inodes.may_hold_pages(&object) {
             return Stored::Pages;

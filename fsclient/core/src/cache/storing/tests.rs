@@ -72,6 +72,27 @@ fn no_more_is_dirty_than_is_flushed_in_half_a_term_from_the_first_byte_on() {
 }
 
 #[test]
+fn a_write_that_waits_for_a_slow_flush_waits_on_though_the_servers_room_was_told_long_ago() {
+    let mut state = holding(8);
+    write(&mut state, 0, &[0; 300_000]);
+    let store = Store {
+        object: object(),
+        at: WriteAt::Append,
+        data: Bytes::from_static(b"more"),
+        kill_priv: false,
+        date: None,
+        writer: writer(1),
+    };
+    let on = Conditions {
+        budget: 1 << 30,
+        clear: true,
+    };
+    let later = now() + std::time::Duration::from_secs(4);
+    let stored = state.store(later, &store, on, &mut Dropped::default());
+    assert_eq!(stored, Stored::Full);
+}
+
+#[test]
 fn one_write_is_kept_however_large_where_nothing_else_is() {
     let mut state = holding(8);
     state.inodes.told_room(now(), Some(1 << 30));
