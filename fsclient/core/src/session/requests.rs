@@ -178,7 +178,7 @@ impl Rpc {
         let load = Load::new(self, new.payload.len());
         match self.run(new, options).await {
             RequestOutcome::Answered(answer) => Changed {
-                result: Ok(load.is_there(answer)),
+                result: Ok(load.arrives(answer)),
                 unsettled: None,
                 overtaken: false,
             },
@@ -403,7 +403,7 @@ impl<'a> Load<'a> {
         Self(rpc, sending)
     }
 
-    fn is_there(mut self, answer: Answered) -> Answered {
+    fn arrives(mut self, answer: Answered) -> Answered {
         if let Some(sending) = self.1.take() {
             let now = self.0.0.cx.monotonic();
             self.0.0.cache.pace().sent(now, &sending);
