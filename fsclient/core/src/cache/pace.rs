@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn what_is_given_up_says_nothing() {
         let mut pace = Pace::default();
-        drop(pace.sends(at(0), 1 << 20));
+        let _given_up = pace.sends(at(0), 1 << 20);
         pace.not_sent();
         assert_eq!(pace.rate(), None);
         let sending = pace.sends(at(100_000), 1 << 20);
