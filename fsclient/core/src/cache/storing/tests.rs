@@ -40,11 +40,7 @@ fn keeps(state: &mut State, bytes: usize) -> bool {
         date: None,
         writer: writer(1),
     };
-    let on = Conditions {
-        budget: 1 << 30,
-        clear: true,
-    };
-    let stored = state.store(now(), &store, on, &mut Dropped::default());
+    let stored = state.store(now(), &store, true, &mut Dropped::default());
     assert_ne!(stored, Stored::Through);
     stored != Stored::Full
 }
@@ -83,12 +79,8 @@ fn a_write_that_waits_for_a_slow_flush_waits_on_though_the_servers_room_was_told
         date: None,
         writer: writer(1),
     };
-    let on = Conditions {
-        budget: 1 << 30,
-        clear: true,
-    };
     let later = now() + std::time::Duration::from_secs(4);
-    let stored = state.store(later, &store, on, &mut Dropped::default());
+    let stored = state.store(later, &store, true, &mut Dropped::default());
     assert_eq!(stored, Stored::Full);
 }
 
