@@ -33,18 +33,20 @@ impl Outside {
 
     /// Tells the kernel something. It is told when this returns, also if nobody waits.
     pub fn tell(&self, notice: Notice) -> Pending {
-        let (id, done) = self.await_one();
-        self.0.cx.effect(Effect::Notify(id, notice));
-        Pending(Some(done))
+        Pending::all(vec![self.tell_one(notice)])
     }
 
-    /// As [`Outside::tell`], of an object, if the kernel knows it.
-    pub fn tell_of(&self, object: &Handle, notice: impl FnOnce(NodeId) -> Notice) -> Pending {
-        let node = self.0.cache.inodes().node_of(object);
-        match node {
-            Some(id) => self.tell(notice(id)),
-            None => Pending(None),
-        }
+    fn tell_one(&self, notice: Notice) -> oneshot::Receiver<Noticed> {
+        let (id, done) = self.await_one();
+        self.0.cx.effect(Effect::Notify(id, notice));
+        done
+    }
+
+    /// As [`Outside::tell`], of an object, of every node by which the kernel knows it.
+    pub fn tell_of(&self, object: &Handle, notice: impl Fn(NodeId) -> Notice) -> Pending {
+        let nodes = self.0.cache.inodes().nodes_of(object);
+        let told = nodes.into_iter().map(|node| self.tell_one(notice(node)));
+        Pending::all(told.collect())
     }
 
     /// Has bytes kept in the recovery folder; resolves when they are, or can't be.
@@ -72,20 +74,34 @@ impl Outside {
     }
 }
 
-/// Resolves with what has come of a notice.
-pub(crate) struct Pending(Option<oneshot::Receiver<Noticed>>);
+/// Resolves with what has come of a notice, if of several with the worst.
+pub(crate) struct Pending {
+    told: Vec<oneshot::Receiver<Noticed>>,
+    worst: Noticed,
+}
+
+impl Pending {
+    fn all(told: Vec<oneshot::Receiver<Noticed>>) -> Self {
+        let worst = Noticed::Done;
+        Self { told, worst }
+    }
+}
 
 impl Future for Pending {
     type Output = Noticed;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Noticed> {
-        match &mut self.0 {
-            None => Poll::Ready(Noticed::Done),
+        while let Some(told) = self.told.last_mut() {
+            let Poll::Ready(noticed) = Pin::new(told).poll(context) else {
+                return Poll::Pending;
+            };
+            self.told.pop();
             // Whoever drives the core may have gone: then the kernel's connection has, too.
-            Some(done) => {
-                let done = Pin::new(done).poll(context);
-                done.map(|noticed| noticed.unwrap_or(Noticed::Done))
+            match noticed.unwrap_or(Noticed::Done) {
+                Noticed::Done => {}
+                worse => self.worst = worse,
             }
         }
+        Poll::Ready(self.worst)
     }
 }

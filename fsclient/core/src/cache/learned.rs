@@ -3,7 +3,7 @@
 use super::state::State;
 use super::{Asked, Cache};
 use crate::call::{Listing, Node};
-use crate::inode::Dentry;
+use crate::inode::{Dentry, Place};
 use crate::opens::ServerOpen;
 use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
@@ -90,10 +90,9 @@ impl<'a> Learned<'a> {
             .map_or(Duration::ZERO, |(_, timeout)| timeout)
     }
 
-    /// Counts a reference that the kernel is about to be given to an object that exists, see
-    /// [`crate::inode::Inodes::refer`].
-    pub fn refer(&mut self, object: Handle, attr: &Attr) -> Node {
-        self.state.inodes.refer(object, attr)
+    /// Counts a reference that the kernel is about to be given, see [`crate::inode::Inodes::refer`].
+    pub fn refer(&mut self, object: Handle, attr: &Attr, at: Place<'_>) -> Node {
+        self.state.inodes.refer(object, attr, at)
     }
 
     /// A symlink's target.

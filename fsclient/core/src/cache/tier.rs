@@ -4,7 +4,7 @@ use super::Cache;
 use super::state::State;
 use super::status::Kind;
 use crate::call::{Listing, Node, NodeId};
-use crate::inode::{Dentry, Inodes};
+use crate::inode::{Dentry, Inodes, Place};
 use crate::opens::ServerOpen;
 use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
@@ -86,8 +86,8 @@ impl<'a> Tier<'a> {
     }
 
     /// Counts a reference, see [`Inodes::refer`].
-    pub fn refer(&mut self, object: Handle, attr: &Attr) -> Node {
-        self.state.inodes.refer(object, attr)
+    pub fn refer(&mut self, object: Handle, attr: &Attr, at: Place<'_>) -> Node {
+        self.state.inodes.refer(object, attr, at)
     }
 
     /// A whole directory.

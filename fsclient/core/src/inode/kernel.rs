@@ -1,10 +1,12 @@
-//! The kernel's references to inodes, by node id.
+//! The kernel's references to inodes, by node id: the object's inode number on the storage host, the root
+//! being 1.
 //!
-//! A node id stands for one object exactly as long as the kernel's count of references is above zero. The
-//! host gives the inode number of an object that has gone to a new one, while a descriptor here may still be open
-//! of the former: then the new one gets an id of its own. What is shown as `st_ino` doesn't depend on it.
+//! A node id stands for an inode exactly as long as the kernel's count of references is above zero. An inode
+//! whose number stands for another one then gets an id of its own; `st_ino` is the number nevertheless.
+//! What else gets one: see [`super::places`].
 
 use super::Inodes;
+use super::places::{Found, Place};
 use crate::call::{Node, NodeId};
 use crate::memory::Memory;
 use leasefs_lease::time::BootTime;
@@ -20,44 +22,48 @@ const MAX_DEPTH: usize = 1024;
 /// How long the names of a directory are left alone after one was changed here.
 const CALM: Duration = Duration::from_secs(2);
 
-/// A name in a directory.
+/// Ids that aren't inode numbers begin here.
+const OWN_IDS: u64 = 1 << 63;
+
+/// One id by which the kernel knows an inode.
 #[derive(Debug)]
-struct Found {
-    parent: NodeId,
-    name: Box<[u8]>,
+pub(super) struct KnownAs {
+    pub id: NodeId,
+    /// References that it will give back; of the root none are counted.
+    lookups: u64,
+    /// The name under which it was found last.
+    pub found: Option<Found>,
 }
 
 /// What the kernel knows an inode by, and what it believes of it.
 #[derive(Debug)]
 pub(super) struct KernelRefs {
-    node: Node,
-    /// References that it will give back; of the root none are counted.
-    lookups: u64,
+    pub kind: FileKind,
+    /// At least one; of what isn't a directory one.
+    pub known: Vec<KnownAs>,
     /// A name was looked up in it since [`Inodes::take_searched`].
     searched: bool,
     /// The kernel believes that it has at least this size.
     floor: u64,
     /// When a name of it was last changed here.
     stirred: Option<BootTime>,
-    /// The name under which it was found last.
-    found: Option<Found>,
+    /// What it was told may be outdated, its size as well.
+    outdated: bool,
+    /// What it was told of it last.
+    told: Option<Attr>,
 }
 
 impl KernelRefs {
-    fn new(node: Node, floor: u64) -> Self {
+    fn new(kind: FileKind, floor: u64) -> Self {
         Self {
-            node,
-            lookups: 0,
+            kind,
+            known: Vec::new(),
             searched: false,
             floor,
             stirred: None,
-            found: None,
+            outdated: false,
+            told: None,
         }
-    }
-
-    fn is_found_as(&self, parent: NodeId, name: &[u8]) -> bool {
-        let found = self.found.as_ref();
-        found.is_some_and(|found| found.parent == parent && *found.name == *name)
     }
 }
 
@@ -66,87 +72,104 @@ impl Inodes {
     pub fn new(root: Handle, memory: Memory) -> Self {
         let mut inodes = Self::default();
         inodes.memory = memory;
-        let node = Node {
-            id: NodeId::ROOT,
-            handle: root,
-            kind: FileKind::Directory,
-        };
-        inodes.becomes_known(KernelRefs::new(node, 0));
+        inodes.becomes_known(NodeId::ROOT, root, FileKind::Directory, 0);
         inodes
     }
 
     /// The node of `id`, if the kernel knows it.
     pub fn node(&self, id: NodeId) -> Option<Node> {
-        self.refs(id).map(|refs| refs.node)
+        let handle = *self.nodes.get(&id)?;
+        Some(Node {
+            id,
+            handle,
+            kind: self.refs(id)?.kind,
+        })
     }
 
-    /// The node id by which the kernel knows an object.
+    /// A node id by which the kernel knows an object.
     pub fn node_of(&self, object: &Handle) -> Option<NodeId> {
         let refs = self.get(object)?.kernel.as_ref()?;
-        Some(refs.node.id)
+        refs.known.first().map(|known| known.id)
     }
 
-    /// Counts a reference that the kernel is about to be given along with these attributes.
-    pub fn refer(&mut self, object: Handle, attr: &Attr) -> Node {
-        let known = self.node_of(&object).and_then(|id| self.node(id));
-        let node = known.unwrap_or_else(|| self.becomes_node(object, attr));
-        if let Some(refs) = self.refs_mut(node.id) {
-            refs.lookups += u64::from(node.id != NodeId::ROOT);
-            refs.floor = refs.floor.min(attr.size);
-        }
-        node
+    /// All of them.
+    pub fn nodes_of(&self, object: &Handle) -> Vec<NodeId> {
+        let refs = self.get(object).and_then(|inode| inode.kernel.as_ref());
+        let known = refs.into_iter().flat_map(|refs| &refs.known);
+        known.map(|known| known.id).collect()
     }
 
-    fn becomes_node(&mut self, handle: Handle, attr: &Attr) -> Node {
-        let own = NodeId(attr.ino);
-        let is_free = NodeId::may_be(attr.ino) && !self.nodes.contains_key(&own);
-        let node = Node {
-            id: if is_free { own } else { self.spare_id() },
-            handle,
-            kind: attr.kind,
+    /// Counts a reference that the kernel is about to be given under a name, along with these attributes.
+    pub fn refer(&mut self, object: Handle, attr: &Attr, at: Place<'_>) -> Node {
+        let refs = self.get(&object).and_then(|inode| inode.kernel.as_ref());
+        let known = match refs {
+            Some(refs) => refs.id_at(at),
+            None => Some(NodeId(attr.ino))
+                .filter(|id| NodeId::may_be(id.0) && !self.nodes.contains_key(id)),
         };
-        self.becomes_known(KernelRefs::new(node, u64::MAX));
-        node
-    }
-
-    /// An id that nothing has. Counted from the other end than inode numbers.
-    fn spare_id(&mut self) -> NodeId {
-        loop {
-            self.spare_ids += 1;
-            let id = NodeId(u64::MAX - self.spare_ids);
-            if !self.nodes.contains_key(&id) {
-                return id;
-            }
+        let id = known.unwrap_or_else(|| self.own_id());
+        if !self.nodes.contains_key(&id) {
+            self.becomes_known(id, object, attr.kind, u64::MAX);
+        }
+        if let Some(refs) = self.refs_mut(id) {
+            refs.floor = refs.floor.min(attr.size);
+            refs.told = Some(*attr);
+        }
+        if let Some(known) = self.known_mut(id) {
+            known.lookups += u64::from(id != NodeId::ROOT);
+        }
+        self.stands(id, at);
+        Node {
+            id,
+            handle: object,
+            kind: self.refs(id).map_or(attr.kind, |refs| refs.kind),
         }
     }
 
-    /// The kernel gives back `count` references. Returns the node if that was the last.
+    /// The kernel gives back `count` references. Returns the node if those were the last of its object.
     pub fn forget(&mut self, id: NodeId, count: u64) -> Option<Node> {
         if id == NodeId::ROOT {
             return None;
         }
-        let refs = self.refs_mut(id)?;
-        refs.lookups = refs.lookups.saturating_sub(count);
-        if refs.lookups > 0 {
+        let node = self.node(id)?;
+        let known = self.known_mut(id)?;
+        known.lookups = known.lookups.saturating_sub(count);
+        if known.lookups > 0 {
             return None;
         }
-        let node = refs.node;
-        self.becomes_unknown(&node);
-        Some(node)
+        self.stands_nowhere(id);
+        self.nodes.remove(&id);
+        let last = self.change(&node.handle, |inode| {
+            let refs = inode.kernel.as_mut()?;
+            refs.known.retain(|known| known.id != id);
+            refs.known.is_empty().then(|| inode.kernel = None)
+        });
+        last.flatten().map(|()| node)
     }
 
-    fn becomes_known(&mut self, refs: KernelRefs) {
-        let Node { id, handle, .. } = refs.node;
-        let before = self.nodes.insert(id, handle);
+    fn becomes_known(&mut self, id: NodeId, object: Handle, kind: FileKind, floor: u64) {
+        let before = self.nodes.insert(id, object);
         assert!(before.is_none(), "two inodes have one node id");
-        let other = self.make(handle, |inode| inode.kernel.replace(Box::new(refs)));
-        assert!(other.is_none(), "an inode has two node ids");
+        self.make(object, |inode| {
+            let new = || Box::new(KernelRefs::new(kind, floor));
+            inode.kernel.get_or_insert_with(new).known.push(KnownAs {
+                id,
+                lookups: 0,
+                found: None,
+            });
+        });
     }
 
-    fn becomes_unknown(&mut self, node: &Node) -> Option<Box<KernelRefs>> {
-        self.nodes.remove(&node.id);
-        let refs = self.change(&node.handle, |inode| inode.kernel.take());
-        refs.flatten()
+    /// An id that is no inode number, as far as those go that are known.
+    fn own_id(&mut self) -> NodeId {
+        loop {
+            let id = NodeId(OWN_IDS | self.own_ids);
+            // It takes centuries to come around.
+            self.own_ids = (self.own_ids + 1) % (OWN_IDS / 2);
+            if !self.nodes.contains_key(&id) {
+                return id;
+            }
+        }
     }
 
     fn refs(&self, id: NodeId) -> Option<&KernelRefs> {
@@ -156,6 +179,16 @@ impl Inodes {
     fn refs_mut(&mut self, id: NodeId) -> Option<&mut KernelRefs> {
         let object = *self.nodes.get(&id)?;
         self.get_mut(&object)?.kernel.as_deref_mut()
+    }
+
+    pub(super) fn known(&self, id: NodeId) -> Option<&KnownAs> {
+        let mut known = self.refs(id)?.known.iter();
+        known.find(|known| known.id == id)
+    }
+
+    pub(super) fn known_mut(&mut self, id: NodeId) -> Option<&mut KnownAs> {
+        let mut known = self.refs_mut(id)?.known.iter_mut();
+        known.find(|known| known.id == id)
     }
 }
 
@@ -201,6 +234,35 @@ impl Inodes {
         id != NodeId::ROOT && self.refs(id).is_some_and(short)
     }
 
+    /// The kernel is told these attributes in an answer.
+    pub fn told(&mut self, id: NodeId, attr: &Attr) {
+        self.told_size(id, attr.size);
+        if let Some(refs) = self.refs_mut(id) {
+            refs.told = Some(*attr);
+            refs.outdated = false;
+        }
+    }
+
+    /// What the kernel was told of an object is taken back.
+    pub fn outdates(&mut self, object: &Handle) {
+        let refs = self.get_mut(object).and_then(|inode| inode.kernel.as_mut());
+        if let Some(refs) = refs {
+            refs.outdated = true;
+        }
+    }
+
+    /// Whether it was, and nothing has been told since.
+    pub fn is_outdated(&self, id: NodeId) -> bool {
+        self.refs(id).is_some_and(|refs| refs.outdated)
+    }
+
+    /// What is to be said of an object that has gone while the kernel has it still: that it has no name any
+    /// more, and else what was said last. Of the root nothing.
+    pub fn of_gone(&self, id: NodeId) -> Option<Attr> {
+        let told = self.refs(id).filter(|_| id != NodeId::ROOT)?.told?;
+        Some(Attr { nlink: 0, ..told })
+    }
+
     /// The kernel is told this size, or finds the end of the file there.
     pub fn told_size(&mut self, id: NodeId, size: u64) {
         if let Some(refs) = self.refs_mut(id) {
@@ -215,21 +277,11 @@ impl Inodes {
         }
     }
 
-    /// A node was found under this name.
-    pub fn found(&mut self, id: NodeId, parent: NodeId, name: &[u8]) {
-        if let Some(refs) = self.refs_mut(id)
-            && !refs.is_found_as(parent, name)
-        {
-            let name = name.into();
-            refs.found = Some(Found { parent, name });
-        }
-    }
-
     /// Where a node was found last, below the mount's root; for people.
     pub fn path(&self, id: NodeId) -> Option<PathBuf> {
         let (mut parts, mut at) = (Vec::new(), id);
         while at != NodeId::ROOT {
-            let found = self.refs(at)?.found.as_ref()?;
+            let found = self.known(at)?.found.as_ref()?;
             parts.push(OsStr::from_bytes(&found.name));
             // Names found at different times may form a circle.
             if parts.len() > MAX_DEPTH {
@@ -272,11 +324,20 @@ mod tests {
         Inodes::new(handle(0), Memory::default())
     }
 
+    fn at(parent: u64, name: &[u8]) -> Place<'_> {
+        let parent = NodeId(parent);
+        Place { parent, name }
+    }
+
+    fn refer(inodes: &mut Inodes, object: Handle, attr: &Attr) -> Node {
+        inodes.refer(object, attr, at(1, b"name"))
+    }
+
     #[test]
     fn a_node_lives_until_its_last_reference_is_given_back() {
         let mut inodes = inodes();
-        inodes.refer(handle(1), &attr(12, FileKind::File));
-        let node = inodes.refer(handle(1), &attr(12, FileKind::File));
+        refer(&mut inodes, handle(1), &attr(12, FileKind::File));
+        let node = refer(&mut inodes, handle(1), &attr(12, FileKind::File));
         assert_eq!(node.id, NodeId(12));
         assert_eq!(inodes.forget(NodeId(12), 1), None);
         assert_eq!(inodes.node(NodeId(12)), Some(node));
@@ -286,17 +347,22 @@ mod tests {
     }
 
     #[test]
-    fn an_object_with_the_inode_number_of_one_that_has_gone_gets_an_id_of_its_own() {
+    fn a_node_id_stays_its_objects_though_the_host_has_given_its_number_away() {
         let mut inodes = inodes();
-        let old = inodes.refer(handle(1), &attr(12, FileKind::File));
-        let new = inodes.refer(handle(2), &attr(12, FileKind::Directory));
-        assert_ne!(new.id, old.id);
-        assert_eq!(inodes.node(old.id), Some(old));
+        let old = refer(&mut inodes, handle(1), &attr(12, FileKind::File));
+        let new = refer(&mut inodes, handle(2), &attr(12, FileKind::File));
+        assert!(old.id == NodeId(12) && new.id != old.id);
+        assert_eq!(
+            (inodes.node(old.id), inodes.node(new.id)),
+            (Some(old), Some(new))
+        );
         assert_eq!(inodes.forget(old.id, 1), Some(old));
-        assert_eq!(inodes.refer(handle(2), &attr(12, FileKind::Directory)), new);
-        assert_eq!(inodes.forget(new.id, 2), Some(new));
-        let newest = inodes.refer(handle(3), &attr(12, FileKind::File));
-        assert_eq!(newest.id, NodeId(12));
+        assert_eq!(
+            refer(&mut inodes, handle(2), &attr(12, FileKind::File)),
+            new
+        );
+        let newest = refer(&mut inodes, handle(3), &attr(12, FileKind::File));
+        assert_eq!(newest.id, old.id);
         inodes.check();
     }
 
@@ -311,7 +377,7 @@ mod tests {
     #[test]
     fn a_directory_is_searched_until_that_was_asked() {
         let mut inodes = inodes();
-        inodes.refer(handle(1), &attr(12, FileKind::Directory));
+        refer(&mut inodes, handle(1), &attr(12, FileKind::Directory));
         for id in [NodeId::ROOT, NodeId(12)] {
             assert!(!inodes.take_searched(id));
             inodes.search(id);
@@ -323,7 +389,7 @@ mod tests {
     #[test]
     fn a_file_may_be_short_to_the_kernel_once_it_was_told_less() {
         let mut inodes = inodes();
-        let id = inodes.refer(handle(1), &attr(12, FileKind::File)).id;
+        let id = refer(&mut inodes, handle(1), &attr(12, FileKind::File)).id;
         assert!(!inodes.may_be_short(id, 5) && inodes.may_be_short(id, 6));
         inodes.grown(id, 6);
         assert!(!inodes.may_be_short(id, 6));
@@ -334,7 +400,7 @@ mod tests {
     #[test]
     fn a_directory_is_calm_again_a_while_after_its_last_change() {
         let mut inodes = inodes();
-        inodes.refer(handle(1), &attr(12, FileKind::Directory));
+        refer(&mut inodes, handle(1), &attr(12, FileKind::Directory));
         let now = BootTime::ZERO;
         for id in [NodeId::ROOT, NodeId(12)] {
             assert!(inodes.is_calm(id, now));
@@ -347,9 +413,12 @@ mod tests {
     #[test]
     fn an_object_keeps_its_node_id_whatever_inode_number_it_is_said_to_have() {
         let mut inodes = inodes();
-        let node = inodes.refer(handle(1), &attr(12, FileKind::File));
-        inodes.refer(handle(2), &attr(13, FileKind::File));
-        assert_eq!(inodes.refer(handle(1), &attr(13, FileKind::File)), node);
+        let node = refer(&mut inodes, handle(1), &attr(12, FileKind::File));
+        refer(&mut inodes, handle(2), &attr(13, FileKind::File));
+        assert_eq!(
+            refer(&mut inodes, handle(1), &attr(13, FileKind::File)),
+            node
+        );
         assert_eq!(inodes.node_of(&handle(2)), Some(NodeId(13)));
         assert_eq!(inodes.forget(NodeId(12), 2), Some(node));
         inodes.check();
@@ -358,8 +427,8 @@ mod tests {
     #[test]
     fn inode_numbers_that_fuse_reserves_get_ids_of_their_own() {
         let mut inodes = inodes();
-        let one = inodes.refer(handle(1), &attr(1, FileKind::File)).id;
-        let zero = inodes.refer(handle(2), &attr(0, FileKind::File)).id;
+        let one = refer(&mut inodes, handle(1), &attr(1, FileKind::File)).id;
+        let zero = refer(&mut inodes, handle(2), &attr(0, FileKind::File)).id;
         assert!(one != NodeId::ROOT && zero != NodeId(0) && one != zero);
     }
 }

@@ -18,8 +18,10 @@ pub(crate) struct Inodes {
     map: Map<Handle, Inode>,
     /// Those that the kernel knows, by its number for them.
     pub(super) nodes: Map<NodeId, Handle>,
-    /// How many node ids were given that are no inode numbers.
-    pub(super) spare_ids: u64,
+    /// How many node ids that are no inode numbers were given out.
+    pub(super) own_ids: u64,
+    /// The directory that the kernel found last at a place.
+    pub(super) standing: Map<(NodeId, Box<[u8]>), NodeId>,
     /// Of all of them, and what it may be.
     pub(super) weight: Weight,
     pub(super) memory: Memory,
@@ -127,7 +129,12 @@ impl Inodes {
         let dirty: HashSet<Handle> = self.dirty.iter().copied().collect();
         assert_eq!(dirty, those(|inode| inode.dirty.is_some()));
         let nodes: HashSet<Handle> = self.nodes.values().copied().collect();
-        assert_eq!(nodes.len(), self.nodes.len());
         assert_eq!(nodes, those(|inode| inode.kernel.is_some()));
+        for (id, object) in &self.nodes {
+            assert!(self.nodes_of(object).contains(id));
+        }
+        for id in self.standing.values() {
+            assert!(self.nodes.contains_key(id), "a forgotten node stands");
+        }
     }
 }

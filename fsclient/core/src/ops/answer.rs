@@ -1,8 +1,8 @@
 //! Every request, and what answers it.
 
-use super::names::CalledName;
 use super::{Ask, Ops};
-use crate::call::{Answer, Asker, Call};
+use crate::call::{Answer, Asker, Call, NodeId};
+use crate::inode::Place;
 use leasefs_protocol::Refusal;
 
 impl Ops {
@@ -41,6 +41,23 @@ impl Ops {
     /// # Errors
     /// What the application is told instead.
     pub async fn answer(&self, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
+        let Some(node) = call.node() else {
+            return self.answer_to(ask, call).await;
+        };
+        let walks = matches!(call, Call::Lookup { .. } | Call::GetAttr { .. });
+        let (root, now) = (node == NodeId::ROOT, self.cx.monotonic());
+        match self.answer_to(ask, call).await {
+            Ok(answer) => {
+                if !walks {
+                    self.stale.done(ask.asker);
+                }
+                Ok(answer)
+            }
+            Err(refusal) => Err(self.stale.told(ask.asker, now, root, refusal)),
+        }
+    }
+
+    async fn answer_to(&self, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
         Ok(match call {
             Call::Lookup { parent, name } => Answer::Found(self.lookup(ask, parent, &name).await?),
             Call::GetAttr { node } => Answer::Attr(self.getattr(ask, node).await?),
@@ -99,11 +116,11 @@ impl Ops {
                 new_name,
                 flags,
             } => {
-                let from = CalledName {
+                let from = Place {
                     parent,
                     name: &name,
                 };
-                let to = CalledName {
+                let to = Place {
                     parent: new_parent,
                     name: &new_name,
                 };

@@ -86,7 +86,7 @@ impl Ops {
         if self.must_grow(node, &object, &attr) {
             return None;
         }
-        self.inodes().told_size(node, attr.size);
+        self.inodes().told(node, &attr);
         Some(ShownFor {
             shown: self.shown(attr),
             valid,
@@ -111,13 +111,22 @@ impl Ops {
                 self.grow(node, &object, &attr).await;
                 (attr, valid)
             }
-            None => self.getattr_from_server(ask, node, &object).await?,
+            None => match self.getattr_from_server(ask, node, &object).await {
+                // Removed since the kernel looked it up.
+                Err(Refusal::Stale) => self.of_gone(node)?,
+                told => told?,
+            },
         };
-        self.inodes().told_size(node, attr.size);
+        self.inodes().told(node, &attr);
         Ok(ShownFor {
             shown: self.shown(attr),
             valid,
         })
+    }
+
+    fn of_gone(&self, node: NodeId) -> Result<(Attr, Duration), Refusal> {
+        let gone = self.inodes().of_gone(node).ok_or(Refusal::Stale)?;
+        Ok((gone, Duration::ZERO))
     }
 
     async fn getattr_from_server(
@@ -157,7 +166,7 @@ impl Ops {
             && !planted::is(Bug::GrownUntold)
     }
 
-    async fn grow(&self, node: NodeId, object: &Handle, attr: &Attr) {
+    pub(super) async fn grow(&self, node: NodeId, object: &Handle, attr: &Attr) {
         if !self.must_grow(node, object, attr) {
             return;
         }
@@ -200,7 +209,7 @@ impl Ops {
         let request = change::SetAttr { object, open, set };
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let attr = self.newest(ask, &object, told.answer).await;
-        self.inodes().told_size(node, attr.size);
+        self.inodes().told(node, &attr);
         Ok(ShownFor {
             shown: self.shown(attr),
             valid: Duration::ZERO,

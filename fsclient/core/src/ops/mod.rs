@@ -14,6 +14,7 @@ mod names;
 mod open;
 mod opens;
 mod places;
+mod stale;
 mod stream;
 mod xattr;
 
@@ -37,6 +38,7 @@ use leasefs_protocol::{
 };
 use listing_room::ListingRoom;
 use opens::OpenTable;
+use stale::Stale;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -166,6 +168,7 @@ pub(crate) struct Ops {
     owner: Option<Owner>,
     /// READs of pages that were answered.
     filled: Part<u64>,
+    stale: Stale,
     listing_room: ListingRoom,
 }
 
@@ -183,6 +186,7 @@ impl Ops {
             manner,
             owner: squash.then_some(manner.owner),
             filled: Part::default(),
+            stale: Stale::default(),
             listing_room: ListingRoom::new(MAX_LISTED),
         }
     }

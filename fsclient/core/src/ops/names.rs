@@ -2,7 +2,7 @@
 
 use super::{Ask, Changes, Ops, Told};
 use crate::call::{Entry, NewMode, Node, NodeId};
-use crate::inode::Dentry;
+use crate::inode::{Dentry, Place};
 use crate::recall::ChangeScope;
 use bytes::Bytes;
 use leasefs_protocol::answer::Object;
@@ -15,19 +15,21 @@ use std::time::Duration;
 /// Permission bits of a directory that everybody may search.
 const SEARCHED_BY_ALL: u16 = 0o111;
 
-/// A name in a directory, as the kernel calls it.
-#[derive(Clone, Copy)]
-pub(super) struct CalledName<'a> {
-    pub parent: NodeId,
-    pub name: &'a [u8],
-}
-
 /// A name in a directory, as the kernel and the server know that.
 #[derive(Clone, Copy)]
 pub(super) struct NameIn<'a> {
     pub parent: NodeId,
     pub dir: Handle,
     pub name: &'a [u8],
+}
+
+impl<'a> NameIn<'a> {
+    fn place(self) -> Place<'a> {
+        Place {
+            parent: self.parent,
+            name: self.name,
+        }
+    }
 }
 
 impl Ops {
@@ -54,9 +56,10 @@ impl Ops {
             };
             let attr = tier.attr(&handle)?;
             let known = tier.node_of(&handle).is_some();
-            (tier.refer(handle, &attr), attr, valid, known)
+            let node = tier.refer(handle, &attr, Place { parent, name });
+            (node, attr, valid, known)
         };
-        let entry = self.entry(NameIn { parent, dir, name }, node, attr, valid);
+        let entry = self.entry(node, attr, valid);
         Some(Some(self.found(entry, known)))
     }
 
@@ -82,9 +85,8 @@ impl Ops {
         let attr = self.settled_attr(ask, &handle, attr).await?;
         self.inodes().search(parent);
         let known = self.inodes().node_of(&handle).is_some();
-        let at = NameIn { parent, dir, name };
-        let (node, valid) = self.learn_name(&told, at, handle, &attr);
-        let entry = self.entry(at, node, attr, valid);
+        let (node, valid) = self.learn_name(&told, NameIn { parent, dir, name }, handle, &attr);
+        let entry = self.entry(node, attr, valid);
         Ok(Some(self.found(entry, known)))
     }
 
@@ -100,7 +102,7 @@ impl Ops {
         let tells = self.tells_names(at.parent);
         let mut learned = told.learn(self.cache());
         learned.attr(&handle, attr);
-        let node = learned.refer(handle, attr);
+        let node = learned.refer(handle, attr, at.place());
         let known = Dentry::Object(handle);
         let valid = match tells {
             true => learned.name_for_kernel(&at.dir, at.name, known),
@@ -151,14 +153,13 @@ impl Ops {
             if attr.kind == FileKind::Directory {
                 learned.empty_directory(&handle);
             }
-            learned.refer(handle, &attr)
+            learned.refer(handle, &attr, at.place())
         };
-        self.entry(at, node, attr, Duration::ZERO)
+        self.entry(node, attr, Duration::ZERO)
     }
 
     /// A node as the kernel is told it under a name; it has been counted as a reference.
-    fn entry(&self, at: NameIn<'_>, node: Node, attr: Attr, valid: Duration) -> Entry {
-        self.inodes().found(node.id, at.parent, at.name);
+    fn entry(&self, node: Node, attr: Attr, valid: Duration) -> Entry {
         Entry {
             node,
             shown: self.shown(attr),
@@ -322,8 +323,8 @@ impl Ops {
     pub(super) async fn rename(
         &self,
         ask: &Ask,
-        from: CalledName<'_>,
-        to: CalledName<'_>,
+        from: Place<'_>,
+        to: Place<'_>,
         flags: u32,
     ) -> Result<(), Refusal> {
         if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
@@ -346,6 +347,8 @@ impl Ops {
         // The kernel moves its entry with the timeout it has. It has none: if the kernel was
         // told the old name with a timeout, this change makes it look up all names again.
         self.change(ask, scope, request, Bytes::new()).await?;
+        let exchanged = flags & libc::RENAME_EXCHANGE != 0;
+        self.inodes().moved(from, to, exchanged);
         Ok(())
     }
 }

@@ -1,0 +1,122 @@
+//! ESTALE, which a local file system never says.
+//!
+//! Linux repeats a system call once that ends in ESTALE, and looks up every name anew. So a file that is replaced
+//! all the time can be opened. Who meets it again is told that there is no such file: one that is removed
+//! between its lookup and what was to be done with it. The root alone stays stale.
+
+use crate::call::{Asker, Call, NodeId};
+use crate::run::{Map, Part};
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::Refusal;
+use std::time::Duration;
+
+/// Within this time a thread has repeated its call.
+const REPEATED: Duration = Duration::from_secs(1);
+/// Threads that are remembered.
+const MOST: usize = 1024;
+
+/// Threads that were told ESTALE, and when, as long as nothing else has come of their call.
+#[derive(Debug, Default)]
+pub(super) struct Stale(Part<Map<u32, BootTime>>);
+
+impl Stale {
+    /// What a thread is told in place of this.
+    pub fn told(&self, asker: Asker, now: BootTime, root: bool, refusal: Refusal) -> Refusal {
+        if refusal != Refusal::Stale || root {
+            return refusal;
+        }
+        let mut told = self.0.borrow_mut();
+        told.retain(|_, at| now.since(*at) <= REPEATED);
+        // Not struck off: a lookup on the way that is told so is repeated, too.
+        if told.contains_key(&asker.pid) {
+            return Refusal::Host(libc::ENOENT as u16);
+        }
+        if told.len() < MOST {
+            told.insert(asker.pid, now);
+        }
+        refusal
+    }
+
+    /// A thread's call has succeeded, or a part of it that is more than looking up a name.
+    pub fn done(&self, asker: Asker) {
+        let mut told = self.0.borrow_mut();
+        if !told.is_empty() {
+            told.remove(&asker.pid);
+        }
+    }
+}
+
+impl Call {
+    /// The node that it is about, if it isn't about an open.
+    pub(super) fn node(&self) -> Option<NodeId> {
+        Some(match self {
+            Self::Lookup { parent, .. }
+            | Self::MakeNode { parent, .. }
+            | Self::MakeDir { parent, .. }
+            | Self::Symlink { parent, .. }
+            | Self::Unlink { parent, .. }
+            | Self::RemoveDir { parent, .. }
+            | Self::Rename { parent, .. }
+            | Self::Create { parent, .. } => *parent,
+            Self::GetAttr { node }
+            | Self::SetAttr { node, fh: None, .. }
+            | Self::ReadLink { node }
+            | Self::Link { node, .. }
+            | Self::Open { node, .. }
+            | Self::OpenDir { node }
+            | Self::Access { node, .. }
+            | Self::GetXattr { node, .. }
+            | Self::ListXattr { node, .. }
+            | Self::SetXattr { node, .. }
+            | Self::RemoveXattr { node, .. } => *node,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOT_THERE: Refusal = Refusal::Host(libc::ENOENT as u16);
+
+    fn thread(pid: u32) -> Asker {
+        Asker {
+            uid: 0,
+            gid: 0,
+            pid,
+        }
+    }
+
+    #[test]
+    fn who_repeats_a_stale_call_is_told_that_there_is_no_such_file() {
+        let (stale, now) = (Stale::default(), BootTime::ZERO);
+        let told = |pid, now| stale.told(thread(pid), now, false, Refusal::Stale);
+        assert_eq!(told(1, now), Refusal::Stale);
+        assert_eq!(told(2, now), Refusal::Stale);
+        assert_eq!(told(1, now), NOT_THERE);
+        assert_eq!(told(1, now), NOT_THERE);
+        // What comes much later is another call.
+        assert_eq!(told(2, now + REPEATED + REPEATED), Refusal::Stale);
+    }
+
+    #[test]
+    fn a_call_that_succeeds_when_it_is_repeated_counts_no_more() {
+        let (stale, now) = (Stale::default(), BootTime::ZERO);
+        let told = || stale.told(thread(1), now, false, Refusal::Stale);
+        assert_eq!(told(), Refusal::Stale);
+        stale.done(thread(1));
+        assert_eq!(told(), Refusal::Stale);
+    }
+
+    #[test]
+    fn the_root_is_stale_however_often_it_is_asked_for_and_other_refusals_stay() {
+        let (stale, now) = (Stale::default(), BootTime::ZERO);
+        for _ in 0..3 {
+            let told = stale.told(thread(1), now, true, Refusal::Stale);
+            assert_eq!(told, Refusal::Stale);
+        }
+        let told = stale.told(thread(1), now, false, Refusal::Invalid);
+        assert_eq!(told, Refusal::Invalid);
+    }
+}
