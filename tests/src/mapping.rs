@@ -2,8 +2,10 @@
 
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mlock, mmap, msync, munmap};
 use std::ffi::c_void;
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::ptr::null_mut;
 
 /// A shared mapping of part of a file. Touching what lies beyond the file's end, or
@@ -53,6 +55,16 @@ impl Mapping {
                 .cast::<u64>()
                 .write_volatile(value)
         }
+    }
+
+    /// Copies out the bytes from `offset` on by the kernel's hand: a fault is an error, not a signal.
+    ///
+    /// # Errors
+    /// EIO where a load would be SIGBUS.
+    pub fn try_copy_to(&self, offset: usize, buffer: &mut [u8]) -> io::Result<()> {
+        assert!(offset + buffer.len() <= self.len, "beyond the mapping");
+        let memory = File::open("/proc/self/mem")?;
+        memory.read_exact_at(buffer, (self.base as usize + offset) as u64)
     }
 
     /// Copies out the bytes from `offset` on.

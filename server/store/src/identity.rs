@@ -192,6 +192,11 @@ impl Rights {
         self.take_on(who, CapabilitySet::empty())
     }
 
+    /// Takes on the server's own identity, with all that it may do.
+    pub fn assume_own(&self) -> Result<Assumed<'_>, Refusal> {
+        self.assume(&self.own)
+    }
+
     /// Like [`Rights::assume`], without the right to keep setuid and setgid bits on what is
     /// written: the kernel clears them, whoever it is.
     pub fn assume_killing_priv(&self, who: &Identity) -> Result<Assumed<'_>, Refusal> {

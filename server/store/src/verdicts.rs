@@ -11,10 +11,10 @@ use crate::identity::Identity;
 use crate::names::Spot;
 use crate::opening::host_flags;
 use crate::opens::OpenFile;
-use crate::xattrs::{Space, changeable};
+use crate::xattrs::{CAPABILITIES, Space, changeable};
 use crate::{stat, sys};
 use leasefs_protocol::{Attr, FileKind, Handle, Name, Refusal, SetAttr, SetTime};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -248,6 +248,33 @@ impl Store {
             _ if owns => Ok(()),
             _ => Err(no(Errno::PERM)),
         }
+    }
+
+    /// Whether the caller may remove an xattr of this name.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn may_remove_xattr(
+        &self,
+        who: &Identity,
+        object: &Handle,
+        name: &[u8],
+    ) -> Result<(), Refusal> {
+        let refusal = match self.may_set_xattr(who, object, name) {
+            Err(refusal) if name == CAPABILITIES => refusal,
+            result => return result,
+        };
+        match self.may_write(who, self.target(object)?.as_fd())? {
+            true => Ok(()),
+            false => Err(refusal),
+        }
+    }
+
+    /// Whether the caller may write to a file.
+    pub(crate) fn may_write(&self, who: &Identity, file: BorrowedFd<'_>) -> Result<bool, Refusal> {
+        let kind = stat::of(file).map_err(|e| self.refuse(e))?.kind;
+        let _assumed = self.assume(who)?;
+        Ok(kind == FileKind::File && sys::access(file, W).is_ok())
     }
 
     /// Whether the caller may open a file with these flags, `O_TRUNC` among them.

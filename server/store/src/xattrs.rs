@@ -9,6 +9,9 @@ use rustix::fd::AsFd;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+/// What a program that is run may do beyond its caller's rights.
+pub(crate) const CAPABILITIES: &[u8] = b"security.capability";
+
 /// What an xattr's name says about who may have it.
 pub(crate) enum Space {
     /// Like the bytes of a file: `user.*`.
@@ -115,7 +118,8 @@ impl Store {
         rustix::fs::setxattr(path, name, value, flags).map_err(|e| self.refuse(e))
     }
 
-    /// Removes an xattr.
+    /// Removes an xattr. The capabilities of a program by whoever may write to it: the client's kernel asks
+    /// for that on behalf of who truncates it, and lets nobody else ask who may not set them.
     ///
     /// # Errors
     /// [`Refusal::NotPermitted`] for `trusted.*`, or the host's.
@@ -123,7 +127,10 @@ impl Store {
         changeable(name)?;
         let target = self.target(object)?;
         let path = sys::proc_path(target.as_fd());
-        let _assumed = self.assume(who)?;
+        let _assumed = match name == CAPABILITIES && self.may_write(who, target.as_fd())? {
+            true => self.rights.assume_own()?,
+            false => self.assume(who)?,
+        };
         rustix::fs::removexattr(path, name).map_err(|e| self.refuse(e))
     }
 }

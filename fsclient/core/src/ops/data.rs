@@ -4,9 +4,11 @@ use super::opens::{OpenFile, durability};
 use super::{Ask, Ops};
 use crate::cache::{Fetched, Here, Range};
 use crate::call::{At, Fh, Writing};
-use crate::recall::{ChangeScope, PageChange, PageRead, Span, Verdict};
+use crate::recall::{ChangeScope, GROWS_WITHIN, PageChange, PageRead, Span, Verdict};
+use crate::run::within;
 use crate::session::Answered;
 use bytes::Bytes;
+use futures_util::future::join;
 use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::query::Fill;
@@ -105,7 +107,9 @@ impl Ops {
         for _ in 0..MOST_ASKED {
             // Behind the gate: a write that comes later waits for this READ to be gone.
             self.settle(ask, &open.object).await?;
-            let answer = self.ask_bytes(ask, &open, at.offset, len, fill).await?;
+            let bytes = self.ask_bytes(ask, &open, at.offset, len, fill);
+            let (answer, ()) = join(bytes, self.know_size(ask, &open, at.offset, len)).await;
+            let answer = answer?;
             let refused = answer.reply.result.is_err();
             if refused || read.judge(&answer.reply) == Verdict::Deliver {
                 answer.reply.result?;
@@ -126,6 +130,34 @@ impl Ops {
             }
         }
         Err(Refusal::TimedOut)
+    }
+
+    /// Who reads by a mapping, `splice` or `sendfile` asks nobody for the size first, and goes no further than what
+    /// the kernel has known of it. So it gets to know that with the first page that is read in after it was
+    /// recalled; and when that lease is recalled because the file grows.
+    async fn know_size(&self, ask: &Ask, open: &OpenFile, offset: u64, len: u32) {
+        let (node, object) = (open.node, &open.object);
+        if !self.inodes().is_outdated(node) {
+            return;
+        }
+        let cached = self.cache().live().and_then(|mut tier| tier.attr(object));
+        let attr = match cached {
+            Some(attr) => attr,
+            None => match self.call(ask, query::GetAttr { object: *object }).await {
+                Ok(told) => {
+                    told.learn(self.cache()).attr(object, &told.answer);
+                    told.answer
+                }
+                // The READ says what is wrong.
+                Err(_) => return,
+            },
+        };
+        // The kernel holds these pages, and knows that there are as many.
+        if attr.size > offset.saturating_add(u64::from(len)) {
+            let late = Some(self.cx.sleep(GROWS_WITHIN));
+            // Then it goes without.
+            let _ = within(self.grow(node, object, &attr), late).await;
+        }
     }
 
     /// Brings the READ into line. Whether pages may be stored into is looked at before and after:

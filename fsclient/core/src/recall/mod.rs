@@ -83,6 +83,8 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_millis(100);
 /// How often a failed drop is tried again.
 const RETRIES: u32 = 50;
+/// How long the kernel may take to take a size in before others are held up for it.
+pub(crate) const GROWS_WITHIN: Duration = Duration::from_millis(100);
 /// For how long after it forgot all names the kernel is told none.
 const CALM: Duration = Duration::from_secs(1);
 
@@ -298,6 +300,7 @@ impl EngineInner {
     }
 
     fn drop_attrs(&self, object: &Handle) -> Pending {
+        self.cache.inodes().outdates(object);
         self.outside.tell_of(object, Notice::DropAttrs)
     }
 

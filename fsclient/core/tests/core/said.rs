@@ -118,5 +118,6 @@ pub fn recall(id: u64, object: u8, parts: Parts, names: &[&str]) -> Recall {
             parts,
             names: names.collect(),
         },
+        grows_to: None,
     }
 }

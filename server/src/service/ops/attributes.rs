@@ -1,6 +1,6 @@
 //! Changes of one object that is named by its handle.
 
-use super::{Done, Order, Perform, repeatable};
+use super::{Done, Growth, Order, Perform, repeatable};
 use crate::intent::Intent;
 use crate::service::access::Targets;
 use crate::service::inputs::{Inputs, at_most, xattr_name};
@@ -35,6 +35,12 @@ impl Perform for SetAttr {
         let (who, open) = (order.call.identity()?, order.inputs.open.as_deref());
         let attr = order.store().setattr(&who, &self.object, open, &self.set)?;
         Ok(Done::of(self, attr).knowing(self.object, attr))
+    }
+
+    fn grows(&self, order: &Order<'_>) -> Option<Growth> {
+        let (object, size) = (self.object, self.set.size?);
+        let now = order.store().getattr(&object).ok()?.size;
+        (size > now).then_some(Growth { object, size })
     }
 
     fn is_slow(&self) -> bool {
@@ -115,7 +121,7 @@ impl Perform for RemoveXattr {
     fn judge(&self, order: &Order<'_>, of_opens: Targets) -> Result<Targets, Refusal> {
         let who = order.call.identity()?;
         let store = order.store();
-        store.may_set_xattr(&who, &self.object, &self.name.0)?;
+        store.may_remove_xattr(&who, &self.object, &self.name.0)?;
         Ok(of_opens)
     }
 

@@ -136,3 +136,31 @@ fn the_file_systems_state_is_told() {
     assert!(stat.blocks >= stat.bfree && stat.bfree >= stat.bavail);
     assert_eq!(stat.namelen, 255);
 }
+
+#[test]
+fn capabilities_are_taken_from_a_program_by_who_may_write_to_it() {
+    let w = world();
+    w.open_to_all();
+    let file = w.create(ALICE, "f", 0o755).node.handle;
+    let name = b"security.capability";
+    let mut capability = 0x0200_0001u32.to_le_bytes().to_vec();
+    capability.extend_from_slice(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let root = w.who(0);
+    assert_eq!(w.store.setxattr(&root, &file, name, &capability, 0), Ok(()));
+    let removal = |uid| {
+        let who = w.who(uid);
+        let verdict = w.store.may_remove_xattr(&who, &file, name);
+        let removed = w.store.removexattr(&who, &file, name);
+        assert_eq!(verdict, removed);
+        removed
+    };
+    assert_eq!(removal(BOB), Err(errno(libc::EPERM)));
+    let mode = SetAttr {
+        mode: Some(0o777),
+        ..SetAttr::default()
+    };
+    assert_eq!(set_as(&w, ALICE, &file, mode), Ok(()));
+    assert_eq!(removal(BOB), Ok(()));
+    let gone = w.store.getxattr(&root, &file, name);
+    assert_eq!(gone, Err(errno(libc::ENODATA)));
+}

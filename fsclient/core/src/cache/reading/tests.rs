@@ -47,6 +47,7 @@ fn recall(state: &mut State, stamp: u64) {
             parts: Parts::ATTRS | Parts::DATA,
             names: Vec::new(),
         },
+        grows_to: None,
     };
     assert!(state.recall(&recall).is_some());
 }

@@ -2,7 +2,8 @@
 
 use crate::api::{ConnectionId, Effect, EffectId, Notice, Noticed, Now};
 use crate::cache::{Cache, fixtures};
-use crate::inode::Dentry;
+use crate::call::NodeId;
+use crate::inode::{Dentry, Place};
 use crate::memory::Memory;
 use crate::opens::fixtures::opened;
 use crate::opens::{Opens, ServerOpen};
@@ -36,6 +37,7 @@ const SOON: Duration = Duration::from_millis(1100);
 pub(super) enum Told {
     DropAttrs(Handle),
     DropPages(Handle, u64, u64),
+    Grow(Handle, u64),
     ForgetNames,
     DropName(Handle, Vec<u8>),
     Approve(RecallId, Vec<OpenId>),
@@ -93,7 +95,10 @@ impl World {
         let cache = Cache::new(cx.clone(), handle(0), memory);
         cache.set_names_in_kernel(true);
         for object in 1..=60 {
-            cache.inodes().refer(handle(object), &attr(object));
+            let (parent, name) = (NodeId::ROOT, format!("{object}"));
+            let name = name.as_bytes();
+            let at = Place { parent, name };
+            cache.inodes().refer(handle(object), &attr(object), at);
         }
         let outside = Outside::new(cx.clone(), Arc::clone(&cache));
         let timeout = Timeout::After(TIMEOUT);
@@ -207,7 +212,7 @@ impl World {
                 told
             }
             Notice::End => Told::End,
-            Notice::Grow { .. } => panic!("the engine grows no file"),
+            Notice::Grow { node, size } => Told::Grow(object(node), size),
         };
         self.tell(told);
         self.outside.done(id, Noticed::Done);
@@ -320,6 +325,7 @@ impl World {
                 parts,
                 names: names.collect(),
             },
+            grows_to: None,
         });
         self.settle();
     }

@@ -299,6 +299,7 @@ fn recall(id: u64, names: Vec<RawName>) -> Recall {
             parts,
             names,
         },
+        grows_to: None,
     }
 }
 

@@ -196,6 +196,7 @@ impl Play {
             id: RecallId(self.stamp),
             stamp: Stamp(self.stamp),
             scope,
+            grows_to: None,
         });
     }
 }

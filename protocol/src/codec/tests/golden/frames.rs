@@ -117,5 +117,6 @@ fn recall() -> Push {
             parts: Parts::ATTRS | Parts::LISTING,
             names: vec![name("n")],
         },
+        grows_to: Some(300),
     })
 }

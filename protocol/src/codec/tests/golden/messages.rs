@@ -290,6 +290,7 @@ pub fn pushes() -> Vec<Push> {
         id: RecallId(8),
         stamp: Stamp(6),
         scope: Scope::Everything,
+        grows_to: None,
     })]
 }
 
