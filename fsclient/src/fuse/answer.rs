@@ -166,9 +166,11 @@ fn created(reply: ReplyCreate, made: &Entry, opened: Opened) {
     );
 }
 
+/// What is open for reading alone has nothing to flush, so its close asks nothing (`FOPEN_NOFLUSH`). With locks
+/// that the daemon keeps it would: a `fcntl` lock is given up by FLUSH alone.
 fn open_flags(caching: Caching) -> FopenFlags {
     match caching {
-        Caching::Pages => FopenFlags::FOPEN_KEEP_CACHE,
+        Caching::Pages => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
         Caching::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
     }
 }

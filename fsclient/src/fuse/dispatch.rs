@@ -497,7 +497,8 @@ impl Filesystem for Dispatch {
         reply: ReplyLseek,
     ) {
         let Ok(offset) = u64::try_from(offset) else {
-            return reply.error(Errno::EINVAL);
+            // Only data and holes are asked for here.
+            return reply.error(Errno::ENXIO);
         };
         let fh = fh(handle);
         let call = Call::Seek {

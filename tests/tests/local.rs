@@ -1,0 +1,138 @@
+//! What a local file system does.
+
+use leasefs_tests::mapping::Mapping;
+use leasefs_tests::mounted::{World, WorldOptions, in_background};
+use leasefs_tests::rng::Rng;
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::thread;
+use std::time::Duration;
+
+const PAGE: usize = 4096;
+const ROUNDS: usize = 300;
+const LIMIT: Duration = Duration::from_secs(2);
+
+fn worlds(name: &str) -> [World; 2] {
+    let (back, through) = (WorldOptions::mounts(2), WorldOptions::mounts(2));
+    let through = through.writes(leasefs_tests::mounted::Writes::Through);
+    [
+        World::start(&format!("{name}-back"), &back.write_back()),
+        World::start(&format!("{name}-through"), &through),
+    ]
+}
+
+/// The byte at a place of the log.
+fn byte(at: usize) -> u8 {
+    (at / 7 % 251) as u8 + 1
+}
+
+fn record(from: usize, len: usize) -> Vec<u8> {
+    (from..from + len).map(byte).collect()
+}
+
+#[test]
+fn a_map_of_a_log_that_grows_on_another_mount_never_faults() {
+    for world in worlds("growing") {
+        let (mut rng, mut size, mut read) = (Rng::new(13), 0, 0);
+        let mut log = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(world.mount(0).path("log"))
+            .expect("a log");
+        log.write_all(&record(0, 100)).expect("a record");
+        size += 100;
+        let file = File::open(world.mount(1).path("log")).expect("the log");
+        let map = Mapping::new(&file, 0, ROUNDS * PAGE * 9, false).expect("a mapping");
+        for round in 0..ROUNDS {
+            for _ in 0..rng.between(1, 3) {
+                let len = rng.between(1, 3 * PAGE);
+                log.write_all(&record(size, len)).expect("a record");
+                size += len;
+            }
+            let mut seen = vec![0; size - read];
+            let copied = map.try_copy_to(read, &mut seen);
+            assert!(
+                copied.is_ok(),
+                "round {round}: {copied:?} at {read} of {size}"
+            );
+            assert_eq!(seen, record(read, size - read), "round {round}");
+            read = size;
+        }
+    }
+}
+
+#[test]
+fn sendfile_goes_on_where_another_mount_has_made_the_file_larger() {
+    for world in worlds("sendfile") {
+        let target = File::create(world.sandbox.root().join("target")).expect("a target");
+        let mut log = File::create(world.mount(0).path("log")).expect("a log");
+        log.write_all(&record(0, 100)).expect("a record");
+        let file = File::open(world.mount(1).path("log")).expect("the log");
+        let (mut sent, mut size) = (0, 100);
+        for round in 0..ROUNDS {
+            while sent < size {
+                let count = rustix::fs::sendfile(&target, &file, None, 1 << 20).expect("sendfile");
+                assert!(count > 0, "round {round}: nothing at {sent} of {size}");
+                sent += count;
+            }
+            log.write_all(&record(size, PAGE + round))
+                .expect("a record");
+            size += PAGE + round;
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_only_read_is_closed_though_the_clients_daemon_is_stopped() {
+    let mut world = World::start("closing", &WorldOptions::mounts(1));
+    let path = world.mount(0).path("f");
+    fs::write(&path, b"x").expect("a file");
+    let file = File::open(&path).expect("the file");
+    assert_eq!(fs::read(&path).expect("the file"), b"x");
+    world.mounts[0].freeze();
+    // Each of its threads stops when it is its turn.
+    thread::sleep(Duration::from_millis(300));
+    let mut closing = in_background("the close", move || drop(file));
+    closing.done_within(LIMIT);
+    world.mounts[0].thaw();
+}
+
+#[test]
+fn data_and_holes_before_the_beginning_are_none() {
+    let world = World::start("seek", &WorldOptions::mounts(1));
+    let path = world.mount(0).path("f");
+    fs::write(&path, b"x").expect("a file");
+    let file = File::open(&path).expect("the file");
+    for from in [SeekFrom::Data(u64::MAX), SeekFrom::Hole(u64::MAX)] {
+        let refused = rustix::fs::seek(&file, from);
+        assert_eq!(refused, Err(rustix::io::Errno::NXIO), "{from:?}");
+    }
+}
+
+#[test]
+fn who_is_in_a_directory_that_another_mount_moves_goes_on_there() {
+    let world = World::start("moved", &WorldOptions::mounts(2));
+    let (here, there) = (world.mount(0), world.mount(1));
+    for name in ["left", "right", "left/d", "left/d/e"] {
+        fs::create_dir(here.path(name)).expect("a directory");
+    }
+    let inside = File::open(here.path("left/d")).expect("the directory");
+    let before = inside.metadata().expect("stat").ino();
+    fs::rename(there.path("left/d"), there.path("right/d")).expect("a rename");
+    assert!(fs::symlink_metadata(here.path("left/d")).is_err());
+    let after = fs::symlink_metadata(here.path("right/d")).expect("stat");
+    assert_eq!(after.ino(), before);
+    assert_eq!(inside.metadata().expect("fstat").ino(), before);
+    let flags = OFlags::CREATE | OFlags::WRONLY;
+    rustix::fs::openat(&inside, "new", flags, Mode::RUSR).expect("a file");
+    assert!(fs::symlink_metadata(there.path("right/d/new")).is_ok());
+    assert!(fs::symlink_metadata(here.path("right/d/new")).is_ok());
+    // Names below it are seen in both, whoever changes them.
+    fs::remove_dir(there.path("right/d/e")).expect("rmdir");
+    let gone = rustix::fs::statat(&inside, "e", rustix::fs::AtFlags::empty());
+    assert_eq!(gone.map(drop), Err(rustix::io::Errno::NOENT));
+    let seen = rustix::fs::openat(CWD, here.path("right/d/e"), OFlags::PATH, Mode::empty());
+    assert_eq!(seen.map(drop), Err(rustix::io::Errno::NOENT));
+}
