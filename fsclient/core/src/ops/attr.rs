@@ -113,7 +113,7 @@ impl Ops {
             }
             None => match self.getattr_from_server(ask, node, &object).await {
                 // Removed since the kernel looked it up.
-                Err(Refusal::Stale) => self.of_gone(node)?,
+                Err(refusal) if refusal.errno() == libc::ESTALE => self.of_gone(node)?,
                 told => told?,
             },
         };

@@ -22,7 +22,8 @@ pub(super) struct Stale(Part<Map<u32, BootTime>>);
 impl Stale {
     /// What a thread is told in place of this.
     pub fn told(&self, asker: Asker, now: BootTime, root: bool, refusal: Refusal) -> Refusal {
-        if refusal != Refusal::Stale || root {
+        // The host says it in its own way of what goes just then.
+        if refusal.errno() != libc::ESTALE || root {
             return refusal;
         }
         let mut told = self.0.borrow_mut();
