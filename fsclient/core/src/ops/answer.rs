@@ -1,5 +1,6 @@
 //! Every request, and what answers it.
 
+use super::stale::About;
 use super::{Ask, Ops};
 use crate::call::{Answer, Asker, Call, NodeId};
 use crate::inode::Place;
@@ -45,7 +46,11 @@ impl Ops {
             return self.answer_to(ask, call).await;
         };
         let walks = matches!(call, Call::Lookup { .. } | Call::GetAttr { .. });
-        let (root, now) = (node == NodeId::ROOT, self.cx.monotonic());
+        let now = self.cx.monotonic();
+        let about = About {
+            root: node == NodeId::ROOT,
+            in_directory: call.is_in_directory(),
+        };
         match self.answer_to(ask, call).await {
             Ok(answer) => {
                 if !walks {
@@ -53,7 +58,7 @@ impl Ops {
                 }
                 Ok(answer)
             }
-            Err(refusal) => Err(self.stale.told(ask.asker, now, root, refusal)),
+            Err(refusal) => Err(self.stale.told(ask.asker, now, about, refusal)),
         }
     }
 
