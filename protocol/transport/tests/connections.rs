@@ -232,9 +232,7 @@ async fn a_control_message_waits_behind_no_bulk_data() -> Result<()> {
     }
     // The first lane is for what is small.
     let bulk = lanes.split_off(1).into_iter();
-    let ((writers, _readers), _unread): ((Vec<_>, Vec<_>), Vec<_>) = bulk
-        .map(|((writer, reader), unread)| ((writer, reader), unread))
-        .unzip();
+    let ((writers, _readers), _unread): ((Vec<_>, Vec<_>), Vec<_>) = bulk.unzip();
     let boxes: Vec<_> = writers.into_iter().map(FrameWriter::into_outbox).collect();
     let payload = Bytes::from(vec![7; 1024 * 1024]);
     for outbox in boxes.iter().cycle().take(24) {

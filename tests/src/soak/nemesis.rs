@@ -148,7 +148,7 @@ impl Nemesis {
                 self.faults.links_cut += 1;
             }
             _ => {
-                let rate = self.rng.between(250_000, 5_000_000);
+                let rate = self.rng.between(250_000, 5_000_000) as u64;
                 let slow = Slow {
                     delay: self.time((1, 60)),
                     rate,

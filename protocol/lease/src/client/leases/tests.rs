@@ -197,6 +197,7 @@ fn a_session_that_begins_anew_counts_anew() {
         id: RecallId(7),
         stamp: Stamp(501),
         scope: Scope::Everything,
+        grows_to: None,
     };
     leases.recall(&everything);
     leases.expire();
