@@ -136,10 +136,6 @@ pub struct Recall {
     pub stamp: Stamp,
     /// What is taken back.
     pub scope: Scope,
-    /// The size that the file will have at least when it has been taken back, if it is made larger. The holder's
-    /// kernel is to know it before the approval: a mapping faults behind the size that the kernel knows,
-    /// and asks nobody.
-    pub grows_to: Option<u64>,
 }
 
 /// The holder's answer: its caches, the kernel's included, hold nothing the recall covers.

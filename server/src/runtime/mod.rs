@@ -8,8 +8,8 @@ mod state;
 mod turn;
 
 pub use progress::Mark;
-pub use state::{Growth, Notice, OpLabel, Opened, Snapshot};
-pub use turn::{Admission, Entering, Entry, Finished, Pending, Turn};
+pub use state::{Notice, OpLabel, Opened, Snapshot};
+pub use turn::{Admission, Entry, Finished, Pending, Turn};
 
 use crate::border::Border;
 use crate::sync;

@@ -9,7 +9,7 @@ use leasefs_lease::server::{
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Push;
 use leasefs_protocol::limits::MAX_RECALLS_UNREAD;
-use leasefs_protocol::{Grant, Handle, Parts, Recall, Scope, SessionId, Stamp};
+use leasefs_protocol::{Grant, Handle, Recall, SessionId, Stamp};
 use leasefs_transport::{OutFrame, Outbox};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,20 +47,10 @@ pub(super) struct Admitted {
     pub number: u64,
 }
 
-/// That a file will have at least this size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Growth {
-    /// The file.
-    pub object: Handle,
-    /// Its size.
-    pub size: u64,
-}
-
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub label: OpLabel,
     pub is_change: bool,
-    pub grows: Option<Growth>,
     pub wake: oneshot::Sender<Admitted>,
 }
 
@@ -157,7 +147,6 @@ impl State {
         let Some(line) = self.lines.get(&session) else {
             return;
         };
-        recall.grows_to = self.grows_to(&recall);
         if let Some(border) = &line.border {
             border.give_recall(&mut recall);
         }
@@ -169,19 +158,6 @@ impl State {
         if line.outbox.queued() > MAX_RECALLS_UNREAD {
             self.notice(Notice::Choked(session));
         }
-    }
-
-    /// What the changes that wait will make of a file's size, if they make it larger.
-    fn grows_to(&self, recall: &Recall) -> Option<u64> {
-        let Scope::Object { object, parts, .. } = &recall.scope else {
-            return None;
-        };
-        if !parts.contains(Parts::DATA) {
-            return None;
-        }
-        let growths = self.waiters.values().filter_map(|waiter| waiter.grows);
-        let its = growths.filter(|growth| growth.object == *object);
-        its.map(|growth| growth.size).max()
     }
 
     fn notice(&self, notice: Notice) {

@@ -4,7 +4,7 @@
 
 use super::Leases;
 use super::progress::Mark;
-use super::state::{Admitted, Growth, OpLabel, Waiter};
+use super::state::{Admitted, OpLabel, Waiter};
 use leasefs_lease::server::{Event, OpId, ReadItem, ReadKind, Touch, Wanted};
 use leasefs_protocol::{Grant, Handle, SessionId, Stamp};
 use std::sync::Arc;
@@ -75,7 +75,6 @@ fn enter(
         let waiter = Waiter {
             label,
             is_change: false,
-            grows: None,
             wake,
         };
         state.wait(op, waiter);
@@ -112,24 +111,8 @@ pub struct Turn {
     leases: Arc<Leases>,
     op: OpId,
     label: OpLabel,
-    grows: Option<Growth>,
     number: u64,
     finished: bool,
-}
-
-/// A change as it enters.
-#[derive(Debug)]
-pub struct Entering {
-    /// For people.
-    pub label: OpLabel,
-    /// What it touches.
-    pub touches: Vec<Touch>,
-    /// What its sender has dropped.
-    pub dropped: Vec<Handle>,
-    /// It goes before what its session owes an approval for.
-    pub goes_first: bool,
-    /// The file it makes larger.
-    pub grows: Option<Growth>,
 }
 
 impl Turn {
@@ -137,23 +120,25 @@ impl Turn {
     pub async fn take(
         leases: &Arc<Leases>,
         session: SessionId,
-        entering: Entering,
+        label: OpLabel,
+        touches: Vec<Touch>,
+        dropped: Vec<Handle>,
+        writeback: bool,
     ) -> Option<Self> {
         let op = leases.new_op();
         let mut turn = Self {
             leases: Arc::clone(leases),
             op,
-            label: entering.label,
-            grows: entering.grows,
+            label,
             number: 0,
             finished: false,
         };
         let event = Event::AdmitChange {
             op,
             session,
-            touches: entering.touches,
-            dropped: entering.dropped,
-            writeback: entering.goes_first,
+            touches,
+            dropped,
+            writeback,
         };
         turn.wait(event).await?;
         Some(turn)
@@ -175,7 +160,6 @@ impl Turn {
         let waiter = Waiter {
             label: self.label,
             is_change: true,
-            grows: self.grows,
             wake,
         };
         let (leases, op) = (&self.leases, self.op);

@@ -9,7 +9,7 @@ use crate::caught::caught;
 use crate::faults::{Point, may_crash};
 use crate::intent::Intent;
 use crate::interrupted::ChangeId;
-use crate::runtime::{Entering, Turn};
+use crate::runtime::Turn;
 use crate::server::Server;
 use crate::session::{Job, Session, refused};
 use leasefs_lease::server::Touch;
@@ -216,14 +216,8 @@ impl Pending<'_> {
         }
         let (leases, session) = (&self.order.call.server.leases, self.order.call.session.id);
         let label = self.job.change.kind();
-        let entering = Entering {
-            label,
-            touches,
-            dropped,
-            goes_first: self.operation.goes_first(),
-            grows: self.operation.grows(&self.order),
-        };
-        Turn::take(leases, session, entering).await
+        let first = self.operation.goes_first();
+        Turn::take(leases, session, label, touches, dropped, first).await
     }
 
     /// A create of a name that exists opens what it denotes. A rename of one object's name to another of

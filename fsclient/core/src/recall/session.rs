@@ -1,17 +1,15 @@
 //! What the server says unasked.
 
-use super::GROWS_WITHIN;
 use super::faults::LATE;
 use super::{Engine, EngineInner, Fault};
-use crate::api::{Notice, Noticed};
+use crate::api::Noticed;
 use crate::cache::{State, Work};
 use crate::inode::{Approvable, Dropped, PagesOf, Then};
-use crate::run::within;
 use futures_channel::oneshot;
 use leasefs_lease::client::DropKind;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::control::{ReclaimLease, Standing, Welcome};
-use leasefs_protocol::{Handle, OpenId, Recall, Scope};
+use leasefs_protocol::{Handle, OpenId, Recall};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -130,7 +128,6 @@ impl EngineInner {
         {
             self.writeback.flush(file).await;
         }
-        self.grow(&recall).await;
         // Something is mounted inside our mount and came after the names were told.
         if noticed == Noticed::Unable && !self.drop_names(&dropped).await {
             return;
@@ -140,29 +137,6 @@ impl EngineInner {
             opens: std::mem::take(&mut dropped.opens),
         };
         self.drop_recalled_pages(&recall, approvable);
-    }
-
-    /// Makes the kernel know the size that a file will have. It only waits for a page there that is being read,
-    /// behind the size of now; a READ may wait for this approval, so that isn't waited for.
-    async fn grow(&self, recall: &Recall) {
-        let size = recall.grows_to.filter(|size| i64::try_from(*size).is_ok());
-        let (Scope::Object { object, .. }, Some(size)) = (&recall.scope, size) else {
-            return;
-        };
-        let node = {
-            let inodes = self.cache.inodes();
-            let node = inodes.node_of(object).filter(|_| inodes.is_open(object));
-            node.filter(|node| inodes.may_be_short(*node, size))
-        };
-        let Some(node) = node else { return };
-        let grown = self.outside.tell(Notice::Grow { node, size });
-        let late = Some(self.cx.sleep(GROWS_WITHIN));
-        if within(grown, late)
-            .await
-            .is_ok_and(|told| told == Noticed::Done)
-        {
-            self.cache.inodes().grown(node, size);
-        }
     }
 
     fn drop_recalled_pages(self: &Arc<Self>, recall: &Recall, approvable: Approvable) {

@@ -336,7 +336,6 @@ fn a_session_that_the_server_has_forgotten_caches_again_in_the_same_life_of_the_
         id: RecallId(7),
         stamp: Stamp(501),
         scope: Scope::Everything,
-        grows_to: None,
     });
     assert!(matches!(world.said(), ToServer::Approve(_)));
     world.cut();

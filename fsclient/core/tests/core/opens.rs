@@ -138,7 +138,6 @@ fn recalls_reach_the_engine_and_approvals_the_server_with_the_opens_given_up() {
         id: RecallId(5),
         stamp: Stamp(2),
         scope: Scope::Everything,
-        grows_to: None,
     });
     let approval = Approval {
         recall: RecallId(5),

@@ -118,6 +118,5 @@ pub fn recall(id: u64, object: u8, parts: Parts, names: &[&str]) -> Recall {
             parts,
             names: names.collect(),
         },
-        grows_to: None,
     }
 }

@@ -22,7 +22,6 @@ async fn a_notice_that_blocks_holds_up_its_recall_and_nothing_else() {
             parts: Parts::ALL,
             names: Vec::new(),
         },
-        grows_to: None,
     };
     session.push(Push::Recall(recall)).await;
     soon("the recall", async {

@@ -455,6 +455,5 @@ fn message(id: RecallId, open: &OpenRecall, object: Option<Handle>) -> Recall {
         id,
         stamp: open.stamp,
         scope,
-        grows_to: None,
     }
 }

@@ -1,6 +1,6 @@
 //! Changes of one object that is named by its handle.
 
-use super::{Done, Growth, Order, Perform, repeatable};
+use super::{Done, Order, Perform, repeatable};
 use crate::intent::Intent;
 use crate::service::access::Targets;
 use crate::service::inputs::{Inputs, at_most, xattr_name};
@@ -35,12 +35,6 @@ impl Perform for SetAttr {
         let (who, open) = (order.call.identity()?, order.inputs.open.as_deref());
         let attr = order.store().setattr(&who, &self.object, open, &self.set)?;
         Ok(Done::of(self, attr).knowing(self.object, attr))
-    }
-
-    fn grows(&self, order: &Order<'_>) -> Option<Growth> {
-        let (object, size) = (self.object, self.set.size?);
-        let now = order.store().getattr(&object).ok()?.size;
-        (size > now).then_some(Growth { object, size })
     }
 
     fn is_slow(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Changes of files' bytes. An open is the verdict that they may be made.
 
-use super::{Done, Growth, Lateness, Order, Perform, repeatable};
+use super::{Done, Lateness, Order, Perform, repeatable};
 use crate::faults::within_quota;
 use crate::intent::Intent;
 use crate::service::access::Targets;
@@ -10,7 +10,6 @@ use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::{CopyRange, Fallocate, Write, WriteAt, WriteKind};
 use leasefs_protocol::{Durability, Handle, OpenId, Refusal};
 
-const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
 const COLLAPSE: u32 = libc::FALLOC_FL_COLLAPSE_RANGE as u32;
 const INSERT: u32 = libc::FALLOC_FL_INSERT_RANGE as u32;
 
@@ -19,14 +18,6 @@ fn written_by(open: OpenId, opens: &Opens) -> Result<Inputs, Refusal> {
         open: Some(writable(opens.get(open)?)?),
         ..Inputs::default()
     })
-}
-
-/// That a file will reach to `end`, or by so much further than now, if that is more than now.
-fn growth(order: &Order<'_>, end: impl FnOnce(u64) -> Option<u64>) -> Option<Growth> {
-    let object = *order.open().ok()?.handle();
-    let now = order.store().getattr(&object).ok()?.size;
-    let size = end(now).filter(|end| *end > now)?;
-    Some(Growth { object, size })
 }
 
 fn opened(targets: &Targets) -> Result<Handle, Refusal> {
@@ -83,14 +74,6 @@ impl Perform for Write {
         Ok(Done {
             keeps: keeps.then(|| *open.handle()),
             ..Done::of(self, answer)
-        })
-    }
-
-    fn grows(&self, order: &Order<'_>) -> Option<Growth> {
-        let len = order.payload.len() as u64;
-        growth(order, |now| match self.at {
-            WriteAt::Offset(offset) => offset.checked_add(len),
-            WriteAt::Append => now.checked_add(len),
         })
     }
 
@@ -180,14 +163,6 @@ impl Perform for Fallocate {
         Ok(Done::of(self, ()))
     }
 
-    fn grows(&self, order: &Order<'_>) -> Option<Growth> {
-        growth(order, |now| match self.mode {
-            mode if mode & INSERT != 0 => now.checked_add(self.len),
-            mode if mode & (KEEP_SIZE | COLLAPSE) != 0 => None,
-            _ => self.offset.checked_add(self.len),
-        })
-    }
-
     fn is_slow(&self) -> bool {
         true
     }
@@ -224,13 +199,6 @@ impl Perform for CopyRange {
             .copy_range(from, from_offset, to, offset, self.len);
         let len = copied?;
         Ok(Done::of(self, Written { len, offset }))
-    }
-
-    fn grows(&self, order: &Order<'_>) -> Option<Growth> {
-        let from = order.inputs.from.as_deref()?;
-        let there = order.store().getattr(from.handle()).ok()?.size;
-        let len = self.len.min(there.saturating_sub(self.from_offset));
-        growth(order, |_| self.to_offset.checked_add(len))
     }
 
     fn is_slow(&self) -> bool {

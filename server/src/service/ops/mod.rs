@@ -11,7 +11,6 @@ use super::Call;
 use super::access::{Names, Targets};
 use super::inputs::Inputs;
 use crate::intent::{Intent, Place};
-use crate::runtime::Growth;
 use crate::session::Opens;
 use leasefs_protocol::{Attr, Change, Handle, Name, Operation, Parts, RawName, Refusal, Response};
 use leasefs_store::{OpenFile, Store};
@@ -59,11 +58,6 @@ pub trait Perform {
     /// The disk's.
     fn commit(&self, _order: &Order<'_>) -> Result<(), Refusal> {
         Ok(())
-    }
-
-    /// The size that its file will have at least, as far as can be said beforehand, if it makes it larger.
-    fn grows(&self, _order: &Order<'_>) -> Option<Growth> {
-        None
     }
 
     /// Whether the host may take long, as a rule.

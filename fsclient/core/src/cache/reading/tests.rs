@@ -47,7 +47,6 @@ fn recall(state: &mut State, stamp: u64) {
             parts: Parts::ATTRS | Parts::DATA,
             names: Vec::new(),
         },
-        grows_to: None,
     };
     assert!(state.recall(&recall).is_some());
 }

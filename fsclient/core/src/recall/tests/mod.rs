@@ -1,7 +1,7 @@
 use super::*;
 use crate::cache::fixtures::writer;
 use crate::cache::{Store, Stored};
-use crate::inode::{Access, Hearers, Undone};
+use crate::inode::{Hearers, Undone};
 use crate::memory::Memory;
 use crate::opens::ServerOpen;
 use crate::session::{Answered, Changed};
@@ -402,36 +402,6 @@ fn attributes_of_a_file_that_is_written_again_leave_the_kernel_too() {
 }
 
 #[test]
-fn a_recall_for_growth_is_approved_when_the_kernel_has_been_told_the_size() {
-    let world = World::new();
-    let recall = |id: u64, stamp: u64| Recall {
-        id: RecallId(id),
-        stamp: Stamp(stamp),
-        scope: Scope::Object {
-            object: handle(1),
-            parts: Parts::ATTRS | Parts::DATA,
-            names: Vec::new(),
-        },
-        grows_to: Some(attr(1).size + 1),
-    };
-    let grow = Told::Grow(handle(1), attr(1).size + 1);
-    fill(&world, 1, 3);
-    world.engine.recalled(recall(1, 4));
-    world.wait_for(&approve(1));
-    assert!(!world.told().contains(&grow), "nobody has it open");
-    world.cache.inodes().open_begins(handle(1), Access::Read);
-    fill(&world, 1, 5);
-    world.engine.recalled(recall(2, 6));
-    world.wait_for(&approve(2));
-    let told = world.told();
-    let at = |what: &Told| told.iter().position(|told| told == what);
-    assert!(
-        at(&grow).is_some() && at(&grow) < at(&approve(2)),
-        "{told:?}"
-    );
-}
-
-#[test]
 fn shutting_down_takes_everything_and_then_is_approved() {
     let world = World::new();
     world.getattr(1, 3);
@@ -441,7 +411,6 @@ fn shutting_down_takes_everything_and_then_is_approved() {
         id: RecallId(9),
         stamp: Stamp(6),
         scope: Scope::Everything,
-        grows_to: None,
     });
     world.wait_for(&approve(9));
     let told = world.told();
@@ -514,7 +483,6 @@ fn a_repeated_recall_is_approved_once_more_but_not_twice_at_once() {
             parts: ATTRS,
             names,
         },
-        grows_to: None,
     };
     world.engine.recalled(again.clone());
     world.engine.recalled(again);

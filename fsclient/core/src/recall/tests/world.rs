@@ -325,7 +325,6 @@ impl World {
                 parts,
                 names: names.collect(),
             },
-            grows_to: None,
         });
         self.settle();
     }

@@ -299,7 +299,6 @@ fn recall(id: u64, names: Vec<RawName>) -> Recall {
             parts,
             names,
         },
-        grows_to: None,
     }
 }
 

@@ -196,7 +196,6 @@ impl Play {
             id: RecallId(self.stamp),
             stamp: Stamp(self.stamp),
             scope,
-            grows_to: None,
         });
     }
 }

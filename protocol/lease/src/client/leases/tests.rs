@@ -35,7 +35,6 @@ fn recall(id: u64, stamp: u64, object: u8, parts: Parts, of: &[&str]) -> Recall 
             parts,
             names: names(of),
         },
-        grows_to: None,
     }
 }
 
@@ -197,7 +196,6 @@ fn a_session_that_begins_anew_counts_anew() {
         id: RecallId(7),
         stamp: Stamp(501),
         scope: Scope::Everything,
-        grows_to: None,
     };
     leases.recall(&everything);
     leases.expire();
@@ -279,7 +277,6 @@ fn what_a_recall_of_everything_takes_of_write_leases_is_claimed_too() {
         id: RecallId(1),
         stamp: Stamp(3),
         scope: Scope::Everything,
-        grows_to: None,
     });
     assert!(leases.is_empty());
     leases.restarted();
@@ -311,7 +308,6 @@ fn a_recall_of_everything_leaves_nothing() {
         id: RecallId(3),
         stamp: Stamp(9),
         scope: Scope::Everything,
-        grows_to: None,
     };
     leases.recall(&all);
     assert!(leases.is_empty());
@@ -366,12 +362,7 @@ fn too_many_forgotten_objects_become_one_stamp_for_all() {
         };
         let stamp = Stamp(i + 2);
         let id = RecallId(i);
-        leases.recall(&Recall {
-            id,
-            stamp,
-            scope,
-            grows_to: None,
-        });
+        leases.recall(&Recall { id, stamp, scope });
         leases.approved(id);
     }
     assert!(leases.objects.len() <= MAX_FORGOTTEN);

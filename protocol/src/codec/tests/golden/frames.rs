@@ -117,6 +117,5 @@ fn recall() -> Push {
             parts: Parts::ATTRS | Parts::LISTING,
             names: vec![name("n")],
         },
-        grows_to: Some(300),
     })
 }

@@ -290,7 +290,6 @@ pub fn pushes() -> Vec<Push> {
         id: RecallId(8),
         stamp: Stamp(6),
         scope: Scope::Everything,
-        grows_to: None,
     })]
 }
 
