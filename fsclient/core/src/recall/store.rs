@@ -43,7 +43,7 @@ impl Engine {
 }
 
 impl EngineInner {
-    /// To be called while nothing is being dropped. `clear`: see [`State::store`].
+    /// To be called while nothing is being dropped. `clear`: no page of its range is in the kernel, nor can one come in.
     fn store(&self, store: &Store, clear: bool) -> Stored {
         let mut dropped = Dropped::default();
         let stored = {
