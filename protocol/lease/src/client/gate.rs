@@ -277,6 +277,15 @@ impl PageGate {
     pub fn outlive(&mut self) {
         let filled = self.filled.clone();
         self.outlived.insert_all(&filled);
+        // Where the kernel asks it has nothing.
+        for read in self
+            .reads
+            .values()
+            .map(|read| &read.span)
+            .chain(self.parked.values())
+        {
+            self.outlived.remove(*read);
+        }
     }
 
     /// Whether these pages, which the kernel writes back, have outlived their lease.

@@ -238,6 +238,15 @@ fn what_outlives_its_lease_does_so_until_it_is_dropped_or_read_in_again() {
 }
 
 #[test]
+fn what_is_being_read_in_outlives_nothing() {
+    let mut gate = filled(mib(0, 8));
+    // It had gone from the kernel, unnoticed.
+    gate.read_arrives(read(2), mib(2, 1));
+    gate.outlive();
+    assert!(gate.have_outlived(mib(1, 1)) && !gate.have_outlived(mib(2, 1)));
+}
+
+#[test]
 fn a_read_that_ends_without_pages_lets_the_recall_go_on() {
     let mut gate = filled(mib(0, 1));
     gate.read_arrives(read(2), mib(4, 1));
