@@ -1,7 +1,7 @@
 //! Cached work sends nothing.
 
 use leasefs_tests::mapping::Mapping;
-use leasefs_tests::mounted::{Mount, World, WorldOptions, eventually, within};
+use leasefs_tests::mounted::{Mount, World, WorldOptions, within};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -168,54 +168,4 @@ fn a_change_elsewhere_is_seen_after_all_this() {
         assert_eq!(fs::read(&here).expect("the file"), b"newer");
         assert_eq!(fs::metadata(&here).expect("the file").len(), 5);
     });
-}
-
-const ROUNDS: usize = 3;
-const REMOVED: usize = 1500;
-/// What else is there: the root.
-const FEW: u64 = 4;
-
-/// As both mounts have them, and as the server does.
-fn leases_left(world: &World) -> Vec<u64> {
-    let of_mount = |mount| {
-        let objects = world.mount(mount).status()["leases"]["objects"].as_u64();
-        objects.expect("counted")
-    };
-    let told = world.server.command(&["status", "--json"]);
-    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
-    let sessions = told["sessions"].as_array().expect("sessions");
-    let of_session = |session: &serde_json::Value| session["leases"].as_u64().expect("counted");
-    let of_sessions = sessions.iter().map(of_session);
-    [0, 1]
-        .map(of_mount)
-        .into_iter()
-        .chain(of_sessions)
-        .collect()
-}
-
-#[test]
-fn files_that_were_removed_leave_no_leases() {
-    let world = World::start("removed", &WorldOptions::mounts(2));
-    for round in 0..ROUNDS {
-        let [made, listed] = [0, 1].map(|mount| world.mount(mount).path("d"));
-        // By who has made them, or who has listed them.
-        let removed = world.mount(round % 2).path("d");
-        let work = move || {
-            fs::create_dir(&made).expect("a directory");
-            for file in 0..REMOVED {
-                File::create(made.join(format!("f{file}"))).expect("a file");
-            }
-            for entry in fs::read_dir(&listed).expect("the directory") {
-                entry.and_then(|entry| entry.metadata()).expect("a file");
-            }
-            fs::remove_dir_all(removed).expect("removed");
-        };
-        within("making, listing and removing files", LIMIT, work);
-    }
-    let ended = || {
-        let left = leases_left(&world);
-        left.iter().all(|left| *left <= FEW).then_some(())
-    };
-    let left = || format!("{:?} are left", leases_left(&world));
-    eventually("leases to end", LIMIT, ended, left);
 }

@@ -121,8 +121,6 @@ bugs! {
     RenewalTold,
     /// Who is denied leases is granted them.
     DeniedGranted,
-    /// A mapped page is taken in whatever has happened to its file.
-    PageUnchecked,
     /// A page's write-back waits for what waits for its sender.
     WritebackWaits,
 

@@ -8,7 +8,6 @@ use super::ids::Sid;
 use super::op::{Arrival, Kind, Need, Op, Order};
 use super::table::Holder;
 use super::timer::Timer;
-use crate::planted::{self, Bug};
 use crate::time::BootTime;
 use leasefs_protocol::{Grant, Handle, Mode, Parts, RecallId, SessionId, Stamp};
 use std::collections::BTreeMap;
@@ -224,7 +223,7 @@ impl Core {
     /// before the session's approval.
     pub fn holds_data(&self, session: SessionId, handle: &Handle) -> bool {
         let holder = self.holder(session, handle);
-        holder.is_some_and(|h| h.parts.contains(Parts::DATA)) || planted::is(Bug::PageUnchecked)
+        holder.is_some_and(|h| h.parts.contains(Parts::DATA))
     }
 
     fn holder(&self, session: SessionId, handle: &Handle) -> Option<&Holder> {
