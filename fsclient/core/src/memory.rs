@@ -55,11 +55,6 @@ impl Memory {
         self.0 / 4
     }
 
-    /// With so many bytes that the server doesn't have they are sent at once, however young they are.
-    pub(crate) const fn many_dirty(self) -> usize {
-        self.for_dirty() / 4
-    }
-
     /// For bytes that are kept until they are on the server's disk.
     pub(crate) const fn for_unstable(self) -> usize {
         self.0 / 4
@@ -90,7 +85,6 @@ mod tests {
                 .iter()
                 .try_fold(0_usize, |sum, share| sum.checked_add(*share));
             assert!(all.is_some_and(|all| all <= bytes), "{bytes}");
-            assert!(memory.many_dirty() <= memory.for_dirty());
             assert!(memory.many_unstable() <= memory.for_unstable());
         }
     }

@@ -4,6 +4,7 @@ use super::{StateArg, say};
 use crate::daemon::control::{self, AskError};
 use crate::daemon::{Dirty, Kept, MemoryStatus, MountStatus, StateDir, StatusDocument, mounts};
 use crate::recovery::{RecoveryError, path_for_people};
+use crate::session::Waiting;
 use clap::Args;
 use leasefs_protocol::escaped;
 use std::path::PathBuf;
@@ -224,25 +225,27 @@ fn mount_for_people(mount: &MountStatus) -> String {
     if mount.dirty.bytes > 0 {
         lines.push(format!("  to write  {}", to_write(&mount.dirty)));
     }
-    for waiting in &rpc.waiting {
-        let process = waiting
-            .pid
-            .map_or(String::new(), |pid| format!("process {pid}, "));
-        let object = waiting
-            .object
-            .as_ref()
-            .map_or(String::new(), |object| format!(" on {object}"));
-        let end = waiting
-            .ends_in_ms
-            .map_or("for ever".into(), |end| format!("{} more", seconds(end)));
-        lines.push(format!(
-            "  waiting   {process}user {}: {}{object} for {}, at most {end}",
-            waiting.uid,
-            waiting.kind,
-            seconds(waiting.waited_ms)
-        ));
-    }
+    lines.extend(rpc.waiting.iter().map(waiting_for_people));
     lines.join("\n") + "\n"
+}
+
+fn waiting_for_people(waiting: &Waiting) -> String {
+    let process = waiting
+        .pid
+        .map_or(String::new(), |pid| format!("process {pid}, "));
+    let object = waiting
+        .object
+        .as_ref()
+        .map_or(String::new(), |object| format!(" on {object}"));
+    let end = waiting
+        .ends_in_ms
+        .map_or("for ever".into(), |end| format!("{} more", seconds(end)));
+    format!(
+        "  waiting   {process}user {}: {}{object} for {}, at most {end}",
+        waiting.uid,
+        waiting.kind,
+        seconds(waiting.waited_ms)
+    )
 }
 
 #[cfg(test)]

@@ -110,16 +110,22 @@ impl State {
         Stored::Done { first }
     }
 
-    /// Whether so much more is too much for the memory, or for a recall to be answered in time.
+    /// Whether there is no room for so many more bytes until some have been flushed.
     fn is_full(&self, len: usize) -> bool {
         let held = self.inodes.dirty_bytes();
         // What is written at once can't be bounded here.
-        self.inodes.is_full(len) || held > 0 && held + len > self.may_be_dirty()
+        held > 0 && held + len > self.may_be_dirty()
     }
 
-    /// How many bytes of all files may be dirty, as far as the way to the server goes.
-    pub fn may_be_dirty(&self) -> usize {
-        self.pace.may_be_dirty(self.session.term())
+    /// Whether so much is dirty that it is time to send it, however young it is.
+    pub fn has_many_dirty(&self) -> bool {
+        self.inodes.dirty_bytes() > self.may_be_dirty() / 4
+    }
+
+    /// How many bytes of all files may be dirty: as much as memory allows, and as a recall leaves time for.
+    fn may_be_dirty(&self) -> usize {
+        let in_time = self.pace.may_be_dirty(self.session.term());
+        in_time.min(self.inodes.memory().for_dirty())
     }
 
     /// False if the file is dirty already.

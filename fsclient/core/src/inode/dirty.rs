@@ -125,17 +125,6 @@ impl Inodes {
         self.weight.dirty
     }
 
-    /// Whether there is no room for further bytes until some have been flushed.
-    pub fn is_full(&self, len: usize) -> bool {
-        let held = self.weight.dirty;
-        held > 0 && held + len > self.memory.for_dirty()
-    }
-
-    /// Whether it is time to send them, however young they are: there are many, or more than these.
-    pub fn has_many_dirty(&self, more_than: usize) -> bool {
-        self.weight.dirty > self.memory.many_dirty().min(more_than)
-    }
-
     /// The size of a dirty file, as its writer knows it.
     pub fn dirty_size(&self, file: &Handle) -> Option<u64> {
         self.dirty(file).map(|dirty| dirty.buffer.size())

@@ -6,7 +6,7 @@
 //! What else gets one: see [`super::places`].
 
 use super::Inodes;
-use super::places::{Found, Place};
+use super::places::{KnownAs, Place, id_at};
 use crate::call::{Node, NodeId};
 use crate::memory::Memory;
 use leasefs_lease::time::BootTime;
@@ -24,16 +24,6 @@ const CALM: Duration = Duration::from_secs(2);
 
 /// Ids that aren't inode numbers begin here.
 const OWN_IDS: u64 = 1 << 63;
-
-/// One id by which the kernel knows an inode.
-#[derive(Debug)]
-pub(super) struct KnownAs {
-    pub id: NodeId,
-    /// References that it will give back; of the root none are counted.
-    lookups: u64,
-    /// The name under which it was found last.
-    pub found: Option<Found>,
-}
 
 /// What the kernel knows an inode by, and what it believes of it.
 #[derive(Debug)]
@@ -103,7 +93,7 @@ impl Inodes {
     pub fn refer(&mut self, object: Handle, attr: &Attr, at: Place<'_>) -> Node {
         let refs = self.get(&object).and_then(|inode| inode.kernel.as_ref());
         let known = match refs {
-            Some(refs) => refs.id_at(at),
+            Some(refs) => id_at(refs.kind, &refs.known, at),
             None => Some(NodeId(attr.ino))
                 .filter(|id| NodeId::may_be(id.0) && !self.nodes.contains_key(id)),
         };

@@ -8,7 +8,6 @@
 //! on there. Within one directory the kernel moves it without a lock.
 
 use super::Inodes;
-use super::kernel::KernelRefs;
 use crate::call::NodeId;
 use leasefs_protocol::FileKind;
 
@@ -41,25 +40,33 @@ impl From<Place<'_>> for Found {
     }
 }
 
-impl KernelRefs {
-    /// The id by which it may be shown at a place, if it is one that the kernel knows.
-    pub fn id_at(&self, at: Place<'_>) -> Option<NodeId> {
-        let is_directory = self.kind == FileKind::Directory;
-        let mut near = None;
-        for known in &self.known {
-            match &known.found {
-                Some(found) if is_directory => {
-                    if found.is_at(at) {
-                        return Some(known.id);
-                    }
-                    near = near.or((found.parent == at.parent).then_some(known.id));
+/// One id by which the kernel knows an inode.
+#[derive(Debug)]
+pub(super) struct KnownAs {
+    pub id: NodeId,
+    /// References that it will give back; of the root none are counted.
+    pub lookups: u64,
+    /// The name under which it was found last.
+    pub found: Option<Found>,
+}
+
+/// The id by which an inode may be shown at a place, if it is one of those by which the kernel knows it.
+pub(super) fn id_at(kind: FileKind, known: &[KnownAs], at: Place<'_>) -> Option<NodeId> {
+    let is_directory = kind == FileKind::Directory;
+    let mut near = None;
+    for known in known {
+        match &known.found {
+            Some(found) if is_directory => {
+                if found.is_at(at) {
+                    return Some(known.id);
                 }
-                // The root, and what may have many names.
-                _ => return Some(known.id),
+                near = near.or((found.parent == at.parent).then_some(known.id));
             }
+            // The root, and what may have many names.
+            _ => return Some(known.id),
         }
-        near
     }
+    near
 }
 
 impl Inodes {

@@ -81,22 +81,23 @@ impl Ops {
         if !is_write {
             self.changed(&objects, content, told.host);
         }
-        for touched in told
-            .touched
-            .iter()
-            .filter(|touched| touched.attr.nlink == 0)
-        {
-            let open = self.inodes().unlinked(&touched.object);
+        self.some_have_gone(&objects, &told.touched);
+        Ok(told)
+    }
+
+    /// What a change has left without a name.
+    fn some_have_gone(&self, objects: &[Handle], touched: &[Touched]) {
+        for unlinked in touched.iter().filter(|touched| touched.attr.nlink == 0) {
+            let open = self.inodes().unlinked(&unlinked.object);
             if !open {
-                self.writeback.out_of_reach(&touched.object);
+                self.writeback.out_of_reach(&unlinked.object);
             }
         }
-        for object in untold(&objects, &told.touched) {
+        for object in untold(objects, touched) {
             if !self.inodes().is_open(object) {
                 self.cache().state().may_have_gone(object);
             }
         }
-        Ok(told)
     }
 
     /// Objects were changed that the next commit of them must cover; of `content` the bytes.

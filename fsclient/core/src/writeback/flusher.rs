@@ -69,11 +69,8 @@ impl Flush {
 
 impl WritebackInner {
     pub(super) fn hurry_if_many(&self) {
-        let is_much = {
-            let state = self.cache.state();
-            state.inodes.has_many_dirty(state.may_be_dirty() / 4)
-        };
-        if is_much {
+        let many = self.cache.state().has_many_dirty();
+        if many {
             self.hurry_all();
         }
     }
