@@ -80,15 +80,17 @@ pub enum WriteKind {
     /// From a page of a shared mapping, which the client's kernel keeps locked until the answer. Such
     /// pages come with a Write lease: where that has ended, refused with [`Refusal::Changed`](crate::Refusal::Changed).
     Page {
-        /// It had ended before the session was taken up again; one that it has now isn't that under which
-        /// they were stored.
+        /// That lease had ended before the session was taken up again: one that it has now isn't it.
         late: bool,
     },
     /// Buffered by the client under a Write lease. Where that has ended, refused with
-    /// [`Refusal::Changed`](crate::Refusal::Changed) unless the file still is this version.
+    /// [`Refusal::Changed`](crate::Refusal::Changed) unless the file still is this version, or what flushes
+    /// through the same open have made of it.
     Flush {
         /// As the session's last operation on the file left it.
         base: Version,
+        /// As with [`Page`](Self::Page).
+        late: bool,
         /// When the last of them was written, by the server's clock as far as the client knows it.
         /// It becomes the file's mtime, unless that would go back or be to come.
         written: Option<Timestamp>,

@@ -69,6 +69,9 @@ pub const UNSEEN_BYTES_IN_ALL: u64 = 8 * 1024 * 1024;
 pub const MAX_LEASES_PER_CLIENT: usize = 2_000_000;
 /// Most opens of one client, where its share of the server's descriptors doesn't end before.
 pub const MAX_OPENS_PER_CLIENT: usize = 65_536;
+/// Objects that are gone, and whose leases the server still has to recall. The leases of further ones end as those of other
+/// objects that nobody asks for any more.
+pub const MAX_GONE: usize = 65_536;
 /// Descriptors the server keeps for itself, out of what one process may have: its journal and sockets, and
 /// those that requests need while they run.
 pub const RESERVED_FILES: usize = 512;
@@ -138,9 +141,13 @@ pub const MAX_DRIFT_PPM: u32 = 100_000;
 pub const RECALL_OVERDUE: Duration = Duration::from_millis(200);
 /// At most so long, whatever the round trip is said to be; who answers a recall by then is in time.
 pub const RECALL_PATIENCE_MAX: Duration = Duration::from_secs(1);
-/// Flushed bytes that keep a recall alive. A slow link takes seconds for a few of them; how long a recall is
-/// kept alive is bounded beside.
+/// Flushed bytes that are progress: they keep a recall alive.
 pub const FLUSH_PROGRESS: u64 = 16 << 10;
+/// A link is not taken for slower than this, in bytes a second: a client may always have as much unflushed as
+/// goes over such a one in half a term, and a flush that gets on so fast is waited for.
+pub const SLOWEST_LINK: u64 = 51_200;
+/// At most so long, beyond a further term.
+pub const MAX_FLUSH: Duration = Duration::from_secs(120);
 /// Longest time for which a client that holds others up is denied leases.
 pub const MAX_PROBATION: Duration = Duration::from_secs(300);
 /// How long a client may rely on what it was told of free space.

@@ -6,6 +6,7 @@
 use crate::ids::{BadHex, KeyHash};
 use crate::limits::DEFAULT_PORT;
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 /// Host (name or address) and UDP port of a server.
@@ -43,16 +44,22 @@ impl FromStr for ServerAddr {
     type Err = SourceError;
 
     fn from_str(text: &str) -> Result<Self, SourceError> {
-        let (host, rest) = match text.strip_prefix('[') {
-            Some(rest) => rest.split_once(']').ok_or(SourceError::Address)?,
-            None => text.find(':').map_or((text, ""), |at| text.split_at(at)),
+        let (host, is_host, rest) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (host, rest) = rest.split_once(']').ok_or(SourceError::Address)?;
+                (host, is_ipv6(host), rest)
+            }
+            None => {
+                let (host, rest) = text.split_at(text.find(':').unwrap_or(text.len()));
+                (host, is_label(host), rest)
+            }
         };
         let port = match rest.strip_prefix(':') {
             Some(port) => port.parse().map_err(|_| SourceError::Address)?,
             None if rest.is_empty() => DEFAULT_PORT,
             None => return Err(SourceError::Address),
         };
-        if host.is_empty() || host.contains(['/', '#', '@', ' ']) {
+        if !is_host {
             return Err(SourceError::Address);
         }
         Ok(Self {
@@ -60,6 +67,20 @@ impl FromStr for ServerAddr {
             port,
         })
     }
+}
+
+/// An IPv6 address, with the zone a link-local one needs (RFC 4007 §11: `fe80::1%eth0`).
+fn is_ipv6(host: &str) -> bool {
+    let (address, zone) = host
+        .split_once('%')
+        .map_or((host, None), |(address, zone)| (address, Some(zone)));
+    address.parse::<Ipv6Addr>().is_ok() && zone.is_none_or(is_label)
+}
+
+/// What names of hosts and of interfaces, and IPv4 addresses, are made of.
+fn is_label(text: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | '_');
+    !text.is_empty() && text.chars().all(part)
 }
 
 impl fmt::Display for ServerAddr {
@@ -162,6 +183,45 @@ mod tests {
         let ticket: Ticket = text.parse().expect("ticket");
         assert_eq!(ticket.to_string(), text);
         assert!(!format!("{ticket:?}").contains("cdcd"));
+    }
+
+    #[test]
+    fn only_names_and_addresses_of_hosts_are_addresses_and_they_read_back() {
+        for text in [
+            "nas:1",
+            "10.0.0.1:1",
+            "a-b.c_d:1",
+            "[::1]:1",
+            "[fe80::1%eth0.2]:1",
+        ] {
+            let address = text.parse::<ServerAddr>();
+            assert_eq!(address.map(|a| a.to_string()).as_deref(), Ok(text));
+        }
+        for text in [
+            "",
+            ":1",
+            "::1",
+            "[nas]",
+            "[[fe80::1]:1",
+            "[::1",
+            "[::1]x",
+            "[fe80::1%]",
+            "[::1%a]b]",
+            "a b",
+            "a\tb",
+            "a/b",
+            "a#b",
+            "a@b",
+            "a[b",
+            "nas:",
+            "nas:70000",
+        ] {
+            assert_eq!(
+                text.parse::<ServerAddr>(),
+                Err(SourceError::Address),
+                "{text:?}"
+            );
+        }
     }
 
     #[test]

@@ -486,3 +486,50 @@ async fn a_change_that_happened_before_two_crashes_gets_one_answer_and_does_not_
         all_kinds_at(first, Some(POINTS[1])).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flush_that_a_crash_has_interrupted_is_in_time_when_it_is_sent_again() {
+    let estate = Estate::new();
+    std::os::unix::fs::chown(estate.export(), Some(NOBODY), Some(NOBODY)).expect("an owner");
+    prepare(&estate.export().join("flush"));
+    let server = estate.serve(None);
+    let mut survivor = Survivor::enrol(&server).await;
+    drop(server);
+    let mut server = estate.serve(Some(POINTS[1]));
+    survivor.come_back(&server, &[]).await;
+    let root = survivor.client.root();
+    let found = survivor.client.lookup(root, "flush").await;
+    let mut case = Case {
+        dir: estate.export().join("flush"),
+        handle: found.expect("its directory").0,
+        survivor: &mut survivor,
+        opens: Vec::new(),
+        known: Vec::new(),
+    };
+    let (dir, open) = (case.handle, case.open("a", libc::O_RDWR).await);
+    let base = case.survivor.client.lookup(dir, "a").await;
+    let flush = Change::Write(change::Write {
+        open,
+        at: WriteAt::Offset(0),
+        kill_priv: false,
+        durability: Durability::None,
+        kind: WriteKind::Flush {
+            base: base.expect("there").1.version(),
+            written: None,
+            late: false,
+            repeated: false,
+        },
+    });
+    let mut frame = case.survivor.client.frame(flush);
+    numbered(&mut frame).dropped.extend(&case.known);
+    case.survivor.client.send(&frame, b"late").await;
+    server.has_crashed().await;
+    let server = estate.serve(None);
+    case.survivor.come_back(&server, &case.opens).await;
+    numbered(&mut frame).resent = true;
+    case.survivor.client.send(&frame, b"late").await;
+    let reply = case.survivor.client.reply().await.0;
+    assert!(reply.result.is_ok(), "{reply:?}");
+    let touched: Vec<Handle> = reply.touched.iter().map(|t| t.object).collect();
+    assert_eq!(touched, case.known, "what follows it is in time, too");
+}

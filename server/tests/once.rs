@@ -4,10 +4,13 @@ mod support;
 
 use leasefs_protocol::Durability;
 use leasefs_protocol::change::{WriteAt, WriteKind};
+use leasefs_protocol::query::{self, Fill};
 use leasefs_protocol::{
-    Change, OpenId, Refusal, Reply, RequestFrame, Response, Seq, Version, answer, change,
+    Change, Mode, OpenId, Query, Refusal, Reply, RequestFrame, Response, Seq, Version, answer,
+    change,
 };
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 use support::House;
 use support::client::{Client, Who, numbered};
@@ -141,14 +144,19 @@ async fn appends_of_a_client_that_keeps_reconnecting_are_neither_lost_nor_double
 
 /// Bytes kept back under a lease that has ended, for a file that has changed since.
 fn late_flush(open: OpenId, offset: u64, repeated: bool) -> Change {
+    flush(open, offset, Version::default(), repeated)
+}
+
+fn flush(open: OpenId, offset: u64, base: Version, repeated: bool) -> Change {
     Change::Write(change::Write {
         open,
         at: WriteAt::Offset(offset),
         kill_priv: false,
         durability: Durability::None,
         kind: WriteKind::Flush {
-            base: Version::default(),
+            base,
             written: None,
+            late: true,
             repeated,
         },
     })
@@ -189,4 +197,54 @@ async fn bytes_that_come_too_late_again_are_taken_if_the_file_holds_them_and_not
         );
         assert_eq!((reply.grants, reply.touched), (Vec::new(), Vec::new()));
     }
+}
+
+async fn while_it_approves<T>(holder: &mut Client, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            recall = holder.recall() => holder.approve(&recall).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_late_flush_is_taken_where_nothing_but_flushes_like_it_has_changed_the_file() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut client = Who::enrolled(&house, 1).connect(&server).await;
+    let (file, open) = client.create("f").await;
+    let attr = client.getattr(file).await.result;
+    let Ok(Response::Attr(attr)) = attr else {
+        panic!("no attributes: {attr:?}");
+    };
+    let base = attr.version();
+    for (offset, data) in [(0, b"one "), (4, b"two ")] {
+        let (flushed, _) = client
+            .ask_with(flush(open, offset, base, false), data)
+            .await;
+        flushed.result.expect("it is what it was but for these");
+    }
+    let mut other = Who::enrolled(&house, 2).connect(&server).await;
+    let write = async {
+        let open = other.open(file, libc::O_WRONLY).await;
+        other.write(open, 0, b"ONE").await
+    };
+    let written = while_it_approves(&mut client, write).await;
+    written.result.expect("written");
+    // What is granted with a read doesn't make it another's lease under which the bytes were kept back.
+    let exclusive = query::Read {
+        open,
+        offset: 0,
+        len: 4,
+        fill: Fill::PagesForStore,
+    };
+    let read = while_it_approves(&mut other, client.ask(Query::Read(exclusive))).await;
+    assert!(read.grants.iter().any(|grant| grant.mode == Mode::Write));
+    let late = client.ask_with(flush(open, 8, base, false), b"three");
+    let late = while_it_approves(&mut other, late).await;
+    assert_eq!(late.0.result, Err(Refusal::Changed));
+    let content = std::fs::read(house.path("f")).expect("a file");
+    assert_eq!(content, b"ONE two ");
 }

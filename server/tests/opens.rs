@@ -47,8 +47,7 @@ async fn send(client: &mut Client, request: Change, data: &[u8], dropped: &[Hand
     client.send(&frame, data).await;
 }
 
-/// An open file without a name.
-async fn orphan(client: &mut Client, name: &str) -> (Handle, OpenId, OpenToken) {
+async fn created(client: &mut Client, name: &str) -> (Handle, OpenId, OpenToken) {
     let request = client.create_request(name, libc::O_RDWR);
     let reply = client.ask(request).await;
     let Ok(Response::Created(answer::Created {
@@ -60,6 +59,12 @@ async fn orphan(client: &mut Client, name: &str) -> (Handle, OpenId, OpenToken) 
     else {
         panic!("not created: {reply:?}");
     };
+    (handle, open, token)
+}
+
+/// An open file without a name.
+async fn orphan(client: &mut Client, name: &str) -> (Handle, OpenId, OpenToken) {
+    let (handle, open, token) = created(client, name).await;
     let root = client.root();
     send(client, unlink(root, name), b"", &[handle]).await;
     assert_eq!(client.reply().await.0.result, Ok(Response::Done));
@@ -162,6 +167,105 @@ async fn orphans_outlive_an_orderly_end_and_go_when_they_are_not_reclaimed() {
     a.getattr(a.root()).await;
     until("the orphan is removed", || orphans(&house) == 0).await;
     drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_stays_open_for_who_is_away_though_another_removes_it_after_a_restart() {
+    let house = House::new();
+    let (away, other) = (Who::enrolled(&house, 1), Who::enrolled(&house, 2));
+    let server = house.serve_with(Duration::from_secs(1), |_| ()).await;
+    let mut a = away.connect(&server).await;
+    let (file, open, token) = created(&mut a, "f").await;
+    send(&mut a, write(open, 0), b"data", &[file]).await;
+    assert!(a.reply().await.0.result.is_ok());
+    server.crash();
+    let server = house.serve().await;
+    let mut b = other.connect(&server).await;
+    let (found, _) = b.lookup(b.root(), "f").await.expect("there");
+    let theirs = b.open(found, libc::O_RDONLY).await;
+    b.ask(Query::Close(query::Close {
+        opens: vec![theirs],
+    }))
+    .await;
+    let request = unlink(b.root(), "f");
+    send(&mut b, request, b"", &[file]).await;
+    assert_eq!(b.reply().await.0.result, Ok(Response::Done));
+    let mut a = away.connect(&server).await;
+    assert_eq!(reclaim(&mut a, open, token).await, []);
+    a.tell(ToServer::ReclaimDone).await;
+    assert_eq!(&a.read(open, 0, 9).await.1[..], b"data");
+    assert_eq!(nlink(&mut a, file).await, Ok(0));
+    a.ask(Query::Close(query::Close { opens: vec![open] }))
+        .await;
+    until("the orphan is removed", || orphans(&house) == 0).await;
+}
+
+fn leases(server: &Running, client: &Client) -> usize {
+    let sessions = server.server.leases.snapshot().sessions;
+    let own = sessions.iter().find(|s| s.session == client.session);
+    own.map_or(0, |session| session.leases)
+}
+
+async fn gives_up(client: &mut Client, object: Handle, parts: Parts) {
+    let recall = client.recall().await;
+    let scope = Scope::Object {
+        object,
+        parts,
+        names: Vec::new(),
+    };
+    assert_eq!(recall.scope, scope);
+    client.approve(&recall).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_of_a_file_ends_with_the_file_for_who_removed_it_and_others() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"data").expect("a file");
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let mut held = Vec::new();
+    for client in [&mut a, &mut b] {
+        let (object, _) = client.lookup(client.root(), "f").await.expect("there");
+        let open = client.open(object, libc::O_RDONLY).await;
+        let read = Query::Read(query::Read {
+            open,
+            offset: 0,
+            len: 9,
+            fill: Fill::Pages,
+        });
+        let read = client.ask(read).await;
+        assert_eq!(read.grants[0].parts, Parts::DATA);
+        client
+            .ask(Query::Close(query::Close { opens: vec![open] }))
+            .await;
+        held.push((object, leases(&server, client)));
+    }
+    let file = held[0].0;
+    let request = unlink(a.root(), "f");
+    send(&mut a, request, b"", &[file]).await;
+    let recall = b.recall().await;
+    b.approve(&recall).await;
+    let recall = b.recall().await;
+    b.approve(&recall).await;
+    assert_eq!(a.reply().await.0.result, Ok(Response::Done));
+    gives_up(&mut b, file, Parts::DATA).await;
+    gives_up(&mut a, file, Parts::ATTRS | Parts::DATA).await;
+    for (client, (_, before)) in [&a, &b].into_iter().zip(held) {
+        until("nothing is held of it", || leases(&server, client) < before).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_of_an_open_file_without_a_name_ends_after_its_last_close() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let (file, open, _) = orphan(&mut a, "f").await;
+    assert_eq!(nlink(&mut a, file).await, Ok(0));
+    a.ask(Query::Close(query::Close { opens: vec![open] }))
+        .await;
+    gives_up(&mut a, file, Parts::ATTRS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

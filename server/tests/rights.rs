@@ -629,6 +629,7 @@ async fn late_pages_and_repeated_flushes_confirm_no_bytes_that_may_not_be_read()
             size: 1,
         },
         written: None,
+        late: false,
         repeated: true,
     };
     for kind in [WriteKind::Page { late: false }, flush] {

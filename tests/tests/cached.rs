@@ -1,7 +1,7 @@
 //! Cached work sends nothing.
 
 use leasefs_tests::mapping::Mapping;
-use leasefs_tests::mounted::{Mount, World, WorldOptions, within};
+use leasefs_tests::mounted::{Mount, World, WorldOptions, eventually, within};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -168,4 +168,64 @@ fn a_change_elsewhere_is_seen_after_all_this() {
         assert_eq!(fs::read(&here).expect("the file"), b"newer");
         assert_eq!(fs::metadata(&here).expect("the file").len(), 5);
     });
+}
+
+/// How many leases the server counts for each mount.
+fn leases(world: &World) -> Vec<u64> {
+    let status = world.server.command(&["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let sessions = status["sessions"].as_array().expect("sessions");
+    let mut of_each: Vec<(String, u64)> = sessions
+        .iter()
+        .map(|s| {
+            let leases = s["leases"].as_u64().expect("a number");
+            (s["mount"].to_string(), leases)
+        })
+        .collect();
+    of_each.sort();
+    of_each.into_iter().map(|(_, leases)| leases).collect()
+}
+
+/// How many objects each mount has leases of.
+fn objects(world: &World) -> Vec<u64> {
+    let of = |mount: &Mount| mount.status()["mounts"][0]["leases"]["objects"].as_u64();
+    let mounts = world.mounts.iter();
+    mounts.map(|mount| of(mount).expect("a number")).collect()
+}
+
+#[test]
+fn leases_on_removed_files_end_on_both_mounts_and_at_the_server() {
+    const REMOVED: usize = 500;
+    /// The root and what is looked at to begin with.
+    const KEPT: u64 = 10;
+    let world = World::start("removed", &WorldOptions::mounts(2));
+    let [here, there] = [0, 1].map(|at| world.mount(at).path("many"));
+    within("three rounds", LIMIT, move || {
+        for round in 0..3 {
+            fs::create_dir(&here).expect("a folder");
+            for number in 0..REMOVED {
+                fs::write(here.join(format!("f{number}")), b"x").expect("a file");
+            }
+            for number in 0..REMOVED {
+                let file = there.join(format!("f{number}"));
+                assert_eq!(fs::metadata(&file).expect("the file").len(), 1);
+                assert_eq!(fs::read(&file).expect("the file"), b"x");
+            }
+            // By turns by who has made them and by who has looked at them.
+            let folder = [&here, &there][round % 2];
+            fs::remove_dir_all(folder).expect("removed");
+        }
+    });
+    let few = || {
+        let held = [leases(&world), objects(&world)].concat();
+        (held.len() == 4 && held.iter().all(|held| *held <= KEPT)).then_some(())
+    };
+    let told = || {
+        format!(
+            "at the server {:?}, here {:?}",
+            leases(&world),
+            objects(&world)
+        )
+    };
+    eventually("few leases", Duration::from_secs(20), few, told);
 }

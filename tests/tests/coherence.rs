@@ -33,7 +33,8 @@ fn run_bounded(config: Config) -> Report {
     report
 }
 
-fn three_mounts_agree_on(family: Family) {
+/// With this share of all reads answered by a cache at least: where none is, nothing could be stale.
+fn three_mounts_agree_on(family: Family, least_cached: f64) {
     let world = World::start(family.name(), &WorldOptions::mounts(3));
     let report = run_bounded(config(&world, &[family]));
     assert!(report.passed(), "{report}");
@@ -46,29 +47,35 @@ fn three_mounts_agree_on(family: Family) {
     );
     let cached = family.cached_share().expect("requests are counted");
     assert!(
-        cached >= 0.2,
+        cached >= least_cached,
         "too few reads are answered by a cache: {family}"
     );
 }
 
 #[test]
 fn registers_read_in_every_way_are_linearizable() {
-    three_mounts_agree_on(Family::Registers);
+    three_mounts_agree_on(Family::Registers, 0.2);
 }
 
 #[test]
 fn appends_of_several_writers_are_never_lost_torn_or_doubled() {
-    three_mounts_agree_on(Family::Appends);
+    three_mounts_agree_on(Family::Appends, 0.2);
 }
 
 #[test]
 fn names_are_linearizable() {
-    three_mounts_agree_on(Family::Names);
+    three_mounts_agree_on(Family::Names, 0.2);
+}
+
+#[test]
+fn names_of_directories_are_linearizable() {
+    // A directory that another mount has moved is a further node, of which nothing is cached yet.
+    three_mounts_agree_on(Family::Directories, 0.05);
 }
 
 #[test]
 fn attributes_are_linearizable() {
-    three_mounts_agree_on(Family::Attributes);
+    three_mounts_agree_on(Family::Attributes, 0.2);
 }
 
 /// Runs the families against clients with `fault` until one is found in violation.

@@ -145,7 +145,7 @@ fn a_mount_without_a_server_can_be_unmounted() {
 fn umount_works_without_a_server() {
     let mut world = world("umount");
     kill_server(&mut world);
-    let (output, took) = world.mounts[0].umount(LIMIT);
+    let (output, took) = world.mounts[0].umount(&[], LIMIT);
     println!(
         "umount took {took:?}: {}",
         String::from_utf8_lossy(&output.stderr)

@@ -284,6 +284,38 @@ fn xattrs_are_seen_on_the_other_mount_at_once() {
     });
 }
 
+/// The names of a file's xattrs, as `user` is told them.
+fn xattr_names(user: u32, file: &Path) -> Vec<String> {
+    let mut list = Command::new("getfattr");
+    list.args(["--absolute-names", "--match=-"]).arg(file);
+    let told = list.uid(user).gid(user).output().expect("getfattr runs");
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let names = told
+        .lines()
+        .filter(|l| !l.is_empty() && !l.starts_with('#'));
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn trusted_xattrs_are_listed_to_root_alone_also_when_names_are_cached() {
+    two_mounts("trusted", |here, there| {
+        use rustix::fs::{XattrFlags, removexattr, setxattr};
+        let (file, seen) = (here.join("f"), there.join("f"));
+        fs::write(&file, b"").expect("a file");
+        for name in ["user.a", "trusted.b"] {
+            setxattr(&file, name, b"1", XattrFlags::CREATE).expect("a new one");
+        }
+        for _asked_or_cached in 0..2 {
+            assert_eq!(xattr_names(OTHER, &seen), ["user.a"]);
+            assert_eq!(xattr_names(0, &seen), ["trusted.b", "user.a"]);
+        }
+        removexattr(&file, "trusted.b").expect("removed");
+        assert_eq!(xattr_names(0, &seen), ["user.a"]);
+    });
+}
+
 #[test]
 fn a_directory_of_20000_files_is_listed_whole() {
     let world = World::start_on("large", &WorldOptions::mounts(1), |export| {

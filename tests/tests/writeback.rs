@@ -6,7 +6,7 @@ use leasefs_tests::mounted::{Storage, World, WorldOptions, eventually, in_backgr
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -140,6 +140,42 @@ fn a_file_is_not_newer_than_one_that_was_written_after_it() {
     }
 }
 
+/// What is written first is there already, and held for writing by its mount: nothing but what it has been
+/// told dates what it buffers.
+#[test]
+fn what_is_written_after_another_mounts_change_was_seen_is_not_older() {
+    let world = world("causes", 2);
+    let [here, there] = [0, 1].map(|at| world.mount(at).dir.clone());
+    let date = |file: &Path| {
+        let found = fs::metadata(file).expect("the file");
+        (found.mtime(), found.mtime_nsec())
+    };
+    let stated = |folder: &Path| fs::metadata(folder.join("source")).map(|found| found.len());
+    let read = |folder: &Path| fs::read(folder.join("source")).map(|bytes| bytes.len() as u64);
+    let listed = |folder: &Path| {
+        let sizes = fs::read_dir(folder)?.map(|entry| Ok(entry?.metadata()?.len()));
+        sizes.sum::<io::Result<u64>>()
+    };
+    let looks: [fn(&Path) -> io::Result<u64>; 3] = [stated, read, listed];
+    for (number, look) in looks.into_iter().enumerate() {
+        let mut result = File::create(here.join(format!("result{number}"))).expect("a file");
+        for round in 0..40 {
+            result.write_all(b"before").expect("written");
+            let folder = format!("{number}-{round}");
+            fs::create_dir(there.join(&folder)).expect("a folder");
+            fs::write(there.join(&folder).join("source"), b"x").expect("written");
+            assert_eq!(look(&here.join(&folder)).expect("the file"), 1);
+            result.write_all(b"behind").expect("written");
+            let source = date(&there.join(&folder).join("source"));
+            let result = date(&there.join(format!("result{number}")));
+            assert!(
+                source <= result,
+                "look {number}, round {round}: {source:?}, {result:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn two_mounts_append_to_one_log_and_lose_nothing() {
     const RECORDS: usize = 300;
@@ -184,7 +220,7 @@ fn unmounting_brings_everything_to_the_storage_host() {
         let path = world.mount(0).path(format!("f{number}"));
         fs::write(path, vec![number; 100_000]).expect("written");
     }
-    let (output, _) = world.mounts[0].umount(LIMIT);
+    let (output, _) = world.mounts[0].umount(&[], LIMIT);
     assert!(output.status.success(), "{output:?}");
     for number in 0..20_u8 {
         assert_eq!(
@@ -320,7 +356,7 @@ fn bytes_that_come_too_late_never_overwrite_newer_ones_and_can_be_recovered() {
 fn a_mount_whose_bytes_were_refused_says_so_at_its_end() {
     let (world, file) = overtaken("refused");
     drop(file);
-    let (output, _) = world.mounts[0].umount(LIMIT);
+    let (output, _) = world.mounts[0].umount(&[], LIMIT);
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{message}");
     assert!(message.contains("fsclient recover"), "{message}");
@@ -364,7 +400,7 @@ fn a_mount_that_cannot_flush_says_so_and_keeps_the_bytes() {
     file.write_all(b"and not flushed").expect("written");
     drop(file);
     world.server.daemon.kill();
-    let (output, _) = world.mounts[0].umount(LIMIT);
+    let (output, _) = world.mounts[0].umount(&[], LIMIT);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         !output.status.success() && message.contains('f'),

@@ -18,17 +18,21 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Said once by each mount.
 pub const LOCKS_ARE_LOCAL: &str = "fcntl and flock locks hold within this mount only";
 
 /// How long the kernel may take to end the connection of what is unmounted.
 const END: Duration = Duration::from_secs(5);
+/// How long another daemon of the same mount point is waited for, which is ending.
+const PREDECESSOR: Duration = Duration::from_secs(30);
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(50);
 /// Bytes of a job.
 const LONGEST_JOB: u64 = 64 << 10;
 
@@ -124,11 +128,28 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
 
 async fn make(job: &Job, runtime: &Runtime) -> Result<(Listener, Assembled, Signals), String> {
     let signals = Signals::new().map_err(|e| format!("can't take signals: {e}"))?;
-    let dir = mounts::prepare(&job.dir)?;
+    let (dir, listener) = take_place(&job.dir).await?;
     let state = StateDir::open(Some(&job.state), &dir)?;
-    let listener = listen::bind(&dir)?;
     let assembled = assemble::assemble(job, &state, runtime.handle().clone()).await?;
     Ok((listener, assembled, signals))
+}
+
+/// The mount point, for this daemon alone. One that has unmounted, and not yet brought everything in, is waited for.
+async fn take_place(dir: &Path) -> Result<(PathBuf, Listener), String> {
+    let begun = Instant::now();
+    loop {
+        let dir = mounts::prepare(dir)?;
+        if let Some(listener) = listen::bind(&dir)? {
+            return Ok((dir, listener));
+        }
+        if begun.elapsed() > PREDECESSOR {
+            return Err(format!(
+                "another daemon is mounting, or unmounting, {}",
+                dir.display()
+            ));
+        }
+        sleep(LOOK).await;
+    }
 }
 
 struct Signals {

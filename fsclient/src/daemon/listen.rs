@@ -26,19 +26,17 @@ pub(super) struct Unmount {
 #[derive(Debug)]
 pub(super) struct Listener(leasefs_host::control::Listener);
 
-/// Takes the mount point's socket.
-pub(super) fn bind(mount: &Path) -> Result<Listener, String> {
+/// Takes the mount point's socket; `None` as long as another daemon has it.
+pub(super) fn bind(mount: &Path) -> Result<Option<Listener>, String> {
     let failed = |e: io::Error| format!("can't make the control socket: {e}");
     // What earlier daemons left that were killed.
     control::addresses().map_err(failed)?;
     let address = control::address(mount).map_err(failed)?;
-    address.bind().map(Listener).map_err(|e| match e.kind() {
-        io::ErrorKind::AlreadyExists => format!(
-            "another daemon is mounting, or unmounting, {}",
-            mount.display()
-        ),
-        _ => failed(e),
-    })
+    match address.bind() {
+        Ok(listener) => Ok(Some(Listener(listener))),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+        Err(e) => Err(failed(e)),
+    }
 }
 
 /// Answers as long as it is held.

@@ -30,6 +30,7 @@ enum Step {
     Flush(u8, u8, u32),
     Release(u8, u8, Parts, u8),
     TakeBack(u8, u8, Parts),
+    Gone(u8),
     Reclaim(u8, u8, Parts, Mode),
     Done(u8),
     RoundTrip(u8, u16),
@@ -120,6 +121,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..SESSIONS, 0..OBJECTS, parts(), any::<u8>())
             .prop_map(|(s, o, p, at)| Step::Release(s, o, p, at)),
         1 => (0..SESSIONS, 0..OBJECTS, parts()).prop_map(|(s, o, p)| Step::TakeBack(s, o, p)),
+        1 => (0..OBJECTS).prop_map(Step::Gone),
         2 => (0..SESSIONS, 0..OBJECTS, parts(), prop::sample::select(vec![Mode::Read, Mode::Write]))
             .prop_map(|(s, o, p, m)| Step::Reclaim(s, o, p, m)),
         1 => (0..SESSIONS).prop_map(Step::Done),
@@ -314,6 +316,7 @@ impl Walk {
                 object: object(o),
                 parts,
             },
+            Step::Gone(o) => Event::Gone { object: object(o) },
             Step::Done(s) => Event::ReclaimDone {
                 session: session(s),
             },

@@ -205,6 +205,11 @@ impl Leases {
         }
     }
 
+    /// The object is gone: what is still held of it is recalled.
+    pub fn gone(&self, object: Handle) {
+        self.event(Event::Gone { object });
+    }
+
     /// Takes over a lease of the server's earlier life.
     ///
     /// # Errors

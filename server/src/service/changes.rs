@@ -273,7 +273,12 @@ impl Pending<'_> {
         let Some(_pass) = session.begin(self.seq) else {
             return Step::Never;
         };
-        let reply = match self.operation.lateness(&self.order, targets) {
+        // What a crash has interrupted was in time, and nobody has changed its objects since.
+        let lateness = match server.interrupted.has(self.id()) {
+            true => Lateness::InTime,
+            false => self.operation.lateness(&self.order, targets),
+        };
+        let reply = match lateness {
             Lateness::TooLate => self.reply(turn, touches, targets, Err(Refusal::Changed)),
             Lateness::Repeated(offset) => Reply {
                 stamp: turn.finish(Vec::new()).stamp,
@@ -291,12 +296,7 @@ impl Pending<'_> {
                 self.reply(turn, touches, targets, done)
             }
         };
-        if self.operation.flushes()
-            && let Some(object) = targets.opened
-            && let Ok(Response::Written(written)) = &reply.result
-        {
-            server.leases.flushed(session.id, object, written.len);
-        }
+        self.operation.answered(&self.order, targets, &reply);
         Step::Done(Box::new(reply))
     }
 

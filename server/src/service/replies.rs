@@ -3,6 +3,7 @@
 use super::access::Targets;
 use super::changes::Pending;
 use super::ops::Done;
+use super::told::is_gone;
 use crate::runtime::{Finished, Turn};
 use leasefs_lease::server::{Touch, Wanted};
 use leasefs_protocol::answer::{Created, Object};
@@ -33,10 +34,10 @@ impl Pending<'_> {
         done: Result<Done, Refusal>,
     ) -> Reply {
         let mut wants = Vec::new();
-        let mut touched = Vec::new();
+        let (mut touched, mut gone) = (Vec::new(), Vec::new());
         let mut keeps = false;
         if let Ok(done) = &done {
-            touched = self.touched(touches, done.known);
+            (touched, gone) = self.touched(touches, done.known);
             let read = |t: &Touched| Wanted::read(t.object, shown(touches, targets, t.object));
             wants.extend(touched.iter().map(read));
             if let Some((handle, _)) = done.known
@@ -50,7 +51,9 @@ impl Pending<'_> {
                 wants.push(Wanted::write(object, Parts::ATTRS | Parts::DATA));
             }
         }
+        let leases = &self.order.call.server.leases;
         let Finished { stamp, grants } = turn.finish(wants);
+        gone.into_iter().for_each(|object| leases.gone(object));
         let mut reply = Reply {
             id: RequestId(0),
             renews: false,
@@ -96,20 +99,29 @@ impl Pending<'_> {
         server.leases.take_back(self.order.call.session.id, &lost);
     }
 
-    fn touched(&self, touches: &[Touch], known: Option<(Handle, Attr)>) -> Vec<Touched> {
-        let attr = |object: &Handle| match known {
-            Some((handle, attr)) if handle == *object => Some(attr),
-            _ => self.order.call.server.store.getattr(object).ok(),
-        };
-        let touched = |touch: &Touch| {
-            let object = touch.object;
-            attr(&object).map(|attr| Touched { object, attr })
-        };
+    /// What is told of the objects that were touched, and which of them are gone.
+    fn touched(
+        &self,
+        touches: &[Touch],
+        known: Option<(Handle, Attr)>,
+    ) -> (Vec<Touched>, Vec<Handle>) {
+        let store = &self.order.call.server.store;
         // The export's root changes when it takes a file in that has lost its name.
         let confined = self.order.call.session.border().is_some();
-        let shown =
-            |touch: &&Touch| !(confined && self.order.call.server.store.is_root(&touch.object));
-        touches.iter().filter(shown).filter_map(touched).collect()
+        let shown = |object: &Handle| !(confined && store.is_root(object));
+        let (mut touched, mut gone) = (Vec::new(), Vec::new());
+        for object in touches.iter().map(|touch| touch.object).filter(shown) {
+            let attr = match known {
+                Some((handle, attr)) if handle == object => Ok(attr),
+                _ => store.getattr(&object),
+            };
+            match attr {
+                Ok(attr) => touched.push(Touched { object, attr }),
+                Err(refusal) if is_gone(refusal) => gone.push(object),
+                Err(_) => {}
+            }
+        }
+        (touched, gone)
     }
 }
 

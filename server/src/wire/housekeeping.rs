@@ -4,6 +4,7 @@ use crate::runtime::Notice;
 use crate::server::Server;
 use crate::session::Session;
 use leasefs_protocol::SessionId;
+use leasefs_protocol::limits::MAX_RECALLS_OPEN;
 use leasefs_transport::CloseCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,6 +13,9 @@ use tokio::sync::mpsc;
 
 /// How often sessions are looked over.
 const SWEEP: Duration = Duration::from_secs(5);
+/// Of how many files that went with their last open the leases are recalled in one sweep: a client owes a
+/// bounded number of approvals.
+const MOST_GONE: usize = MAX_RECALLS_OPEN / 4;
 
 /// Acts on what the lease core has to say about whole sessions.
 pub async fn notices(server: Arc<Server>, mut notices: mpsc::UnboundedReceiver<Notice>) {
@@ -74,6 +78,9 @@ pub async fn sweep(server: Arc<Server>) {
         for session in server.sessions.overdue(server.now()) {
             tracing::info!(session = %session.id, client = %session.key, "session ended: its client hasn't come back");
             server.end_session(&session);
+        }
+        for object in server.store.take_gone(MOST_GONE) {
+            server.leases.gone(object);
         }
         note_ended_leases(&server).await;
     }

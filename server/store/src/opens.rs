@@ -3,7 +3,7 @@
 use crate::identity::Identity;
 use crate::in_use::InUse;
 use crate::orphans::Orphans;
-use leasefs_protocol::{FileKind, Handle};
+use leasefs_protocol::{FileKind, Handle, Version};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use std::collections::HashMap;
@@ -24,7 +24,17 @@ pub struct OpenFile {
     /// Serialises users of the descriptor's own file position.
     position: Mutex<()>,
     closed: AtomicBool,
+    flushed: Mutex<Option<Flushed>>,
     opens: Arc<Opens>,
+}
+
+/// What flushes have made of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Flushed {
+    /// What it was to them.
+    base: Version,
+    /// What the last of them has left.
+    version: Version,
 }
 
 impl OpenFile {
@@ -63,6 +73,20 @@ impl OpenFile {
     /// token after a restart of the server.
     pub fn close(self: Arc<Self>) {
         self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// A flush through it, made from `base`, has left this version.
+    pub fn flushed(&self, base: Version, version: Version) {
+        *self.lock_flushed() = Some(Flushed { base, version });
+    }
+
+    /// Whether flushes through it, made from `base`, have left this version.
+    pub fn has_flushed(&self, base: Version, version: Version) -> bool {
+        *self.lock_flushed() == Some(Flushed { base, version })
+    }
+
+    fn lock_flushed(&self) -> MutexGuard<'_, Option<Flushed>> {
+        self.flushed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -125,6 +149,7 @@ impl Opens {
             identity,
             position: Mutex::default(),
             closed: AtomicBool::new(false),
+            flushed: Mutex::default(),
             opens: Arc::clone(self),
         });
         self.in_use.add(&handle);

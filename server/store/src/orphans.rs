@@ -12,6 +12,7 @@ use crate::handle::{HostId, Sealer};
 use crate::in_use::InUse;
 use crate::resolve::{Naming, open_entry};
 use crate::{stat, sys};
+use leasefs_protocol::limits::MAX_GONE;
 use leasefs_protocol::{Attr, Handle, Name};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
@@ -19,8 +20,8 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The folder in the export's root.
 pub(crate) const FOLDER: &str = ".leasefs-orphans";
@@ -37,6 +38,10 @@ pub(crate) struct Orphans {
     /// Somebody may still claim what was open in an earlier life of the server. Read and written under the lock
     /// of `held`.
     claimable: AtomicBool,
+    /// Bytes of files that nobody had open and that were kept for such a claim.
+    unclaimed: AtomicU64,
+    /// Those that have gone since they were last asked for, [`MAX_GONE`] at most.
+    gone: Mutex<Vec<Handle>>,
     /// Keyed at random: no client can aim at another's gate.
     hasher: RandomState,
     in_use: Arc<InUse>,
@@ -80,7 +85,9 @@ impl Orphans {
             folder: OnceLock::new(),
             held: RwLock::default(),
             claimable: AtomicBool::new(false),
+            unclaimed: AtomicU64::new(0),
             gates: (0..GATES).map(|_| RwLock::default()).collect(),
+            gone: Mutex::default(),
             hasher: RandomState::new(),
             in_use,
         }
@@ -143,11 +150,24 @@ impl Orphans {
         let held: Vec<Handle> = {
             let mut held = self.held_mut();
             self.claimable.store(false, Ordering::Relaxed);
+            self.unclaimed.store(0, Ordering::Relaxed);
             held.values_mut().for_each(|held| held.claimable = false);
             held.keys().copied().collect()
         };
         for handle in held {
             self.settle(&handle);
+        }
+    }
+
+    /// Whether the file may have to outlive its last name: somebody has it open, or may have had it open in an
+    /// earlier life of the server. For those who don't come back an eighth of `free` bytes is kept at most.
+    pub fn may_be_open(&self, file: &Handle, attr: &Attr, free: impl FnOnce() -> u64) -> bool {
+        if self.in_use.is_open(file) {
+            return true;
+        }
+        self.claimable.load(Ordering::Relaxed) && {
+            let kept = self.unclaimed.load(Ordering::Relaxed);
+            kept.saturating_add(weight(attr)) <= free() / 8
         }
     }
 
@@ -159,6 +179,13 @@ impl Orphans {
             handle,
             _gate: gate.unwrap_or_else(PoisonError::into_inner),
         })
+    }
+
+    /// Takes out up to `most` of those that have gone.
+    pub fn take_gone(&self, most: usize) -> Vec<Handle> {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let rest = gone.len().saturating_sub(most);
+        gone.split_off(rest)
     }
 
     fn held_mut(&self) -> RwLockWriteGuard<'_, HashMap<Handle, Held>> {
@@ -211,11 +238,20 @@ impl Orphans {
             rustix::fs::statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| stat.st_nlink == 1)
         };
-        if self.in_use.is_open(handle) && is_last() {
+        let is_last = is_last();
+        if self.in_use.is_open(handle) && is_last {
             return;
         }
         match rustix::fs::unlinkat(folder, &name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => drop(self.held_mut().remove(handle)),
+            Ok(()) | Err(Errno::NOENT) => {
+                self.held_mut().remove(handle);
+                if is_last {
+                    let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+                    if gone.len() < MAX_GONE {
+                        gone.push(*handle);
+                    }
+                }
+            }
             Err(error) => {
                 tracing::warn!(%error, name, "a file that nobody has open can't be removed from {FOLDER}")
             }
@@ -225,7 +261,7 @@ impl Orphans {
 
 impl Shelter<'_> {
     /// Links the file, which is about to lose its last name.
-    pub fn take_in(&self, id: HostId, file: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn take_in(&self, id: HostId, file: BorrowedFd<'_>, attr: &Attr) -> io::Result<()> {
         let folder = self.orphans.folder.get().ok_or(Errno::NOENT)?;
         let path = sys::proc_path(file);
         let linked = rustix::fs::linkat(CWD, path, folder, link_name(&id), AtFlags::SYMLINK_FOLLOW);
@@ -234,11 +270,20 @@ impl Shelter<'_> {
                 let mut held = self.orphans.held_mut();
                 let claimable = self.orphans.claimable.load(Ordering::Relaxed);
                 held.insert(self.handle, Held { id, claimable });
+                if !self.orphans.in_use.is_open(&self.handle) {
+                    let unclaimed = &self.orphans.unclaimed;
+                    unclaimed.fetch_add(weight(attr), Ordering::Relaxed);
+                }
             }
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
+}
+
+/// What a file takes of the disk, an inode at least.
+fn weight(attr: &Attr) -> u64 {
+    attr.blocks.saturating_mul(512).max(4096)
 }
 
 /// A link's name says whose it is, so that a folder's content explains itself.

@@ -20,9 +20,10 @@ impl Store {
         if !self.keeps_orphans() || self.orphans.have_folder() {
             return None;
         }
-        let last = |attr: Attr| attr.kind == FileKind::File && attr.nlink == 1;
-        let needs = self.in_use.is_open(object) && self.getattr(object).is_ok_and(last);
-        needs.then_some(self.root_handle())
+        let last = |attr: &Attr| attr.kind == FileKind::File && attr.nlink == 1;
+        let found = self.getattr(object).ok().filter(last)?;
+        self.may_be_open(object, &found)
+            .then_some(self.root_handle())
     }
 
     /// Makes the hidden folder. Without it files that lose their last name stay open only as long
@@ -46,6 +47,11 @@ impl Store {
     /// earlier life of the server have done so.
     pub fn remove_unclaimed(&self) {
         self.orphans.settle_all();
+    }
+
+    /// Takes out up to `most` files that have gone with their last open since this was asked.
+    pub fn take_gone(&self, most: usize) -> Vec<Handle> {
+        self.orphans.take_gone(most)
     }
 
     /// Whether the name is the hidden folder's.
@@ -80,8 +86,8 @@ impl Store {
         Ok(attr)
     }
 
-    /// To be held while what `name` denotes may lose this name: if that is an open file's last
-    /// one, it is linked into the hidden folder first. Not if `succeeds` says that the removal will
+    /// To be held while what `name` denotes may lose this name: if that is the last one of a file that may be
+    /// open, it is linked into the hidden folder first. Not if `succeeds` says that the removal will
     /// be refused, so that the file's times stay.
     pub(crate) fn shelter(
         &self,
@@ -99,13 +105,17 @@ impl Store {
         }
         let (handle, id) = self.identify(file.as_fd()).ok()?;
         let shelter = self.orphans.shelter(handle)?;
-        if self.in_use.is_open(&handle)
+        if self.may_be_open(&handle, &attr)
             && succeeds(&attr)
-            && let Err(error) = shelter.take_in(id, file.as_fd())
+            && let Err(error) = shelter.take_in(id, file.as_fd(), &attr)
         {
             tracing::warn!(%error, ?name, "an open file that is removed can't be kept for a restart of the server");
         }
         Some(shelter)
+    }
+
+    fn may_be_open(&self, file: &Handle, attr: &Attr) -> bool {
+        self.orphans.may_be_open(file, attr, || self.free())
     }
 
     /// Whether the caller may remove a file's name from a directory, as far as modes tell.

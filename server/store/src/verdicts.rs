@@ -11,7 +11,7 @@ use crate::identity::Identity;
 use crate::names::Spot;
 use crate::opening::host_flags;
 use crate::opens::OpenFile;
-use crate::xattrs::{CAPABILITIES, Space, changeable};
+use crate::xattrs::{CAPABILITIES, Space};
 use crate::{stat, sys};
 use leasefs_protocol::{Attr, FileKind, Handle, Name, Refusal, SetAttr, SetTime};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -231,7 +231,7 @@ impl Store {
         object: &Handle,
         name: &[u8],
     ) -> Result<(), Refusal> {
-        let space = changeable(name)?;
+        let space = self.changeable(who, name)?;
         if self.rights.overrides(who) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Extended attributes: `user.*`, `security.*` and POSIX ACLs. `trusted.*` is the host's own.
+//! Extended attributes: `user.*`, `security.*` and POSIX ACLs; `trusted.*` for root alone, as on the host.
 
 use crate::export::Store;
 use crate::identity::Identity;
@@ -18,7 +18,7 @@ pub(crate) enum Space {
     User,
     /// Its owner's, or root's.
     System,
-    /// The host's own.
+    /// Root's.
     Trusted,
 }
 
@@ -45,15 +45,16 @@ fn space(name: &[u8]) -> Result<Space, Refusal> {
     }
 }
 
-/// As `space`, refusing what nobody may change through the server.
-pub(crate) fn changeable(name: &[u8]) -> Result<Space, Refusal> {
-    match space(name)? {
-        Space::Trusted => Err(Refusal::NotPermitted),
-        space => Ok(space),
-    }
-}
-
 impl Store {
+    /// As `space`, refusing what the caller may never change. (The host would ask for a capability, which
+    /// the server has.)
+    pub(crate) fn changeable(&self, who: &Identity, name: &[u8]) -> Result<Space, Refusal> {
+        match space(name)? {
+            Space::Trusted if !self.rights.overrides(who) => Err(Refusal::NotPermitted),
+            space => Ok(space),
+        }
+    }
+
     /// The value of an xattr.
     ///
     /// # Errors
@@ -64,7 +65,7 @@ impl Store {
         object: &Handle,
         name: &[u8],
     ) -> Result<Vec<u8>, Refusal> {
-        if let Space::Trusted = space(name)? {
+        if matches!(space(name)?, Space::Trusted) && !self.rights.overrides(who) {
             return Err(Refusal::from_io(&Errno::NODATA.into()));
         }
         let target = self.target(object)?;
@@ -77,7 +78,7 @@ impl Store {
         Ok(value)
     }
 
-    /// The names of an object's xattrs, each with a NUL behind it.
+    /// The names of an object's xattrs that the caller may know, each with a NUL behind it.
     ///
     /// # Errors
     /// The host's.
@@ -88,9 +89,10 @@ impl Store {
         let mut names = Vec::with_capacity(MAX_XATTR_VALUE);
         rustix::fs::listxattr(path, rustix::buffer::spare_capacity(&mut names))
             .map_err(|e| self.refuse(e))?;
+        let all = self.rights.overrides(who);
         Ok(names
             .split_inclusive(|byte| *byte == 0)
-            .filter(|name| !name.starts_with(b"trusted."))
+            .filter(|name| all || !name.starts_with(b"trusted."))
             .flatten()
             .copied()
             .collect())
@@ -99,7 +101,7 @@ impl Store {
     /// Sets an xattr; `flags` are `XATTR_CREATE` and `XATTR_REPLACE`.
     ///
     /// # Errors
-    /// [`Refusal::NotPermitted`] for `trusted.*`, or the host's.
+    /// [`Refusal::NotPermitted`] for `trusted.*` unless by root, or the host's.
     pub fn setxattr(
         &self,
         who: &Identity,
@@ -108,7 +110,7 @@ impl Store {
         value: &[u8],
         flags: u32,
     ) -> Result<(), Refusal> {
-        changeable(name)?;
+        self.changeable(who, name)?;
         let flags = XattrFlags::from_bits(flags)
             .filter(|flags| XattrFlags::all().contains(*flags))
             .ok_or(Refusal::Invalid)?;
@@ -122,9 +124,9 @@ impl Store {
     /// for that on behalf of who truncates it, and lets nobody else ask who may not set them.
     ///
     /// # Errors
-    /// [`Refusal::NotPermitted`] for `trusted.*`, or the host's.
+    /// [`Refusal::NotPermitted`] for `trusted.*` unless by root, or the host's.
     pub fn removexattr(&self, who: &Identity, object: &Handle, name: &[u8]) -> Result<(), Refusal> {
-        changeable(name)?;
+        self.changeable(who, name)?;
         let target = self.target(object)?;
         let path = sys::proc_path(target.as_fd());
         let _assumed = match name == CAPABILITIES && self.may_write(who, target.as_fd())? {

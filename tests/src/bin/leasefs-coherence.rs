@@ -20,9 +20,9 @@ struct Arguments {
     /// Repeats the choices of an earlier run.
     #[arg(long)]
     seed: Option<u64>,
-    /// Only this family: registers, appends, names, directories or attributes.
+    /// Only this family (may be given again): registers, appends, names, directories or attributes.
     #[arg(long, value_parser = family)]
-    family: Option<Family>,
+    family: Vec<Family>,
     /// Worker threads per directory.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=32))]
     workers: u16,
@@ -51,7 +51,9 @@ impl Arguments {
         let mut config = Config::new(dirs);
         config.operations = self.ops;
         config.seed = self.seed.unwrap_or(config.seed);
-        config.families = self.family.map_or(config.families, |family| vec![family]);
+        if !self.family.is_empty() {
+            config.families = self.family;
+        }
         config.workers_per_dir = usize::from(self.workers);
         config.limit = Duration::from_secs(self.limit);
         config.atomic = !self.not_atomic;

@@ -3,9 +3,9 @@
 use clap::Parser;
 use leasefs_tests::coherence::Family;
 use leasefs_tests::durable::program;
+use leasefs_tests::mounted::Binaries;
 use leasefs_tests::rng::fresh_seed;
 use leasefs_tests::soak::{Act, one_round, soak};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -48,30 +48,10 @@ fn round(text: &str) -> Result<(Act, u64), String> {
     Ok((act(name)?, seed))
 }
 
-/// A mapped page that can't be had is as much a finding as wrong bytes.
-extern "C" fn on_bus_error(_: libc::c_int) {
-    let line = b"VIOLATION in this round: SIGBUS, a mapped page could not be had\n";
-    // SAFETY: write and _exit may be called in a signal handler.
-    unsafe {
-        libc::write(1, line.as_ptr().cast(), line.len());
-        libc::_exit(1);
-    }
-}
-
-/// Lies beside this program.
-fn writer() -> PathBuf {
-    let this = std::env::current_exe().unwrap_or_default();
-    this.with_file_name("leasefs-durable-writer")
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    program(&writer().to_string_lossy());
-    let handler = on_bus_error as extern "C" fn(libc::c_int);
-    // SAFETY: the handler only calls what is allowed there.
-    unsafe {
-        libc::signal(libc::SIGBUS, handler as libc::sighandler_t);
-    }
+    let writer = Binaries::beside("leasefs-durable-writer");
+    program(&writer.to_string_lossy());
     let tally = match arguments.round {
         Some((act, seed)) => one_round(act, seed, &arguments.without),
         None => {

@@ -65,6 +65,19 @@ fn everything(meta: &Metadata) -> Vec<AttrsOp> {
     })]
 }
 
+/// Once in a great while the kernel tells what it had before, or some of it: it has ignored an answer, or is taking it
+/// in just now (docs/semantics.md). Not twice in a row.
+fn settled<T: PartialEq>(ask: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let mut last = ask()?;
+    loop {
+        let now = ask()?;
+        if now == last {
+            return Ok(now);
+        }
+        last = now;
+    }
+}
+
 fn state_of(meta: &Metadata) -> AttrsState {
     let mtime = Mtime::Is(nanoseconds(meta));
     AttrsState {
@@ -213,19 +226,16 @@ impl Program for Attributes {
 
     fn read(&self, worker: &mut Worker<AttrsOp>, _: &mut OwnLinks, at: At) -> Result<(), Problem> {
         let held = self.held(at);
+        let stat = |ask: &dyn Fn() -> io::Result<Metadata>| settled(|| Ok(everything(&ask()?)));
         match worker.rng.below(10) {
-            0..4 => worker.read(at, "stat", || {
-                Ok(everything(&std::fs::metadata(&held.path)?))
-            }),
-            4..7 => worker.read(at, "fstat", || Ok(everything(&held.reader.metadata()?))),
-            7 => worker.read(at, "fstat O_WRONLY", || {
-                Ok(everything(&held.writer.metadata()?))
-            }),
+            0..4 => worker.read(at, "stat", || stat(&|| std::fs::metadata(&held.path))),
+            4..7 => worker.read(at, "fstat", || stat(&|| held.reader.metadata())),
+            7 => worker.read(at, "fstat O_WRONLY", || stat(&|| held.writer.metadata())),
             8 => worker.read(at, "open+fstat", || {
-                Ok(everything(&File::open(&held.path)?.metadata()?))
+                stat(&|| File::open(&held.path)?.metadata())
             }),
             _ => worker.read(at, "lseek end", || {
-                let size = rustix::fs::seek(&held.reader, SeekFrom::End(0))?;
+                let size = settled(|| Ok(rustix::fs::seek(&held.reader, SeekFrom::End(0))?))?;
                 Ok(vec![AttrsOp::Get(Seen {
                     size: Some(size),
                     ..Seen::default()

@@ -109,6 +109,9 @@ impl Arena {
             self.world.server.start_again();
         }
         findings.extend(unexpected_failures(crash, &witnesses));
+        if !findings.is_empty() {
+            println!("{}{}", crew.journals(), self.world.sandbox.log_tails());
+        }
         self.tidy(root);
         Report::new(&crew, findings)
     }

@@ -141,6 +141,17 @@ impl Crew {
     }
 }
 
+impl Crew {
+    /// What they have asked for and been told, for people.
+    pub fn journals(&self) -> String {
+        let journal = |member: &Member| {
+            let told = fs::read_to_string(&member.journal).unwrap_or_default();
+            format!("--- writer {}\n{told}", member.writer)
+        };
+        self.members.iter().map(journal).collect()
+    }
+}
+
 impl Member {
     fn entries(&self) -> Vec<Entry> {
         let entries = journal::read(&self.journal);

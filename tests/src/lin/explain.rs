@@ -7,6 +7,8 @@ use std::fmt::{self, Display};
 
 /// Changes shown from before the offending part.
 const CONTEXT: usize = 4;
+/// Operations shown from behind it.
+const FOLLOWING: usize = 12;
 /// Operations of the offending part that are printed, from its end.
 const SHOWN: usize = 40;
 /// Above this length reads are no longer left out one by one.
@@ -23,6 +25,8 @@ pub struct Explanation<S: Spec> {
     /// Operations that have no linearization from any of these states; without
     /// any of the reads among them they would have one.
     pub offending: Vec<Entry<S::Op>>,
+    /// What ended next: it may tell whether a change was lost, or only seen late.
+    pub following: Vec<Entry<S::Op>>,
 }
 
 /// The offending part of `history`, which [`check`] found to be in violation.
@@ -31,7 +35,13 @@ pub fn explain<S: Spec>(spec: &S, history: &[Entry<S::Op>]) -> Explanation<S> {
     prefix.sort_by_key(|entry| entry.start);
     let (cut, states) = last_quiet_moment(spec, &prefix);
     let (before, offending) = prefix.split_at(cut);
+    let last = prefix.iter().filter_map(|entry| entry.end).max();
+    let mut following: Vec<Entry<S::Op>> = history.to_vec();
+    following.retain(|entry| entry.end.is_none_or(|end| Some(end) > last));
+    following.sort_by_key(|entry| entry.end.unwrap_or(u64::MAX));
+    following.truncate(FOLLOWING);
     Explanation {
+        following,
         context: last_changes(spec, before),
         offending: without_needless_reads(spec, &states, offending),
         states: states.into_iter().collect(),
@@ -156,7 +166,11 @@ where
                 "    ({hidden} earlier operations that overlap each other)"
             )?;
         }
-        self.offending[hidden..]
+        for entry in &self.offending[hidden..] {
+            write_entry(f, entry, zero)?;
+        }
+        writeln!(f, "  and what followed:")?;
+        self.following
             .iter()
             .try_for_each(|entry| write_entry(f, entry, zero))
     }

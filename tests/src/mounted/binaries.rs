@@ -1,4 +1,4 @@
-//! Where the daemons are.
+//! Where the programs are.
 
 use std::env;
 use std::ffi::OsString;
@@ -25,6 +25,14 @@ impl Binaries {
     pub fn get() -> &'static Self {
         static FOUND: OnceLock<Binaries> = OnceLock::new();
         FOUND.get_or_init(Self::find)
+    }
+
+    /// A program that is built along with this one.
+    ///
+    /// # Panics
+    /// If this one has no path.
+    pub fn beside(name: &str) -> PathBuf {
+        profile_folder().join(name)
     }
 
     fn find() -> Self {

@@ -4,7 +4,7 @@ use super::wait::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::process::CommandExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -25,6 +25,18 @@ fn append_to(path: &Path) -> File {
     opened.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// What each thread of a process does in the kernel, as far as that is told (to root).
+fn threads(pid: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let of = |task: io::Result<fs::DirEntry>| {
+        let task = task?.path();
+        let read = |what| fs::read_to_string(task.join(what)).unwrap_or_default();
+        Ok(read("stat") + &read("stack"))
+    };
+    let told = tasks.and_then(|tasks| tasks.map(of).collect::<io::Result<String>>());
+    told.unwrap_or_else(|error| format!("{pid}: {error}\n"))
+}
+
 impl Daemon {
     /// Starts `program`; its output goes to `NAME.out` and `NAME.log` in `folder`.
     ///
@@ -42,23 +54,17 @@ impl Daemon {
             folder.join(format!("{name}.log")),
         );
         let stdout_from = fs::read(&stdout).map_or(0, |bytes| bytes.len());
-        let mut command = Command::new(program);
+        // A test process that dies (of SIGBUS in a mapping, say) must not leave daemons: they get SIGTERM when
+        // the test's thread, which starts them, is gone. By a program, since what is to be done between fork and
+        // exec has the memory copied, which waits for other threads' faults in mappings; and these, for the server.
+        let mut command = Command::new("setpriv");
         command
+            .args(["--pdeathsig", "TERM", "--"])
+            .arg(program)
             .args(arguments)
             .envs(env.iter().cloned())
             .stdin(Stdio::null());
         command.stdout(append_to(&stdout)).stderr(append_to(&log));
-        // A test process that dies (of SIGBUS in a mapping, say) must not leave daemons:
-        // they get SIGTERM when the test's thread, which starts them, is gone.
-        // SAFETY: prctl is a bare system call, allowed between fork and exec.
-        unsafe {
-            command.pre_exec(
-                || match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
-                    0 => Ok(()),
-                    _ => Err(std::io::Error::last_os_error()),
-                },
-            );
-        }
         let child = command.spawn();
         let child = child.unwrap_or_else(|error| panic!("{}: {error}", program.display()));
         Self {
@@ -87,7 +93,7 @@ impl Daemon {
     /// When it prints none within `limit`, or ends first.
     pub fn line_with(&mut self, prefix: &str, limit: Duration) -> String {
         let what = format!("the line {prefix:?} of {}", self.name);
-        let (stdout, log) = (self.stdout.clone(), self.log.clone());
+        let (stdout, log, pid) = (self.stdout.clone(), self.log.clone(), self.pid());
         let probe = || {
             let output = self.output();
             let complete = output
@@ -110,8 +116,9 @@ impl Daemon {
         };
         let why = || {
             format!(
-                "it printed {:?}\n{}",
+                "it printed {:?}\n{}{}",
                 fs::read_to_string(stdout),
+                threads(pid),
                 tail(&log)
             )
         };
@@ -137,8 +144,9 @@ impl Daemon {
     /// When it has not ended within `limit`.
     pub fn ends_within(&mut self, limit: Duration) -> ExitStatus {
         let what = format!("{} (process {}) to end", self.name, self.pid());
-        let log = self.log.clone();
-        eventually(&what, limit, || self.exited(), || tail(&log))
+        let (log, pid) = (self.log.clone(), self.pid());
+        let why = || threads(pid) + &tail(&log);
+        eventually(&what, limit, || self.exited(), why)
     }
 
     /// Kills it (SIGKILL) and waits for its end.

@@ -166,13 +166,14 @@ impl Mount {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// `fsclient umount DIR`: its output and how long it took.
+    /// `fsclient umount DIR` with these options: its output and how long it took.
     ///
     /// # Panics
     /// When it takes longer than `limit`.
-    pub fn umount(&self, limit: Duration) -> (Output, Duration) {
+    pub fn umount(&self, options: &[&str], limit: Duration) -> (Output, Duration) {
         let started = Instant::now();
-        let command: [OsString; 2] = ["umount".into(), self.dir.clone().into()];
+        let mut command: Vec<OsString> = vec!["umount".into(), self.dir.clone().into()];
+        command.extend(options.iter().map(OsString::from));
         let output = client_command(&self.state, &command, limit);
         (output, started.elapsed())
     }

@@ -77,10 +77,12 @@ struct Connection {
     early: Vec<(Stream, Down)>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Connecting {
     link: LinkId,
     sent: BootTime,
+    /// What has overtaken the welcome on other streams.
+    early: Vec<(Stream, Down)>,
 }
 
 /// A mount.
@@ -105,6 +107,8 @@ pub struct Client {
     pub kernel: Option<Kernel>,
     /// When something last went wrong on it, or with the server's host.
     pub hurt: Nanos,
+    /// It had leases when the server ended, and has not found it again.
+    trusted: bool,
     core: Option<ClientCore<Unique>>,
     connection: Option<Connection>,
     connecting: Option<Connecting>,
@@ -145,6 +149,7 @@ impl Client {
             stalled_until: 0,
             kernel: None,
             hurt: cx.now,
+            trusted: false,
             core: None,
             connection: None,
             connecting: None,
@@ -168,7 +173,7 @@ impl Client {
     /// Its connection.
     pub fn link(&self) -> Option<LinkId> {
         let stands = self.connection.as_ref().map(|connection| connection.link);
-        stands.or(self.connecting.map(|connecting| connecting.link))
+        stands.or(self.connecting.as_ref().map(|connecting| connecting.link))
     }
 
     fn later(&self, cx: &mut Cx, wait: Nanos, ev: ClientEv) {
@@ -212,7 +217,7 @@ impl Client {
             ClientEv::Lost(link) => self.lost(cx, link, "the connection is lost"),
             ClientEv::Connect => self.connect(cx),
             ClientEv::GivesUp(link) => {
-                if self.connecting.is_some_and(|c| c.link == link) {
+                if self.connects_by(link) {
                     self.connecting = None;
                     self.not_connected(cx);
                 }
@@ -258,7 +263,11 @@ impl Client {
         }
         let link = cx.net.connect(self.make.index, self.make.way);
         let sent = self.clock().boot(cx.now);
-        self.connecting = Some(Connecting { link, sent });
+        self.connecting = Some(Connecting {
+            link,
+            sent,
+            early: Vec::new(),
+        });
         let hello = Hello {
             version: PROTOCOL_VERSION,
             features: 0,
@@ -288,7 +297,7 @@ impl Client {
     }
 
     fn lost(&mut self, cx: &mut Cx, link: LinkId, why: &str) {
-        if self.connecting.is_some_and(|c| c.link == link) {
+        if self.connects_by(link) {
             self.connecting = None;
             return self.not_connected(cx);
         }
@@ -300,15 +309,17 @@ impl Client {
         }
     }
 
+    fn connects_by(&self, link: LinkId) -> bool {
+        self.connecting.as_ref().is_some_and(|c| c.link == link)
+    }
+
     fn message(&mut self, cx: &mut Cx, link: LinkId, stream: Stream, down: Down) {
-        if let Some(connecting) = self.connecting.filter(|c| c.link == link)
-            && let Down::Control(ToClient::Welcome(welcome)) = down
-        {
-            self.connecting = None;
-            self.welcomed(cx, connecting, welcome);
-            return;
-        }
-        if self.connecting.is_some_and(|c| c.link == link) {
+        if let Some(mut connecting) = self.connecting.take_if(|c| c.link == link) {
+            if let Down::Control(ToClient::Welcome(welcome)) = down {
+                return self.welcomed(cx, connecting, welcome);
+            }
+            connecting.early.push((stream, down));
+            self.connecting = Some(connecting);
             return;
         }
         let Some(connection) = self.connection.as_mut().filter(|c| c.link == link) else {
@@ -347,13 +358,17 @@ impl Client {
     }
 
     fn welcomed(&mut self, cx: &mut Cx, connecting: Connecting, welcome: Welcome) {
-        let Connecting { link, sent } = connecting;
+        let Connecting { link, sent, early } = connecting;
         self.last_process = Some(welcome.process);
         self.connection = Some(Connection {
             link,
             serves: false,
-            early: Vec::new(),
+            early,
         });
+        // Nobody could renew what it had.
+        if std::mem::take(&mut self.trusted) && self.trusts_until() <= cx.now {
+            self.hurt = self.hurt.max(cx.now);
+        }
         if self.core.is_none() {
             self.begin(cx, &welcome);
         }
@@ -406,6 +421,7 @@ impl Client {
         }
         kernel.later(cx, 50 * MS, KernelEv::Shrink);
         kernel.later(cx, 500 * MS, KernelEv::WriteBack);
+        kernel.stale_until = self.stalled_until + 300 * MS;
         self.kernel = Some(kernel);
     }
 
@@ -425,9 +441,6 @@ impl Client {
             for event in at_once.into_iter().rev() {
                 events.push_front(event);
             }
-        }
-        if let Some(kernel) = &mut self.kernel {
-            kernel.in_contact = self.connection.is_some();
         }
         self.arm(cx);
     }
@@ -599,6 +612,11 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// The server ends.
+    pub fn loses_server(&mut self, now: Nanos) {
+        self.trusted |= self.trusts_until() > now;
     }
 
     /// The daemon stands still.

@@ -209,8 +209,12 @@ impl Host {
 
     /// Cells that are free.
     pub fn free(&self) -> usize {
-        let used: usize = self.objects.values().map(|inode| inode.cells.len()).sum();
-        self.room.saturating_sub(used)
+        self.room.saturating_sub(self.used())
+    }
+
+    /// Cells that all files together have.
+    pub fn used(&self) -> usize {
+        self.objects.values().map(|inode| inode.cells.len()).sum()
     }
 
     /// Attributes as the protocol has them.
@@ -234,12 +238,15 @@ impl Host {
         })
     }
 
-    /// Whether an object ever had these attributes, but for its inode number.
+    /// Whether an object ever had these attributes, but for its inode number. What has gone is shown as it was
+    /// before, without a link.
     pub fn had(&self, object: Obj, attr: &Attr) -> bool {
+        let gone = !self.exists(object) && attr.nlink == 0;
         let known = self.log.get(&(object, value_of(attr)));
         known.is_some_and(|known| {
             Attr {
                 ino: known.ino,
+                nlink: if gone { known.nlink } else { attr.nlink },
                 ..*attr
             } == *known
         })

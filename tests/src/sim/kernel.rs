@@ -129,6 +129,9 @@ pub(super) enum How {
     Wait,
 }
 
+/// How long a drop may be held up before what is behind counts.
+const BESIDE: Nanos = 100 * MS;
+
 #[derive(Clone, Debug)]
 struct Dropping {
     node: NodeId,
@@ -136,6 +139,7 @@ struct Dropping {
     end: u32,
     how: How,
     whose: For,
+    began: Nanos,
     blocked: bool,
 }
 
@@ -201,8 +205,6 @@ pub struct Kernel {
     pub(super) processes: Vec<Proc>,
     /// The daemon stands or stood still, and has not cleaned up since: mapped pages may be stale.
     pub stale_until: Nanos,
-    /// Whether its daemon has a connection.
-    pub in_contact: bool,
     /// No further operations begin.
     pub winding_down: bool,
     /// How long processes pause at most.
@@ -236,7 +238,6 @@ impl Kernel {
             next_fd: 0,
             processes: (0..processes).map(|_| Proc::default()).collect(),
             stale_until: 0,
-            in_contact: true,
             winding_down: false,
             pace,
             habit,
@@ -677,6 +678,7 @@ impl Kernel {
             end,
             how,
             whose,
+            began: cx.now,
             blocked: false,
         };
         self.drops.insert(self.next_drop, dropping);
@@ -932,14 +934,12 @@ impl Kernel {
             Item::Listing(_) => None,
             Item::Cell(_, cell) => {
                 let (node, inode) = self.inodes.iter().find(|(_, inode)| of_it(inode))?;
-                let mapped = self.maps_count(cx, *node);
+                let mapped = self.maps_count(cx);
                 if !mapped && self.attrs(cx, *node).is_none() {
                     return None;
                 }
                 let number = cell / CELLS;
-                let blocked = self.drops.values().any(|d| {
-                    d.node == *node && (d.at..d.end).contains(&number) && d.how == How::Drop
-                });
+                let blocked = !self.is_shown(cx, *node, number);
                 let page = inode.pages.get(&number)?;
                 let within = u64::from(cell) * CELL < inode.size;
                 let readable = matches!(page.state, State::Full | State::Dirty);
@@ -961,23 +961,31 @@ impl Kernel {
         pages.filter(|page| page.state != State::Locked).count()
     }
 
-    /// Whether what mapped pages show is promised. Not while the daemon stands still; nor while it is out of
-    /// contact and a drop waits for a READ, which may have no answer: the rest of the file waits behind it.
-    pub(super) fn maps_count(&self, cx: &Cx, node: NodeId) -> bool {
-        self.maps_count_at(cx, node, None)
+    /// Whether what mapped pages show is promised: not while the daemon stands still.
+    pub(super) fn maps_count(&self, cx: &Cx) -> bool {
+        cx.now > self.stale_until
     }
 
-    /// As [`Kernel::maps_count`]; nor does a page that a drop has yet to reach, which may wait for its
-    /// write-back.
-    pub(super) fn maps_count_at(&self, cx: &Cx, node: NodeId, page: Option<u32>) -> bool {
-        let covers = |d: &Dropping| page.is_some_and(|page| (d.at..d.end).contains(&page));
-        let of_it = |d: &&Dropping| d.node == node && d.how == How::Drop;
-        if self.drops.values().filter(of_it).any(covers) {
-            return false;
-        }
-        let blocked = |d: &Dropping| d.node == node && d.blocked;
-        let stuck = !self.in_contact && self.drops.values().any(blocked);
-        cx.now > self.stale_until && !stuck
+    /// Not a page that a drop has yet to reach: it may be written back first, or the drop be held up by another
+    /// page, but that not for long, since it is dropped beside then.
+    fn is_shown(&self, cx: &Cx, node: NodeId, number: u32) -> bool {
+        let page = self
+            .inodes
+            .get(&node)
+            .and_then(|inode| inode.pages.get(&number));
+        let clean = page.is_some_and(|page| page.state == State::Full);
+        let reaches = |d: &Dropping| (d.at..d.end).contains(&number);
+        let passes = |d: &Dropping| d.node == node && d.how == How::Drop;
+        let drops = self.drops.values().filter(|d| passes(d) && reaches(d));
+        drops
+            .filter(|d| !clean || cx.now - d.began < BESIDE)
+            .count()
+            == 0
+    }
+
+    /// As [`Kernel::maps_count`], of one page.
+    pub(super) fn maps_count_at(&self, cx: &Cx, node: NodeId, page: u32) -> bool {
+        self.is_shown(cx, node, page) && self.maps_count(cx)
     }
 
     /// Takes an inode's lock; `false`: it is told when it has it.

@@ -449,9 +449,10 @@ impl Judge {
     pub fn kept(&mut self, now: Nanos, value: u64) -> Option<Nanos> {
         let held = self.ledger.held.remove(&value);
         self.ledger.silent.remove(&value);
+        // Else the host had it: a page is kept with all that was in it.
+        let held = held?;
         let writing = self.ledger.writings.get(&value).copied()?;
         self.ledger.lost.insert(value, writing.fd);
-        let held = held?;
         if let Some(content) = self.ledger.contents.get_mut(&held.object)
             && content.over.get(&held.cell) == Some(&value)
         {

@@ -992,7 +992,7 @@ impl Kernel {
             })
             .collect();
         let mapped = matches!(kind, Kind::Map(_));
-        if !mapped || self.maps_count_at(cx, fd.node, Some(number)) {
+        if !mapped || self.maps_count_at(cx, fd.node, number) {
             // Where the mapping ends isn't told by it.
             let whole = cells.iter().take_while(|cell| !mapped || **cell != ABSENT);
             let cells: Vec<u64> = whole.copied().collect();

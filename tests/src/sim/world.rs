@@ -96,7 +96,9 @@ impl fmt::Display for Failure {
         let at = self.at as f64 / 1e6;
         writeln!(f, "What went before:")?;
         let object = self.violation.item.map(Item::object);
-        let concerns = |line: &&Line| line.object.is_none() || line.object == object;
+        // A wait may be due to any of them.
+        let all = f.alternate() && object.is_none();
+        let concerns = |line: &&Line| all || line.object.is_none() || line.object == object;
         let lines: Vec<&Line> = self.lines.iter().filter(concerns).collect();
         let shown = if f.alternate() { lines.len() } else { SHOWN };
         for line in lines.iter().skip(lines.len().saturating_sub(shown)) {
@@ -684,6 +686,9 @@ impl World {
             return;
         }
         self.server.crash(cx);
+        for client in &mut self.clients {
+            client.loses_server(cx.now);
+        }
         // Leases end while it is away, or before who is far away has claimed them back.
         let far = self.clients.iter().map(|c| c.make.way.usual).max();
         let far = far.unwrap_or_default() > 10 * MS || cx.net.slowest() > 100 * MS;

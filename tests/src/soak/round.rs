@@ -2,14 +2,14 @@
 
 use super::nemesis::{Nemesis, Regime, TERM};
 use super::{Act, Tally};
-use crate::coherence::{self, Family, Report};
+use crate::coherence::Family;
 use crate::durable::arena::{Arena, Crash};
-use crate::fsx2::{self, Progress};
-use crate::mounted::{Background, World, WorldOptions, Writes, in_background};
+use crate::mounted::{Background, Binaries, World, WorldOptions, Writes, in_background};
 use crate::rng::Rng;
+use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
-use std::thread;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 /// Operations of each family in a round.
@@ -55,61 +55,75 @@ fn dirs(world: &World) -> Vec<PathBuf> {
     world.mounts.iter().map(|mount| mount.dir.clone()).collect()
 }
 
-fn coherent(mut nemesis: Nemesis, seed: u64, families: Vec<Family>) -> Tally {
-    let mut world = world(&nemesis);
-    let mut config = coherence::Config::new(dirs(&world));
-    config.families = families;
-    config.operations = OPERATIONS;
-    config.seed = seed;
-    config.limit = STUCK;
-    let mut work = in_background("the coherence programs", move || coherence::run(&config));
-    let mut tally = Tally::default();
-    match nemesis.disturb(&mut world, &mut work, LONGEST) {
-        Some(report) => tally.takes(report),
-        None => tally.findings.push(stuck(&world)),
-    }
-    tally.end(&nemesis, &world)
+fn coherent(nemesis: Nemesis, seed: u64, families: Vec<Family>) -> Tally {
+    let world = world(&nemesis);
+    let only = families.iter().flat_map(|f| ["--family", f.name()]);
+    let program = Program::new("leasefs-coherence")
+        .args(dirs(&world))
+        .args(only)
+        .args(["--ops", &OPERATIONS.to_string()])
+        .args(["--seed", &seed.to_string()])
+        .start();
+    disturbed(nemesis, world, vec![program])
 }
 
 fn stuck(world: &World) -> String {
     format!("not done after {LONGEST:?}\n{}", world.sandbox.log_tails())
 }
 
-fn files(mut nemesis: Nemesis, seed: u64) -> Tally {
-    let mut world = world(&nemesis);
+fn files(nemesis: Nemesis, seed: u64) -> Tally {
+    let world = world(&nemesis);
     let dirs = dirs(&world);
     let rng = Rng::new(seed);
-    let config = |at: usize| fsx2::Config {
-        dir: dirs[at].clone(),
-        second: dirs[(at + 1) % dirs.len()].clone(),
-        operations: FILE_OPERATIONS,
-        seed: rng.fork(at as u64).next_u64(),
-        max_len: 256 * 1024,
+    let program = |at: usize| {
+        Program::new("leasefs-fsx2")
+            .args([&dirs[at], &dirs[(at + 1) % dirs.len()]])
+            .args(["--ops", &FILE_OPERATIONS.to_string()])
+            .args(["--seed", &rng.fork(at as u64).next_u64().to_string()])
+            .start()
     };
-    let configs: Vec<fsx2::Config> = (0..dirs.len()).map(config).collect();
-    let mut work: Background<Vec<_>> = in_background("the files", move || {
-        let threads = configs.into_iter();
-        let threads =
-            threads.map(|config| thread::spawn(move || fsx2::run(&config, &Progress::default())));
-        let threads: Vec<_> = threads.collect();
-        threads.into_iter().map(thread::JoinHandle::join).collect()
+    let programs = (0..dirs.len()).map(program).collect();
+    disturbed(nemesis, world, programs)
+}
+
+/// What the programs say that run meanwhile.
+fn disturbed(mut nemesis: Nemesis, mut world: World, programs: Vec<io::Result<Child>>) -> Tally {
+    let mut work: Background<Vec<_>> = in_background("the programs", move || {
+        let programs = programs.into_iter();
+        let outputs = programs.map(|program| program?.wait_with_output());
+        outputs.collect()
     });
     let mut tally = Tally::default();
     match nemesis.disturb(&mut world, &mut work, LONGEST) {
         None => tally.findings.push(stuck(&world)),
-        Some(outcomes) => {
-            for outcome in outcomes {
-                match outcome {
-                    Ok(Ok(done)) => tally.checked += done.operations + done.compared,
-                    Ok(Err(failure)) => tally.findings.push(failure.to_string()),
-                    Err(_) => tally
-                        .findings
-                        .push("a thread has panicked, see above".into()),
-                }
-            }
-        }
+        Some(outputs) => outputs.into_iter().for_each(|output| tally.takes(output)),
     }
     tally.end(&nemesis, &world)
+}
+
+/// A process of its own works on the mounts. What forwards to the server and starts it again is here: it must have
+/// nothing of the mounts open or mapped. While one of its mapped pages is waited for nothing of a process's memory
+/// can be changed, and a program that it starts waits until what it had open has been written back.
+struct Program(Command);
+
+impl Program {
+    fn new(name: &str) -> Self {
+        Self(Command::new(Binaries::beside(name)))
+    }
+
+    fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.0.args(args);
+        self
+    }
+
+    fn start(self) -> io::Result<Child> {
+        let limit = STUCK.as_secs().to_string();
+        let mut program = self.args(["--limit", &limit]).0;
+        program
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+    }
 }
 
 fn durable(seed: u64) -> Tally {
@@ -129,25 +143,44 @@ fn durable(seed: u64) -> Tally {
 }
 
 impl Tally {
-    fn takes(&mut self, report: io::Result<Report>) {
-        let report = match report {
-            Ok(report) => report,
-            Err(error) => {
-                return self
-                    .findings
-                    .push(format!("the programs can't run: {error}"));
-            }
+    /// What a program has said.
+    fn takes(&mut self, output: io::Result<Output>) {
+        let output = match output {
+            Ok(output) => output,
+            Err(error) => return self.findings.push(format!("a program can't run: {error}")),
         };
-        for family in &report.families {
-            println!(
-                "  {}",
-                family.to_string().lines().next().unwrap_or_default()
-            );
-            self.checked += family.operations as u64;
-            self.unanswered += family.unanswered as u64;
-            let named = |fault| format!("{}: {fault}", family.family.name());
-            self.findings.extend(family.fault.as_ref().map(named));
+        let said = String::from_utf8_lossy(&output.stdout);
+        let complained = String::from_utf8_lossy(&output.stderr);
+        let passed = said.contains("PASSED") && output.status.success();
+        let counted = said
+            .lines()
+            .filter(|_| passed)
+            .map(|line| self.counts(line));
+        if !counted.fold(false, |any, counted| any | counted) {
+            let finding = format!("{}: {said}{complained}", output.status);
+            self.findings.push(finding);
         }
+    }
+
+    /// Takes in a line that says how much was done; false if it doesn't.
+    fn counts(&mut self, line: &str) -> bool {
+        let words = line.split([' ', ',']);
+        let number = |word: &str| word.trim_start_matches('(').parse::<u64>().ok();
+        let numbers: Vec<u64> = words.filter_map(number).collect();
+        match numbers.as_slice() {
+            // Operations, those that aren't supported, comparisons.
+            [operations, _, compared] if line.starts_with("PASSED") => {
+                self.checked += operations + compared;
+            }
+            // Operations, of them reads, changes, and what wasn't answered.
+            [operations, _, _, unanswered, ..] if line.contains("linearizable") => {
+                println!("  {line}");
+                self.checked += operations;
+                self.unanswered += unanswered;
+            }
+            _ => return false,
+        }
+        true
     }
 
     /// The round is over.

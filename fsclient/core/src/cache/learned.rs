@@ -109,10 +109,10 @@ impl<'a> Learned<'a> {
         }
     }
 
-    /// The names of all xattrs.
-    pub fn xattr_names(&mut self, object: &Handle, names: Bytes) {
+    /// The names of all xattrs, as root or others are told them.
+    pub fn xattr_names(&mut self, object: &Handle, to_root: bool, names: Bytes) {
         if self.covered(object, Parts::ATTRS) {
-            self.state.inodes.put_xattr_names(*object, names);
+            self.state.inodes.put_xattr_names(*object, to_root, names);
         }
     }
 

@@ -36,11 +36,11 @@ pub(crate) use state::{State, Work};
 pub(crate) use storing::{DirtyFile, Store, Stored};
 
 use crate::call::Listing;
-use crate::inode::Inodes;
+use crate::inode::{Inodes, Kept};
 use crate::memory::Memory;
 use crate::run::{Bell, Cx, Part};
 use atomic_refcell::AtomicRefMut;
-use leasefs_lease::client::{Span, Tenure};
+use leasefs_lease::client::Tenure;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Grant, Handle};
 use status::Counters;
@@ -107,9 +107,9 @@ impl Cache {
         self.check_budget(&state);
     }
 
-    /// Whether pages of a file, which the kernel writes back, have outlived their lease.
-    pub fn outlived(&self, file: &Handle, pages: Span) -> bool {
-        self.state().inodes.have_outlived(file, pages)
+    /// Whether what was kept back of a file has outlived its lease.
+    pub fn is_late(&self, file: &Handle, kept: Kept) -> bool {
+        self.state().inodes.is_late(file, kept)
     }
 
     /// Since when the file is held exclusively, if it is.

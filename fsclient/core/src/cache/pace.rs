@@ -5,11 +5,11 @@
 //! what any link takes, and grows with what is measured.
 
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::limits::MAX_PAYLOAD;
+use leasefs_protocol::limits::{MAX_PAYLOAD, SLOWEST_LINK};
 use std::time::Duration;
 
-/// A link is not taken for slower than this, in bytes a second; nor, before anything is known, for faster.
-const SLOWEST: f64 = 51_200.0;
+/// Nor is a link taken for faster before anything is known.
+const SLOWEST: f64 = SLOWEST_LINK as f64;
 /// Bytes in one request at least, where there are as many.
 const LEAST: usize = 32 << 10;
 /// Of what is in flight in one request, so that progress is seen on both sides: this part of a term.

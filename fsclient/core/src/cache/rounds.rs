@@ -122,12 +122,11 @@ impl State {
             Flushed::Failed(_, refusal) => {
                 // Some of it may have been taken.
                 self.inodes.drop_clean(object);
-                self.inodes.with_dirty(object, |file| {
-                    file.buffer.given_up();
-                    if !planted::is(Bug::ForgetRefused) {
-                        file.hearers.failed(refusal);
-                    }
-                });
+                self.inodes
+                    .with_dirty(object, |file| file.buffer.given_up());
+                if !planted::is(Bug::ForgetRefused) {
+                    self.inodes.bytes_failed(object, refusal);
+                }
             }
         }
         let wake = self.end_of_round(object);

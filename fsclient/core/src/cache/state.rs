@@ -36,8 +36,6 @@ pub(crate) struct State {
     pub swept: Option<Work>,
     /// Objects whose pages the kernel has forgotten: their leases are worth nothing.
     pub idle: Vec<Handle>,
-    /// Objects that nobody here can reach any more, as it seems: so are these.
-    pub removed: Vec<Handle>,
     /// Directories of which no name is known any more.
     nameless: Set<Handle>,
 }
@@ -53,7 +51,6 @@ impl State {
             host: None,
             swept: None,
             idle: Vec::new(),
-            removed: Vec::new(),
             nameless: Set::default(),
         }
     }
@@ -99,7 +96,6 @@ impl State {
         self.inodes.drop_all_clean();
         let mut work = self.swept.take().unwrap_or_default();
         self.inodes.drop_cached(&mut work.dropped);
-        self.inodes.void_recalls(&mut work.outcome);
         let filled = self.inodes.filled();
         self.inodes
             .drop_pages(&filled, DropKind::Sweep, Then::Nothing, &mut work.outcome);
@@ -114,9 +110,9 @@ impl State {
         }
     }
 
-    /// The server has forgotten the session. No lease is left of it.
-    pub fn begin_anew(&mut self, out: &mut Outcome) {
-        self.leases.begin_anew();
+    /// The session's leases have ended at the server, and with them its recalls.
+    pub fn ended(&mut self, out: &mut Outcome) {
+        self.leases.void_recalls();
         self.inodes.void_recalls(out);
     }
 
@@ -181,14 +177,6 @@ impl State {
         self.inodes.kernel_forgot(object);
         self.inodes.nobody_commits(object);
         self.inodes.drop_clean(object);
-    }
-
-    /// Nothing but its client would end the leases of an object that has gone. One that is given back in vain is
-    /// granted again when it is asked for.
-    pub fn may_have_gone(&mut self, object: &Handle) {
-        if !self.leases.held(object).is_empty() {
-            self.removed.push(*object);
-        }
     }
 
     /// A lease could not be reclaimed.
@@ -277,8 +265,7 @@ impl State {
     pub fn release_idle(&mut self) -> Vec<Release> {
         let idle = std::mem::take(&mut self.idle);
         // The lease of a dirty file keeps others from what they would not see.
-        let dirty =
-            |object: &Handle| self.inodes.is_dirty(object) && !planted::is(Bug::ReleaseDirty);
+        let dirty = |object: &Handle| self.inodes.is_dirty(object);
         let (dirty, idle): (Vec<Handle>, Vec<Handle>) = idle.into_iter().partition(dirty);
         self.idle = dirty;
         let unused = idle.into_iter().filter(|object| {

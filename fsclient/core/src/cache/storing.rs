@@ -2,7 +2,7 @@
 
 use super::state::State;
 use crate::call::NodeId;
-use crate::inode::{Dropped, MAX_END, Undone, Writer};
+use crate::inode::{Dirty, Dropped, MAX_END, Undone, Writer};
 use bytes::Bytes;
 use leasefs_lease::client::{ChangeOf, Run};
 use leasefs_lease::time::BootTime;
@@ -164,12 +164,10 @@ impl State {
 
     /// Takes out everything that no round has taken: it will not be flushed.
     pub fn abandon(&mut self, object: &Handle, refusal: Refusal) -> Vec<Run> {
-        let mut runs = Vec::new();
-        self.inodes.with_dirty(object, |file| {
-            runs = file.buffer.take_unsent();
-            file.hearers.failed(refusal);
-        });
-        runs
+        let unsent = |file: &mut Dirty| file.buffer.take_unsent();
+        let runs = self.inodes.with_dirty(object, unsent);
+        self.inodes.bytes_failed(object, refusal);
+        runs.unwrap_or_default()
     }
 
     /// What a dirty file is, for people.

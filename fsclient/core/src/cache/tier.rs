@@ -105,9 +105,11 @@ impl<'a> Tier<'a> {
         self.read(Kind::Xattr, |inodes, live| inodes.xattr(live, object, name))
     }
 
-    /// The names of all xattrs, each with a NUL behind it.
-    pub fn xattr_names(&mut self, object: &Handle) -> Option<Bytes> {
-        self.read(Kind::Xattr, |inodes, live| inodes.xattr_names(live, object))
+    /// The names of all xattrs that root or others are told, each with a NUL behind it.
+    pub fn xattr_names(&mut self, object: &Handle, to_root: bool) -> Option<Bytes> {
+        self.read(Kind::Xattr, |inodes, live| {
+            inodes.xattr_names(live, object, to_root)
+        })
     }
 
     /// A read-only open of the server's that this identity may use. `None` while the file is unclean.

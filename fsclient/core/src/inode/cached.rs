@@ -31,7 +31,8 @@ pub(super) struct Cached {
     pub attr: Option<Attr>,
     pub target: Option<Bytes>,
     pub xattrs: Map<Box<[u8]>, Option<Bytes>>,
-    pub xattr_names: Option<Bytes>,
+    /// By whether they were told to root.
+    pub xattr_names: [Option<Bytes>; 2],
     pub listing: Option<Listing>,
     pub names: Map<Box<[u8]>, CachedName>,
     /// If present: no other names than these and those in `names` can be there.
@@ -198,10 +199,10 @@ impl Cached {
         self.refund(old.map_or(0, |old| xattr_cost(name, &old)));
     }
 
-    /// The names of all xattrs.
-    pub fn put_xattr_names(&mut self, names: Bytes) {
+    /// The names of all xattrs, as root or others are told them.
+    pub fn put_xattr_names(&mut self, to_root: bool, names: Bytes) {
         self.cost += names.len();
-        let old = self.xattr_names.replace(names);
+        let old = self.xattr_names[usize::from(to_root)].replace(names);
         self.refund(old.map_or(0, |old| old.len()));
     }
 
@@ -228,7 +229,7 @@ impl Cached {
             && !self.attr_told
             && self.target.is_none()
             && self.xattrs.is_empty()
-            && self.xattr_names.is_none()
+            && self.xattr_names == [None, None]
             && self.listing.is_none()
             && self.names.is_empty()
             && self.others.is_none()
@@ -238,7 +239,8 @@ impl Cached {
     fn drop_attrs(&mut self, me: &Handle, out: &mut Dropped) {
         self.attr = None;
         let target = self.target.take().map_or(0, |t| t.len());
-        let names = self.xattr_names.take().map_or(0, |n| n.len());
+        let names = std::mem::take(&mut self.xattr_names);
+        let names: usize = names.iter().flatten().map(Bytes::len).sum();
         let xattrs: usize = self
             .xattrs
             .drain()

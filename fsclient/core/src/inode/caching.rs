@@ -76,8 +76,8 @@ impl Inodes {
         self.used(object)?.xattrs.get(name).cloned()
     }
 
-    pub fn xattr_names(&mut self, _: &Live<'_>, object: &Handle) -> Option<Bytes> {
-        self.used(object)?.xattr_names.clone()
+    pub fn xattr_names(&mut self, _: &Live<'_>, object: &Handle, to_root: bool) -> Option<Bytes> {
+        self.used(object)?.xattr_names[usize::from(to_root)].clone()
     }
 
     pub fn reuse_open(
@@ -120,8 +120,8 @@ impl Inodes {
         self.put(object, |cached| cached.put_xattr(name, value));
     }
 
-    pub fn put_xattr_names(&mut self, object: Handle, names: Bytes) {
-        self.put(object, |cached| cached.put_xattr_names(names));
+    pub fn put_xattr_names(&mut self, object: Handle, to_root: bool, names: Bytes) {
+        self.put(object, |cached| cached.put_xattr_names(to_root, names));
     }
 
     /// Shares an open.

@@ -146,8 +146,9 @@ impl Inodes {
         self.undone(Some(host))
     }
 
-    /// What was written in another life of the host can't be written again: others may have changed the
-    /// file since. The next commit of it fails.
+    /// Something of the file is lost: what was written in another life of the host can't be written again, since
+    /// others may have changed the file, or is refused, and nobody knows who wrote it. The next commit fails, once
+    /// for each who has it open.
     pub fn is_lost(&mut self, object: Handle) {
         self.make_unstable(object, |unstable| {
             unstable.forgotten = false;

@@ -12,7 +12,7 @@ use futures_channel::oneshot;
 use leasefs_lease::client::{Buffer, Known};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::ROOM_LASTS;
-use leasefs_protocol::{Handle, Timestamp, Version};
+use leasefs_protocol::{Handle, Refusal, Timestamp, Version};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -30,6 +30,8 @@ pub(crate) struct Dirty {
     pub hearers: Hearers,
     /// Some of what is here may have been written already.
     pub repeated: bool,
+    /// Some of what is here was written under a lease that has ended.
+    pub late: bool,
     /// Wait for the round under way, or else for the next.
     pub this_round: Vec<oneshot::Sender<()>>,
     /// Wait for the round after the one under way.
@@ -53,6 +55,7 @@ impl Dirty {
             hearers: Hearers::of(&writer),
             writer,
             repeated: false,
+            late: false,
             this_round: Vec::new(),
             next_round: Vec::new(),
             again: false,
@@ -80,6 +83,15 @@ impl Inodes {
             inode.dirty = Some(Box::new(Dirty::new(base, writer)));
         });
         self.dirty.insert(file);
+    }
+
+    /// Bytes of a dirty file can't be brought to the server: who may have written them is told.
+    pub fn bytes_failed(&mut self, file: &Handle, refusal: Refusal) {
+        let hearers = self.dirty(file).map(|dirty| &dirty.hearers);
+        hearers.inspect(|hearers| hearers.failed(refusal));
+        if hearers.is_some_and(Hearers::are_all) {
+            self.is_lost(*file);
+        }
     }
 
     /// A file is clean again.

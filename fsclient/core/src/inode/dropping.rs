@@ -8,6 +8,15 @@ use leasefs_lease::client::{Arrival, DropId, DropKind, PageGate, ReadId, Span, S
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::Handle;
 
+/// What is kept back of a file under its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Bytes of these mapped pages, by the kernel.
+    Mapped(Span),
+    /// Bytes of the buffer.
+    Buffered,
+}
+
 impl Inodes {
     /// A READ arrives.
     pub fn read_arrives(&mut self, file: Handle, span: Span, out: &mut Outcome) -> Arrived {
@@ -158,18 +167,23 @@ impl Inodes {
 
     /// Recalls are void: what they asked for is still to be dropped, but not to be approved.
     pub fn void_recalls(&mut self, out: &mut Outcome) {
-        let tickets = &mut self.drops.tickets;
-        let recalls = tickets.extract_if(|_, ticket| matches!(ticket.then, Then::Approve(_)));
-        let recalls: Vec<Ticket> = recalls.map(|(_, ticket)| ticket).collect();
-        for recall in recalls {
-            let pages: Vec<PagesOf> = recall.files.into_iter().map(PagesOf::all).collect();
-            // Ends every recall of the file's gate as well.
+        let void = |(id, ticket): (&DropId, &mut Ticket)| {
+            ticket.then = Then::Nothing;
+            let pages = ticket.files.iter().copied().map(PagesOf::all);
+            (*id, pages.collect::<Vec<_>>())
+        };
+        let tickets = self.drops.tickets.iter_mut();
+        let recalls = tickets.filter(|(_, ticket)| matches!(ticket.then, Then::Approve(_)));
+        let recalls: Vec<_> = recalls.map(void).collect();
+        for (id, pages) in recalls {
+            // First, so that the file isn't taken for clean in between.
             self.drop_pages(&pages, DropKind::Sweep, Then::Nothing, out);
+            self.end_drop(id, out);
         }
     }
 
-    /// What the kernel has of these files outlives the lease under which it was stored.
-    pub fn pages_outlive(&mut self, of: impl Fn(&Handle) -> bool) {
+    /// What is kept back of these files outlives the lease under which it was stored.
+    pub fn outlives_lease(&mut self, of: impl Fn(&Handle) -> bool) {
         for PagesOf { file, .. } in self.filled() {
             if of(&file) {
                 self.change(&file, |inode| {
@@ -177,12 +191,20 @@ impl Inodes {
                 });
             }
         }
+        for file in self.dirty_files().iter().filter(|file| of(file)) {
+            self.with_dirty(file, |dirty| dirty.late = true);
+        }
     }
 
-    /// Whether pages of a file, which the kernel writes back, have outlived their lease.
-    pub fn have_outlived(&self, file: &Handle, pages: Span) -> bool {
-        self.gate(file)
-            .is_some_and(|gate| gate.pages.have_outlived(pages))
+    /// Whether what was kept back of a file has outlived its lease.
+    pub fn is_late(&self, file: &Handle, kept: Kept) -> bool {
+        match kept {
+            Kept::Mapped(pages) => {
+                let gate = self.gate(file);
+                gate.is_some_and(|gate| gate.pages.have_outlived(pages))
+            }
+            Kept::Buffered => self.dirty(file).is_some_and(|dirty| dirty.late),
+        }
     }
 
     /// Pages that the kernel may hold.
@@ -221,37 +243,43 @@ impl Inodes {
     /// [`Inodes::pages_dropped`]; anything else ends the pass.
     pub fn next_step(&mut self, file: Handle, now: BootTime, out: &mut Outcome) -> Step {
         let step = self.at_gate(file, out, |gate| {
-            let step = gate.pages.next_step();
-            gate.passing = matches!(step, Step::Drop(_));
-            step
+            gate.passing = false;
+            gate.pages.next_step()
         });
-        if let Some(Step::Drop(_)) = step {
-            self.drops.under_way.insert(file, now);
+        if let Some(Step::Drop(span)) = step {
+            self.drops.under_way.push((PagesOf { file, span }, now));
         }
         step.unwrap_or(Step::Idle)
     }
 
-    /// A drop is done.
-    pub fn pages_dropped(&mut self, file: Handle, out: &mut Outcome) {
-        self.drops.under_way.remove(&file);
-        self.with_pages(file, out, PageGate::dropped);
+    /// A drop is done. Its pass goes on.
+    pub fn pages_dropped(&mut self, pages: PagesOf, out: &mut Outcome) {
+        let mut under_way = self.drops.under_way.iter();
+        if let Some(at) = under_way.position(|(other, _)| *other == pages) {
+            self.drops.under_way.swap_remove(at);
+        }
+        self.at_gate(pages.file, out, |gate| {
+            gate.passing = true;
+            gate.pages.dropped(pages.span);
+        });
     }
 
     /// Sends what waits at files whose drop has been going on since before `limit`. Returns whether
     /// any drop is under way, or about to begin.
     pub fn unblock(&mut self, limit: BootTime, out: &mut Outcome) -> bool {
         let under_way = self.drops.under_way.iter();
-        let late = under_way.filter(|(_, since)| **since <= limit);
-        let late: Vec<Handle> = late.map(|(file, _)| *file).collect();
-        for file in late {
-            self.with_pages(file, out, PageGate::stuck);
+        let late = under_way.filter(|(_, since)| *since <= limit);
+        let late: Vec<PagesOf> = late.map(|(pages, _)| *pages).collect();
+        for PagesOf { file, span } in late {
+            self.with_pages(file, out, |gate| gate.stuck(span));
         }
-        self.weight.passing > 0
+        self.weight.passing > 0 || !self.drops.under_way.is_empty()
     }
 
     /// When the longest drop under way began.
     pub fn longest_drop(&self) -> Option<BootTime> {
-        self.drops.under_way.values().min().copied()
+        let since = self.drops.under_way.iter().map(|(_, since)| *since);
+        since.min()
     }
 
     fn gate(&self, file: &Handle) -> Option<&Gate> {

@@ -74,8 +74,8 @@ pub(super) struct Ticket {
 pub(super) struct Drops {
     pub tickets: Map<DropId, Ticket>,
     last: u64,
-    /// Files of which the kernel is dropping pages, and since when.
-    pub under_way: Map<Handle, BootTime>,
+    /// Which pages the kernel is dropping, and since when.
+    pub under_way: Vec<(PagesOf, BootTime)>,
 }
 
 impl Drops {

@@ -13,7 +13,7 @@ pub(super) struct Gate {
     pub parked: Map<ReadId, oneshot::Sender<()>>,
     /// Wait until the file is clean.
     pub clean: Vec<oneshot::Sender<()>>,
-    /// A pass is under way or asked for.
+    /// A pass is asked for, and will look for what to drop next.
     pub passing: bool,
 }
 

@@ -6,7 +6,7 @@
 //! What else gets one: see [`super::places`].
 
 use super::Inodes;
-use super::places::{KnownAs, Place, id_at};
+use super::places::{KnownAs, Place, Stands, id_at};
 use crate::call::{Node, NodeId};
 use crate::memory::Memory;
 use leasefs_lease::time::BootTime;
@@ -35,6 +35,8 @@ pub(super) struct KernelRefs {
     searched: bool,
     /// The kernel believes that it has at least this size.
     floor: u64,
+    /// An answer that tells less than one before may still be on its way to the kernel.
+    shrinks: bool,
     /// When a name of it was last changed here.
     stirred: Option<BootTime>,
     /// What it was told may be outdated, its size as well.
@@ -50,10 +52,16 @@ impl KernelRefs {
             known: Vec::new(),
             searched: false,
             floor,
+            shrinks: false,
             stirred: None,
             outdated: false,
             told: None,
         }
+    }
+
+    fn told_size(&mut self, size: u64) {
+        self.shrinks |= size < self.floor && self.floor != u64::MAX;
+        self.floor = self.floor.min(size);
     }
 }
 
@@ -93,7 +101,7 @@ impl Inodes {
     pub fn refer(&mut self, object: Handle, attr: &Attr, at: Place<'_>) -> Node {
         let refs = self.get(&object).and_then(|inode| inode.kernel.as_ref());
         let known = match refs {
-            Some(refs) => id_at(refs.kind, &refs.known, at),
+            Some(refs) => id_at(&refs.known, at),
             None => Some(NodeId(attr.ino))
                 .filter(|id| NodeId::may_be(id.0) && !self.nodes.contains_key(id)),
         };
@@ -102,17 +110,18 @@ impl Inodes {
             self.becomes_known(id, object, attr.kind, u64::MAX);
         }
         if let Some(refs) = self.refs_mut(id) {
-            refs.floor = refs.floor.min(attr.size);
+            refs.told_size(attr.size);
             refs.told = Some(*attr);
         }
         if let Some(known) = self.known_mut(id) {
             known.lookups += u64::from(id != NodeId::ROOT);
         }
-        self.stands(id, at);
+        let kind = self.refs(id).map_or(attr.kind, |refs| refs.kind);
+        self.stands(id, kind, at);
         Node {
             id,
             handle: object,
-            kind: self.refs(id).map_or(attr.kind, |refs| refs.kind),
+            kind,
         }
     }
 
@@ -127,7 +136,7 @@ impl Inodes {
         if known.lookups > 0 {
             return None;
         }
-        self.stands_nowhere(id);
+        self.leaves_all(id, Stands::Nowhere);
         self.nodes.remove(&id);
         let last = self.change(&node.handle, |inode| {
             let refs = inode.kernel.as_mut()?;
@@ -145,7 +154,7 @@ impl Inodes {
             inode.kernel.get_or_insert_with(new).known.push(KnownAs {
                 id,
                 lookups: 0,
-                found: None,
+                stands: Stands::default(),
             });
         });
     }
@@ -256,13 +265,19 @@ impl Inodes {
     /// The kernel is told this size, or finds the end of the file there.
     pub fn told_size(&mut self, id: NodeId, size: u64) {
         if let Some(refs) = self.refs_mut(id) {
-            refs.floor = refs.floor.min(size);
+            refs.told_size(size);
         }
+    }
+
+    /// Whether an answer on its way to the kernel may make it believe in less than it does, since this was asked last.
+    pub fn take_shrinks(&mut self, id: NodeId) -> bool {
+        self.refs_mut(id)
+            .is_some_and(|refs| std::mem::take(&mut refs.shrinks))
     }
 
     /// The kernel believes that the file has at least this size.
     pub fn grown(&mut self, id: NodeId, size: u64) {
-        if let Some(refs) = self.refs_mut(id) {
+        if let Some(refs) = self.refs_mut(id).filter(|refs| !refs.shrinks) {
             refs.floor = refs.floor.max(size);
         }
     }
@@ -271,7 +286,7 @@ impl Inodes {
     pub fn path(&self, id: NodeId) -> Option<PathBuf> {
         let (mut parts, mut at) = (Vec::new(), id);
         while at != NodeId::ROOT {
-            let found = self.known(at)?.found.as_ref()?;
+            let found = self.known(at)?.stands.last()?;
             parts.push(OsStr::from_bytes(&found.name));
             // Names found at different times may form a circle.
             if parts.len() > MAX_DEPTH {
@@ -385,6 +400,20 @@ mod tests {
         assert!(!inodes.may_be_short(id, 6));
         inodes.told_size(id, 2);
         assert!(inodes.may_be_short(id, 6));
+    }
+
+    #[test]
+    fn a_file_may_be_short_as_long_as_an_answer_that_tells_less_may_be_on_its_way() {
+        let mut inodes = inodes();
+        let id = refer(&mut inodes, handle(1), &attr(12, FileKind::File)).id;
+        assert!(!inodes.take_shrinks(id), "it knew nothing before");
+        inodes.grown(id, 9);
+        inodes.told_size(id, 2);
+        inodes.grown(id, 6);
+        assert!(inodes.may_be_short(id, 6));
+        assert!(inodes.take_shrinks(id) && !inodes.take_shrinks(id));
+        inodes.grown(id, 6);
+        assert!(!inodes.may_be_short(id, 6));
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub(crate) use cached::{Dentry, Dropped};
 pub(crate) use changing::Changing;
 pub(crate) use clean::Fetch;
 pub(crate) use dirty::{Dirty, MAX_END};
+pub(crate) use dropping::Kept;
 pub(crate) use drops::{Approvable, Arrived, Outcome, PagesOf, Then};
 pub(crate) use in_use::Access;
 pub(crate) use places::Place;

@@ -6,10 +6,19 @@
 //! that is found in another directory than before, which another mount has moved, is shown as a further
 //! node, with the same `st_ino`: the kernel has nothing to move, and whoever is in the old one goes
 //! on there. Within one directory the kernel moves it without a lock.
+//!
+//! So it must be known in which directory the kernel has it, which changes by this mount's renames alone. These don't
+//! say what the kernel moves, and what it was told last under the old name may not be it: it looks names
+//! up again without a lock, several at a time, and ignores what surprises it. Where that leaves a doubt, all that it may
+//! have moved are lost: they are shown as further nodes from then on.
 
 use super::Inodes;
 use crate::call::NodeId;
 use leasefs_protocol::FileKind;
+
+/// Places of one directory that are remembered: more than the kernel asks about at once while another mount
+/// moves it about.
+const MOST: usize = 8;
 
 /// A name in a directory, as the kernel has it.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +28,7 @@ pub(crate) struct Place<'a> {
 }
 
 /// Where a node was found.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Found {
     pub parent: NodeId,
     pub name: Box<[u8]>,
@@ -40,30 +49,61 @@ impl From<Place<'_>> for Found {
     }
 }
 
+/// What is known of where the kernel has a node.
+#[derive(Debug, Default)]
+pub(super) enum Stands {
+    /// The root, and what it is about to learn of.
+    #[default]
+    Nowhere,
+    /// What may have many names, and was found last under this one.
+    Named(Found),
+    /// A directory, under one of these names of one directory; that found last stands last.
+    In(Vec<Found>),
+    /// A directory that this mount may have moved.
+    Lost,
+}
+
+impl Stands {
+    /// Where it was found last.
+    pub fn last(&self) -> Option<&Found> {
+        match self {
+            Self::Nowhere | Self::Lost => None,
+            Self::Named(found) => Some(found),
+            Self::In(places) => places.last(),
+        }
+    }
+}
+
+/// What the kernel may have at a place where it was told of a directory.
+#[derive(Debug, Default)]
+pub(super) struct There {
+    pub directories: Vec<NodeId>,
+    /// It was told of something else there.
+    others: bool,
+}
+
 /// One id by which the kernel knows an inode.
 #[derive(Debug)]
 pub(super) struct KnownAs {
     pub id: NodeId,
     /// References that it will give back; of the root none are counted.
     pub lookups: u64,
-    /// The name under which it was found last.
-    pub found: Option<Found>,
+    pub stands: Stands,
 }
 
 /// The id by which an inode may be shown at a place, if it is one of those by which the kernel knows it.
-pub(super) fn id_at(kind: FileKind, known: &[KnownAs], at: Place<'_>) -> Option<NodeId> {
-    let is_directory = kind == FileKind::Directory;
+pub(super) fn id_at(known: &[KnownAs], at: Place<'_>) -> Option<NodeId> {
     let mut near = None;
     for known in known {
-        match &known.found {
-            Some(found) if is_directory => {
-                if found.is_at(at) {
-                    return Some(known.id);
-                }
-                near = near.or((found.parent == at.parent).then_some(known.id));
+        match &known.stands {
+            Stands::Nowhere | Stands::Named(_) => return Some(known.id),
+            Stands::In(places) if places.iter().any(|found| found.is_at(at)) => {
+                return Some(known.id);
             }
-            // The root, and what may have many names.
-            _ => return Some(known.id),
+            Stands::In(places) if places.iter().any(|found| found.parent == at.parent) => {
+                near = near.or(Some(known.id));
+            }
+            Stands::In(_) | Stands::Lost => {}
         }
     }
     near
@@ -71,53 +111,98 @@ pub(super) fn id_at(kind: FileKind, known: &[KnownAs], at: Place<'_>) -> Option<
 
 impl Inodes {
     /// The kernel is about to find a node at a place.
-    pub(super) fn stands(&mut self, id: NodeId, at: Place<'_>) {
-        let Some(known) = self.known_mut(id) else {
-            return;
-        };
-        if id == NodeId::ROOT || known.found.as_ref().is_some_and(|found| found.is_at(at)) {
+    pub(super) fn stands(&mut self, id: NodeId, kind: FileKind, at: Place<'_>) {
+        if id == NodeId::ROOT {
             return;
         }
-        let before = known.found.replace(at.into());
-        if self
-            .node(id)
-            .is_some_and(|node| node.kind == FileKind::Directory)
-        {
-            before
-                .into_iter()
-                .for_each(|before| self.leaves(id, before));
-            self.standing.insert((at.parent, at.name.into()), id);
+        if kind == FileKind::Directory {
+            self.stands_in(id, at);
+            return;
+        }
+        if let Some(known) = self.known_mut(id) {
+            match &known.stands {
+                Stands::Named(found) if found.is_at(at) => {}
+                _ => known.stands = Stands::Named(at.into()),
+            }
+        }
+        if let Some(there) = self.standing.get_mut(&Found::from(at)) {
+            there.others = true;
         }
     }
 
-    /// The kernel has forgotten a node.
-    pub(super) fn stands_nowhere(&mut self, id: NodeId) {
-        let found = self.known_mut(id).and_then(|known| known.found.take());
-        if let Some(found) = found {
-            self.leaves(id, found);
+    fn stands_in(&mut self, id: NodeId, at: Place<'_>) {
+        let Some(known) = self.known_mut(id) else {
+            return;
+        };
+        let left = match &mut known.stands {
+            Stands::In(places) => {
+                places.retain(|found| !found.is_at(at));
+                places.push(at.into());
+                (places.len() > MOST).then(|| places.remove(0))
+            }
+            stands => {
+                *stands = Stands::In(vec![at.into()]);
+                None
+            }
+        };
+        let there = self.standing.entry(at.into()).or_default();
+        if !there.directories.contains(&id) {
+            there.directories.push(id);
+        }
+        left.iter().for_each(|left| self.leaves(id, left));
+    }
+
+    /// The kernel has a node at none of its places any more.
+    pub(super) fn leaves_all(&mut self, id: NodeId, then: Stands) {
+        let known = self.known_mut(id);
+        let stood = known.map(|known| std::mem::replace(&mut known.stands, then));
+        if let Some(Stands::In(places)) = stood {
+            places.iter().for_each(|place| self.leaves(id, place));
         }
     }
 
     /// A rename of this mount has succeeded: the kernel moves what it has there when it is told.
     pub fn moved(&mut self, from: Place<'_>, to: Place<'_>, exchanged: bool) {
-        let at = |place: Place<'_>| (place.parent, Box::from(place.name));
-        let (moves, back) = (
-            self.standing.remove(&at(from)),
-            self.standing.remove(&at(to)),
-        );
-        if let Some(id) = moves {
-            self.stands(id, to);
-        }
-        if let (Some(id), true) = (back, exchanged) {
-            self.stands(id, from);
+        let mut at = |place: Place<'_>| self.standing.remove(&Found::from(place));
+        let (moves, back) = (at(from), at(to));
+        self.moves(moves, from, to);
+        if exchanged {
+            self.moves(back, to, from);
         }
     }
 
-    fn leaves(&mut self, id: NodeId, found: Found) {
-        let place = (found.parent, found.name);
-        // Another one may have been found there since.
-        if self.standing.get(&place) == Some(&id) {
-            self.standing.remove(&place);
+    fn moves(&mut self, there: Option<There>, from: Place<'_>, to: Place<'_>) {
+        let Some(There {
+            directories,
+            others,
+        }) = there
+        else {
+            return;
+        };
+        let certain = directories.len() == 1 && !others;
+        for id in directories {
+            if certain {
+                self.leaves_all(id, Stands::Nowhere);
+                self.stands_in(id, to);
+            } else if from.parent == to.parent {
+                self.stands_in(id, to);
+            } else {
+                self.leaves_all(id, Stands::Lost);
+            }
+        }
+    }
+
+    /// This mount has removed a directory there: the kernel has none there any more.
+    pub fn removed(&mut self, at: Place<'_>) {
+        self.standing.remove(&Found::from(at));
+    }
+
+    fn leaves(&mut self, id: NodeId, place: &Found) {
+        if let Some(there) = self.standing.get_mut(place) {
+            there.directories.retain(|other| *other != id);
+            if there.directories.is_empty() {
+                self.standing.remove(place);
+            }
         }
     }
 }
@@ -133,9 +218,13 @@ mod tests {
     }
 
     fn directory(inodes: &mut Inodes, number: u8, at: Place<'_>) -> Node {
+        found(inodes, number, FileKind::Directory, at)
+    }
+
+    fn found(inodes: &mut Inodes, number: u8, kind: FileKind, at: Place<'_>) -> Node {
         let attr = Attr {
             ino: u64::from(number),
-            kind: FileKind::Directory,
+            kind,
             mode: 0o755,
             nlink: 2,
             uid: 0,
@@ -191,6 +280,72 @@ mod tests {
         inodes.moved(at(4, b"c"), at(3, b"b"), true);
         assert_eq!(directory(&mut inodes, 9, at(4, b"c")), node);
         assert_eq!(directory(&mut inodes, 8, at(3, b"b")), other);
+        inodes.check();
+    }
+
+    fn further(inodes: &mut Inodes, number: u8, of: Node, at: Place<'_>) {
+        assert_ne!(directory(inodes, number, at).id, of.id);
+        inodes.check();
+    }
+
+    #[test]
+    fn what_a_rename_may_have_moved_is_lost_if_the_kernel_was_told_of_two_directories_there() {
+        let mut inodes = Inodes::new(handle(0), crate::memory::Memory::default());
+        let one = directory(&mut inodes, 9, at(2, b"a"));
+        let two = directory(&mut inodes, 8, at(2, b"a"));
+        inodes.moved(at(2, b"a"), at(3, b"b"), false);
+        inodes.check();
+        further(&mut inodes, 9, one, at(3, b"b"));
+        further(&mut inodes, 8, two, at(2, b"c"));
+        for node in [one, two] {
+            assert_eq!(inodes.forget(node.id, 1), None);
+        }
+        inodes.check();
+    }
+
+    #[test]
+    fn what_a_rename_may_have_moved_is_lost_if_the_kernel_was_told_of_a_file_there_since() {
+        let mut inodes = Inodes::new(handle(0), crate::memory::Memory::default());
+        let node = directory(&mut inodes, 9, at(2, b"a"));
+        found(&mut inodes, 8, FileKind::File, at(2, b"a"));
+        inodes.moved(at(2, b"a"), at(3, b"b"), false);
+        further(&mut inodes, 9, node, at(2, b"c"));
+    }
+
+    #[test]
+    fn the_kernel_may_move_a_directory_from_where_it_was_found_before() {
+        let mut inodes = Inodes::new(handle(0), crate::memory::Memory::default());
+        let node = directory(&mut inodes, 9, at(2, b"a"));
+        assert_eq!(directory(&mut inodes, 9, at(2, b"b")), node);
+        inodes.moved(at(2, b"a"), at(3, b"c"), false);
+        inodes.check();
+        assert_eq!(directory(&mut inodes, 9, at(3, b"d")), node);
+        further(&mut inodes, 9, node, at(2, b"b"));
+    }
+
+    #[test]
+    fn a_directory_made_where_another_one_was_removed_or_replaced_stays_the_same_node() {
+        let mut inodes = Inodes::new(handle(0), crate::memory::Memory::default());
+        directory(&mut inodes, 9, at(2, b"a"));
+        inodes.removed(at(2, b"a"));
+        let second = directory(&mut inodes, 8, at(2, b"a"));
+        inodes.moved(at(2, b"a"), at(3, b"b"), false);
+        assert_eq!(directory(&mut inodes, 8, at(3, b"b")), second);
+        let third = directory(&mut inodes, 7, at(2, b"a"));
+        inodes.moved(at(2, b"a"), at(3, b"b"), false);
+        inodes.moved(at(3, b"b"), at(4, b"c"), false);
+        assert_eq!(directory(&mut inodes, 7, at(4, b"c")), third);
+        inodes.check();
+    }
+
+    #[test]
+    fn few_places_of_a_directory_that_is_moved_about_are_remembered() {
+        let mut inodes = Inodes::new(handle(0), crate::memory::Memory::default());
+        let names: Vec<_> = (0..3 * MOST as u8).collect();
+        for name in names.chunks(1) {
+            directory(&mut inodes, 9, at(2, name));
+        }
+        assert_eq!(inodes.standing.len(), MOST);
         inodes.check();
     }
 }

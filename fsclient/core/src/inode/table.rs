@@ -1,6 +1,7 @@
 //! All inodes, and what crosses them.
 
 use super::drops::Drops;
+use super::places::{Found, There};
 use super::unstable::Commits;
 use super::{Inode, Weight};
 use crate::call::NodeId;
@@ -20,8 +21,8 @@ pub(crate) struct Inodes {
     pub(super) nodes: Map<NodeId, Handle>,
     /// How many node ids that are no inode numbers were given out.
     pub(super) own_ids: u64,
-    /// The directory that the kernel found last at a place.
-    pub(super) standing: Map<(NodeId, Box<[u8]>), NodeId>,
+    /// What the kernel may have where it was told of a directory.
+    pub(super) standing: Map<Found, There>,
     /// Of all of them, and what it may be.
     pub(super) weight: Weight,
     pub(super) memory: Memory,
@@ -133,7 +134,8 @@ impl Inodes {
         for (id, object) in &self.nodes {
             assert!(self.nodes_of(object).contains(id));
         }
-        for id in self.standing.values() {
+        let there = self.standing.values().flat_map(|there| &there.directories);
+        for id in there {
             assert!(self.nodes.contains_key(id), "a forgotten node stands");
         }
     }

@@ -43,14 +43,35 @@ pub(crate) struct Writer {
     pub written: Arc<Written>,
 }
 
-/// Descriptors that hear what becomes of bytes, each once, as long as they are open.
+/// Who hears what becomes of bytes, each once.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hearers(Vec<Weak<Written>>);
+pub(crate) struct Hearers {
+    /// Descriptors that have written, as long as they are open.
+    writers: Vec<Weak<Written>>,
+    /// All that have the file open too: some of it was stored into a mapping, and nobody knows whose.
+    everybody: bool,
+}
 
 impl Hearers {
     /// The descriptor that has written alone.
     pub fn of(writer: &Writer) -> Self {
-        Self(vec![Arc::downgrade(&writer.written)])
+        Self {
+            writers: vec![Arc::downgrade(&writer.written)],
+            everybody: false,
+        }
+    }
+
+    /// Of mapped pages, through whichever descriptor the kernel writes them back.
+    pub fn everybody() -> Self {
+        Self {
+            everybody: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether all that have the file open are to be told.
+    pub fn are_all(&self) -> bool {
+        self.everybody
     }
 
     /// Counts a descriptor among them.
@@ -60,29 +81,31 @@ impl Hearers {
 
     /// Counts these among them.
     pub fn add_all(&mut self, others: &Self) {
-        others.0.iter().for_each(|written| self.add_weak(written));
+        self.everybody |= others.everybody;
+        let writers = others.writers.iter();
+        writers.for_each(|written| self.add_weak(written));
     }
 
     fn add_weak(&mut self, written: &Weak<Written>) {
-        let known = self.0.iter().any(|known| known.ptr_eq(written));
+        let known = self.writers.iter().any(|known| known.ptr_eq(written));
         if !known && written.strong_count() > 0 {
-            self.0.push(Weak::clone(written));
+            self.writers.push(Weak::clone(written));
         }
     }
 
-    /// Bytes can't be brought to the server.
+    /// Bytes can't be brought to the server: those who wrote them are told.
     pub fn failed(&self, refusal: Refusal) {
-        let open = self.0.iter().filter_map(Weak::upgrade);
+        let open = self.writers.iter().filter_map(Weak::upgrade);
         open.for_each(|written| written.failed(refusal));
     }
 
     /// Forgets those that are closed.
     pub fn forget_closed(&mut self) {
-        self.0.retain(|written| written.strong_count() > 0);
+        self.writers.retain(|written| written.strong_count() > 0);
     }
 
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.writers.len()
     }
 }

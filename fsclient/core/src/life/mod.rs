@@ -282,7 +282,7 @@ impl Life {
             drop(self.engine.lost(&[], &opens));
         }
         if welcome.standing != Standing::Resumed {
-            self.engine.pages_outlive();
+            self.engine.kept_outlives();
         }
         self.cx.effect(Effect::Serve(connection));
         self.rpc.connected(connection, welcome, forgotten);

@@ -20,7 +20,10 @@ impl Ops {
                 return Some(self.getxattr_cached(*node, name, *room)?.map(Answer::Xattr));
             }
             Call::ListXattr { node, room } => {
-                return Some(self.listxattr_cached(*node, *room)?.map(Answer::Xattr));
+                return Some(
+                    self.listxattr_cached(asker, *node, *room)?
+                        .map(Answer::Xattr),
+                );
             }
             Call::Write { fh, writing } => Answer::Written(self.write_at_once(*fh, writing)?),
             Call::Flush { fh } => return Some(self.flush(*fh).map(|()| Answer::Done)),

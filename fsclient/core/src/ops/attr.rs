@@ -171,6 +171,11 @@ impl Ops {
             return;
         }
         let size = attr.size;
+        // While the kernel believes in more than that it wouldn't notice, and would then read the answer that
+        // tells less. It ignores those to what it has asked before its attributes are dropped.
+        if self.inodes().take_shrinks(node) {
+            self.outside.tell(Notice::DropAttrs(node)).await;
+        }
         let grown = self.outside.tell(Notice::Grow { node, size }).await;
         if grown == Noticed::Done {
             self.inodes().grown(node, size);

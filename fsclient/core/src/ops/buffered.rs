@@ -112,7 +112,10 @@ impl Ops {
                     },
                     version: touched.attr.version(),
                     writer: open.writer(),
-                    hearers: Arc::new(Hearers::of(&open.writer())),
+                    hearers: Arc::new(match writing.writeback {
+                        true => Hearers::everybody(),
+                        false => Hearers::of(&open.writer()),
+                    }),
                     path: self.path(open),
                     tenure: self.tenure_of(open, before, told),
                     durable: writing.durability() != Durability::None,

@@ -81,21 +81,16 @@ impl Ops {
         if !is_write {
             self.changed(&objects, content, told.host);
         }
-        self.some_have_gone(&objects, &told.touched);
+        self.unlinked(&told.touched);
         Ok(told)
     }
 
     /// What a change has left without a name.
-    fn some_have_gone(&self, objects: &[Handle], touched: &[Touched]) {
+    fn unlinked(&self, touched: &[Touched]) {
         for unlinked in touched.iter().filter(|touched| touched.attr.nlink == 0) {
             let open = self.inodes().unlinked(&unlinked.object);
             if !open {
                 self.writeback.out_of_reach(&unlinked.object);
-            }
-        }
-        for object in untold(objects, touched) {
-            if !self.inodes().is_open(object) {
-                self.cache().state().may_have_gone(object);
             }
         }
     }
@@ -122,12 +117,4 @@ impl Ops {
             None => scope,
         }
     }
-}
-
-/// Objects that a change was to touch and of which nothing is told: they have gone with their last name, or the
-/// name denoted another one. An answer from before a crash of the server tells nothing of any.
-fn untold<'a>(objects: &'a [Handle], touched: &'a [Touched]) -> impl Iterator<Item = &'a Handle> {
-    let is_told = |object: &Handle| touched.iter().any(|touched| touched.object == *object);
-    let objects = objects.iter().filter(|_| !touched.is_empty());
-    objects.filter(move |object| !is_told(object))
 }

@@ -299,7 +299,10 @@ impl Ops {
         let name = Name::new(name)?;
         let raw = name.to_raw();
         let request = change::Rmdir { dir, name: raw };
-        self.remove(ask, dir, &name, request).await
+        self.remove(ask, dir, &name, request).await?;
+        let name = name.as_bytes();
+        self.inodes().removed(Place { parent, name });
+        Ok(())
     }
 
     async fn remove<C: Changes<Answer = ()>>(

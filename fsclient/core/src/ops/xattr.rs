@@ -1,7 +1,7 @@
 //! Extended attributes.
 
 use super::{Ask, Ops};
-use crate::call::{Fitted, NodeId, Room};
+use crate::call::{Asker, Fitted, NodeId, Room};
 use crate::recall::ChangeScope;
 use bytes::Bytes;
 use leasefs_protocol::limits::{MAX_XATTR_NAME, MAX_XATTR_VALUE};
@@ -30,6 +30,11 @@ const NO_DATA: Refusal = Refusal::Host(libc::ENODATA as u16);
 
 /// Who may see these depends on rights that are not the file's: their values aren't shared.
 const PRIVILEGED: &[u8] = b"trusted.";
+
+/// Root is told of more.
+fn is_root(asker: Asker) -> bool {
+    asker.uid == 0
+}
 
 impl Ops {
     /// Value of an xattr, or that it has none, if that is cached.
@@ -72,9 +77,14 @@ impl Ops {
     }
 
     /// Names of all xattrs, each with its NUL, if they are cached.
-    pub fn listxattr_cached(&self, node: NodeId, room: Room) -> Option<Result<Fitted, Refusal>> {
+    pub fn listxattr_cached(
+        &self,
+        asker: Asker,
+        node: NodeId,
+        room: Room,
+    ) -> Option<Result<Fitted, Refusal>> {
         let object = self.inodes().node(node)?.handle;
-        let names = self.cache().live()?.xattr_names(&object)?;
+        let names = self.cache().live()?.xattr_names(&object, is_root(asker))?;
         Some(room.fit(names))
     }
 
@@ -86,7 +96,8 @@ impl Ops {
         let object = self.node(node)?.handle;
         let told = self.call(ask, query::ListXattr { object }).await?;
         let names = told.payload.clone();
-        told.learn(self.cache()).xattr_names(&object, names);
+        told.learn(self.cache())
+            .xattr_names(&object, is_root(ask.asker), names);
         room.fit(told.payload)
     }
 

@@ -36,7 +36,6 @@ pub(super) async fn keep(inner: Arc<EngineInner>) {
         if inner.cx.monotonic().since(released) >= RELEASE_EVERY {
             released = inner.cx.monotonic();
             inner.release_idle().await;
-            inner.release_removed().await;
         }
         inner.keep_budget().await;
         // Either is reason to look.
@@ -100,35 +99,6 @@ impl EngineInner {
         if !releases.is_empty() {
             self.rpc.release(releases);
         }
-    }
-
-    /// Gives back the leases of what nobody here can reach any more: nothing else would ever end them.
-    async fn release_removed(&self) {
-        if self.cache.state().removed.is_empty() {
-            return;
-        }
-        let _dropping = self.dropping().await;
-        let (removed, mut dropped) = self.forget_removed();
-        dropped.opens.clear();
-        let gone = self.drop_at_once(&dropped).await == Noticed::Done;
-        self.give_back(&removed, gone);
-    }
-
-    fn forget_removed(&self) -> (Vec<ChangeOf>, Dropped) {
-        let mut dropped = Dropped::default();
-        let mut state = self.cache.state();
-        let state = &mut *state;
-        let removed = std::mem::take(&mut state.removed);
-        let dirty = |object: &Handle| state.inodes.is_dirty(object);
-        let (dirty, removed): (Vec<Handle>, Vec<Handle>) = removed.into_iter().partition(dirty);
-        state.removed = dirty;
-        for object in &removed {
-            let inodes = &mut state.inodes;
-            inodes.drop_parts(object, Parts::ALL, [], &mut dropped);
-        }
-        let removed: Vec<ChangeOf> = removed.into_iter().map(whole).collect();
-        state.leases.begin_change(&removed);
-        (removed, dropped)
     }
 
     /// Evicts what was not used for the longest time, and gives its leases back.

@@ -63,7 +63,7 @@ pub(crate) use leasefs_lease::client::{Span, Verdict};
 
 use crate::api::{Notice, Noticed};
 use crate::cache::{Cache, State};
-use crate::inode::{Dropped, Outcome};
+use crate::inode::{Dropped, Outcome, PagesOf};
 use crate::outside::{Outside, Pending};
 use crate::run::{Cx, Part, first};
 use crate::session::{Patience, Rpc};
@@ -263,7 +263,8 @@ impl EngineInner {
                 // Never reported as done: the recall isn't approved.
                 return;
             }
-            self.with(|state, out| state.inodes.pages_dropped(object, out));
+            let pages = PagesOf { file: object, span };
+            self.with(|state, out| state.inodes.pages_dropped(pages, out));
         }
     }
 

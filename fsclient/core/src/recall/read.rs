@@ -99,11 +99,12 @@ impl PageRead {
             // lasts. No recall of the file is approved while the READ is in flight.
             let stands = asked == state.leases.ask() && state.session.witness(now).is_some()
                 || planted::is(Bug::FillUnderEnded);
-            let reply = match leased && stands {
-                true => ReadReply::Leased,
-                false => ReadReply::Bare,
+            let reply = match (stands, leased) {
+                (true, true) => ReadReply::Leased,
+                (true, false) => ReadReply::Bare,
+                (false, _) => ReadReply::Void,
             };
-            if reply == ReadReply::Bare && mode == Mode::Write {
+            if reply != ReadReply::Leased && mode == Mode::Write {
                 *parked = state.inodes.read_parks(object, id, out);
                 if parked.is_some() {
                     return Verdict::AskAgain;

@@ -36,13 +36,15 @@ impl Engine {
         // First: what is to be written again keeps its lease.
         inner.writeback.host_is(welcome.host);
         inner.with(|state, out| {
-            let lost = matches!(welcome.standing, Standing::New | Standing::Expired);
-            // A renewal that came with it has dropped everything already if it began anew.
-            if lost && !state.leases.is_empty() {
-                state.expire(now);
+            if matches!(welcome.standing, Standing::New | Standing::Expired) {
+                // A renewal that came with it has dropped everything already if it began anew.
+                if !state.leases.is_empty() {
+                    state.expire(now);
+                }
+                state.ended(out);
             }
             if welcome.standing == Standing::New {
-                state.begin_anew(out);
+                state.leases.begin_anew();
             }
             state.restarted(welcome.process, out);
             state.host_is(welcome.host);
@@ -101,12 +103,12 @@ impl Engine {
 }
 
 impl Engine {
-    /// The session is taken up again, and what was leased to it and could be claimed back has been. What the
-    /// kernel has of other files was stored under leases that have ended.
-    pub fn pages_outlive(&self) {
+    /// The session is taken up again, and what was leased to it and could be claimed back has been. What is
+    /// kept back of other files was stored under leases that have ended.
+    pub fn kept_outlives(&self) {
         let mut state = self.0.cache.state();
         let State { inodes, leases, .. } = &mut *state;
-        inodes.pages_outlive(|file| !leases.is_exclusive(file));
+        inodes.outlives_lease(|file| !leases.is_exclusive(file));
     }
 }
 
@@ -141,7 +143,7 @@ impl EngineInner {
 
     fn drop_recalled_pages(self: &Arc<Self>, recall: &Recall, approvable: Approvable) {
         self.with(|state, out| {
-            // Void meanwhile: everything expired, or the server is another one.
+            // Void meanwhile: the session has ended, or the server is another one.
             if !state.leases.open_recalls().any(|open| open == recall) {
                 return;
             }

@@ -12,7 +12,7 @@ impl Rpc {
     pub(crate) fn connected(&self, connection: ConnectionId, welcome: Welcome, forgotten: bool) {
         let (now, heard) = (self.0.cx.boot(), self.0.cx.monotonic());
         let mut table = self.0.table.borrow_mut();
-        table.judge_pages(|object, pages| self.0.cache.outlived(object, pages));
+        table.judge_writeback(|object, kept| self.0.cache.is_late(object, kept));
         let resend = table.connected(connection, welcome.host, forgotten, now);
         drop(table);
         for seq in resend.cancels {

@@ -7,7 +7,7 @@ use super::request::{
     Asked, New, NewChange, NotTaken, Patience, Progress, RequestOutcome, Taken, ToSend, Wait,
 };
 use super::server_time::ServerTime;
-use super::table::{Table, judge_pages};
+use super::table::{Table, judge_writeback};
 use super::types::{Abandon, Answered, CallOptions, Changed};
 use crate::api::{ConnectionId, Effect};
 use crate::cache::{Cache, Sending};
@@ -16,7 +16,6 @@ use crate::run::{Bell, Cx, Part, Place, Places, first};
 use bytes::Bytes;
 use futures_channel::oneshot;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::ToServer;
 use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
 use leasefs_protocol::{Caller, Change, Durability, Handle, Operation, Query, Refusal, RequestId};
@@ -157,7 +156,7 @@ impl Rpc {
             permit: None,
         };
         let changed = self.change_once(new(), options).await;
-        let again = changed.finds_no_room() && !may_have_appended(&change);
+        let again = changed.finds_no_room() && !may_have_written(&change);
         match again && self.further_closes(told, options).await {
             true => self.change_once(new(), options).await,
             false => changed,
@@ -294,8 +293,8 @@ impl Rpc {
     pub(super) async fn run(&self, mut new: New, options: CallOptions<'_>) -> RequestOutcome {
         loop {
             if let Asked::Change(change, numbering) = &mut new.asked {
-                let is_late = |object: &Handle, pages| self.0.cache.outlived(object, pages);
-                judge_pages(change, &numbering.dropped, new.payload.len(), is_late);
+                let is_late = |object: &Handle, kept| self.0.cache.is_late(object, kept);
+                judge_writeback(change, &numbering.dropped, new.payload.len(), is_late);
             }
             let taken = self.0.table.borrow_mut().take(new, self.0.cx.now());
             let full = match taken {
@@ -373,10 +372,10 @@ impl Rpc {
     }
 }
 
-/// Its bytes may stand at the file's end, and only what makes them durable have found no room.
-fn may_have_appended(change: &Change) -> bool {
-    matches!(change, Change::Write(write)
-        if write.at == WriteAt::Append && write.durability != Durability::None)
+/// Its bytes may stand in the file, where others may have gone over them since, and only what makes them
+/// durable have found no room.
+fn may_have_written(change: &Change) -> bool {
+    matches!(change, Change::Write(write) if write.durability != Durability::None)
 }
 
 async fn leaves(abandon: Option<&Abandon>) {

@@ -4,7 +4,7 @@
 //! file would seem newer than what was written after it, which misleads `make`.
 
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::answer::{Created, Object, Opened};
+use leasefs_protocol::answer::{Created, Entries, Object, Opened};
 use leasefs_protocol::{Reply, Response, Timestamp};
 
 /// Places what is written now between what the server has dated already, as far as this client was
@@ -21,7 +21,8 @@ const SECOND: i128 = 1_000_000_000;
 /// A host dates by its last tick: by so many nanoseconds too early, at most (100 Hz).
 const TICK: i128 = 10_000_000;
 
-/// The latest date in an answer.
+/// The latest date in an answer. Whatever shows a change has it: what is written behind that must not be
+/// dated before.
 pub(super) fn latest(reply: &Reply) -> Option<Timestamp> {
     let touched = reply.touched.iter().map(|touched| touched.attr.ctime);
     let asked = match &reply.result {
@@ -31,6 +32,10 @@ pub(super) fn latest(reply: &Reply) -> Option<Timestamp> {
             | Response::Opened(Opened { attr, .. })
             | Response::Created(Created { attr, .. }),
         ) => Some(attr.ctime),
+        Ok(Response::Entries(Entries { entries, .. })) => {
+            let nodes = entries.iter().filter_map(|entry| entry.node.as_ref());
+            nodes.map(|(_, attr)| attr.ctime).max()
+        }
         _ => None,
     };
     touched.chain(asked).max()

@@ -5,6 +5,7 @@ use super::request::{
 };
 use super::types::{Answered, Settlement, Unsettled};
 use crate::api::{ConnectionId, Now};
+use crate::inode::Kept;
 use crate::opens::ServerOpen;
 use crate::run::{Map, Place};
 use bytes::Bytes;
@@ -375,12 +376,12 @@ impl Table {
         if here { None } else { self.again(id, now) }
     }
 
-    /// Of every write-back of mapped pages that has no answer: whether it is late.
-    pub(super) fn judge_pages(&mut self, is_late: impl Fn(&Handle, Span) -> bool) {
+    /// Of every write-back that has no answer: whether it is late.
+    pub(super) fn judge_writeback(&mut self, is_late: impl Fn(&Handle, Kept) -> bool) {
         for entry in self.entries.values_mut() {
             if let Request::Change(numbered, change) = &mut Arc::make_mut(&mut entry.frame).request
             {
-                judge_pages(change, &numbered.dropped, entry.payload.len(), &is_late);
+                judge_writeback(change, &numbered.dropped, entry.payload.len(), &is_late);
             }
         }
     }
@@ -524,22 +525,27 @@ fn named(entry: &Unanswered) -> Option<Handle> {
     named.or(entry.touches.first()).copied()
 }
 
-/// Notes whether a write-back of mapped pages is late: see [`WriteKind::Page`].
-pub(super) fn judge_pages(
+/// Notes whether a write-back is late: see [`WriteKind`].
+pub(super) fn judge_writeback(
     change: &mut Change,
     dropped: &[Handle],
     len: usize,
-    is_late: impl Fn(&Handle, Span) -> bool,
+    is_late: impl Fn(&Handle, Kept) -> bool,
 ) {
-    if let Change::Write(change::Write {
+    let Change::Write(change::Write {
         at: WriteAt::Offset(offset),
-        kind: WriteKind::Page { late },
+        kind,
         ..
     }) = change
-    {
-        let pages = Span::new(*offset, len as u64);
-        *late |= dropped.iter().any(|object| is_late(object, pages));
-    }
+    else {
+        return;
+    };
+    let (kept, late) = match kind {
+        WriteKind::Page { late } => (Kept::Mapped(Span::new(*offset, len as u64)), late),
+        WriteKind::Flush { late, .. } => (Kept::Buffered, late),
+        WriteKind::Through { .. } => return,
+    };
+    *late |= dropped.iter().any(|object| is_late(object, kept));
 }
 
 fn write_kind(change: &Change) -> Option<WriteKind> {

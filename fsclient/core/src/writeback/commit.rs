@@ -79,11 +79,7 @@ impl Writeback {
     /// The file has no name and isn't open here: it must not take up room for longer than the server
     /// needs it.
     pub fn out_of_reach(&self, object: &Handle) {
-        let hurry = {
-            let mut state = self.0.cache.state();
-            state.may_have_gone(object);
-            state.hurry(object)
-        };
+        let hurry = self.0.cache.state().hurry(object);
         if let Some(hurry) = hurry {
             hurry.ring_one();
         }

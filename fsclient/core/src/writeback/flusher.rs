@@ -45,6 +45,7 @@ impl Flush {
                     true => Version::default(),
                     false => round.base,
                 },
+                late: false,
                 written: round.date,
                 repeated: round.repeated,
             },

@@ -1,14 +1,15 @@
 //! What the kernel believes whatever it is told, and what the client does about it.
 
-use crate::said::{Asked, FILE, attr, grant, handle, opened};
+use crate::said::{Asked, FILE, attr, grant, handle, opened, welcome};
 use crate::world::{Waiter, World};
 use bytes::Bytes;
 use leasefs_client::call::{At, Fh, Writing};
 use leasefs_client::{Answer, Call, Event, NodeId, Notice, WhyNot};
 use leasefs_protocol::change::WriteKind;
-use leasefs_protocol::control::Standing;
+use leasefs_protocol::control::{Standing, Welcome};
 use leasefs_protocol::{
-    Attr, Change, Grant, Mode, Parts, Query, Refusal, Request, Response, SetAttr,
+    Attr, BootId, Change, Grant, Mode, Parts, Query, Refusal, Reply, Request, Response, SetAttr,
+    Touched, answer,
 };
 use std::time::Duration;
 
@@ -172,6 +173,130 @@ fn a_mapped_page_whose_lease_has_ended_counts_as_late_whatever_lease_there_is_no
     }
 }
 
+/// A process writes, and finds its bytes buffered, or not.
+fn writes(world: &mut World, fh: Fh, offset: u64) -> Waiter {
+    world.call(Call::Write {
+        fh,
+        writing: Writing {
+            offset,
+            data: Bytes::from_static(PAGE),
+            flags: libc::O_RDWR as u32,
+            writeback: false,
+            kill_priv: false,
+        },
+    })
+}
+
+fn is_late_flush(asked: &Asked) -> bool {
+    match asked.change() {
+        Change::Write(write) => match write.kind {
+            WriteKind::Flush { late, .. } => late,
+            other => panic!("not a flush: {other:?}"),
+        },
+        other => panic!("not a write: {other:?}"),
+    }
+}
+
+/// The file is held so that writes to it are buffered.
+fn may_buffer(world: &mut World, fh: Fh) {
+    let call = writes(world, fh, 0);
+    let asked = world.asked();
+    let lease = Grant {
+        mode: Mode::Write,
+        ..grant(1, Parts::ATTRS | Parts::DATA, 1)
+    };
+    let len = PAGE.len() as u64;
+    let written = Response::Written(answer::Written { len, offset: 0 });
+    let reply = Reply {
+        renews: true,
+        grants: vec![lease],
+        touched: vec![Touched {
+            object: handle(1),
+            attr: attr(1, FILE),
+        }],
+        room: Some(1 << 30),
+        ..asked.reply(Ok(written))
+    };
+    world.reply(reply, b"");
+    world.answered(call).expect("written");
+}
+
+#[test]
+fn buffered_bytes_whose_lease_has_ended_count_as_late_whatever_lease_there_is_now() {
+    for (standing, late) in [(Standing::Expired, true), (Standing::Resumed, false)] {
+        let mut world = World::new();
+        let (_, fh) = opened_file(&mut world);
+        may_buffer(&mut world, fh);
+        let buffered = writes(&mut world, fh, 4096);
+        world.answered(buffered).expect("buffered");
+        world.pass(Duration::from_secs(2));
+        assert!(!is_late_flush(&world.asked()));
+        // More is buffered behind it before the connection breaks.
+        let buffered = writes(&mut world, fh, 8192);
+        world.answered(buffered).expect("buffered");
+        world.cut();
+        world.finds(standing, 1);
+        let again = world.asked();
+        assert_eq!(is_late_flush(&again), late, "{standing:?}");
+        let lease = Grant {
+            mode: Mode::Write,
+            ..grant(1, Parts::ATTRS | Parts::DATA, 2)
+        };
+        let (len, offset) = (PAGE.len() as u64, 4096);
+        let written = Response::Written(answer::Written { len, offset });
+        world.grant(&again, written, vec![lease]);
+        world.pass(Duration::from_secs(2));
+        assert_eq!(is_late_flush(&world.asked()), late, "{standing:?}");
+    }
+}
+
+#[test]
+fn all_who_have_a_file_open_are_told_of_a_mapped_page_that_a_crash_of_the_host_has_undone() {
+    let mut world = World::new();
+    let (node, fh) = opened_file(&mut world);
+    let call = world.call(crate::calls::opening(node, libc::O_RDWR));
+    let asked = world.asked();
+    world.answer(&asked, Ok(opened(8, 1)));
+    let Ok(Answer::Opened(other)) = world.answered(call) else {
+        panic!("not opened")
+    };
+    let read = page_comes_in(&mut world, fh, 4096, 1);
+    world.answered(read).expect("read");
+    // The kernel writes it back through the first descriptor, whoever has mapped it.
+    let (write, asked) = writes_back(&mut world, fh);
+    let (len, offset) = (PAGE.len() as u64, 4096);
+    let reply = Reply {
+        renews: true,
+        touched: vec![Touched {
+            object: handle(1),
+            attr: attr(1, FILE),
+        }],
+        ..asked.reply(Ok(Response::Written(answer::Written { len, offset })))
+    };
+    world.reply(reply, b"");
+    world.answered(write).expect("written");
+    world.cut();
+    let crashed = Welcome {
+        host: BootId([10; 16]),
+        ..welcome(Standing::Resumed, 1)
+    };
+    world.wants_to_connect();
+    world.connected(crashed);
+    world.pass(Duration::from_secs(2));
+    let again = world.asked();
+    assert!(matches!(again.change(), Change::Write(_)));
+    world.answer(&again, Err(Refusal::Changed));
+    for (fh, told) in [(other.fh, true), (fh, true), (other.fh, false)] {
+        let data_only = false;
+        let sync = world.call(Call::Sync { fh, data_only });
+        while world.is_asked() {
+            let commit = world.asked();
+            world.done(&commit);
+        }
+        assert_eq!(world.answered(sync).is_err(), told, "{fh:?}");
+    }
+}
+
 /// The kernel has attributes of a file under a lease.
 fn knows_attributes(world: &mut World) -> NodeId {
     let node = world.node(1, FILE);
@@ -236,4 +361,47 @@ fn a_reply_from_before_a_suspend_revives_nothing() {
         }
         other => panic!("not told: {other:?}"),
     }
+}
+
+#[test]
+fn a_file_that_goes_between_its_lookup_and_its_stat_is_shown_as_it_was_without_a_link() {
+    let mut world = World::new();
+    let node = world.node(1, FILE);
+    let stat = world.call(Call::GetAttr { node });
+    let asked = world.asked();
+    world.answer(&asked, Err(Refusal::Stale));
+    let Ok(Answer::Attr(told)) = world.answered(stat) else {
+        panic!("no attributes")
+    };
+    let gone = Attr {
+        nlink: 0,
+        ..attr(1, FILE)
+    };
+    assert_eq!((told.shown.attr, told.valid), (gone, Duration::ZERO));
+}
+
+/// An answer without a lease: nothing tells the kernel when it is outdated.
+fn is_told(world: &mut World, node: NodeId, size: u64) {
+    let stat = world.call(Call::GetAttr { node });
+    is_asked_for_attributes(world, size);
+    match world.answered(stat) {
+        Ok(Answer::Attr(told)) => assert_eq!(told.shown.attr.size, size),
+        other => panic!("no attributes: {other:?}"),
+    }
+}
+
+#[test]
+fn growth_behind_an_answer_that_told_less_voids_that_answer_first() {
+    let mut world = World::new();
+    let (node, _) = opened_file(&mut world);
+    is_told(&mut world, node, 9000);
+    world.told.clear();
+    is_told(&mut world, node, 9500);
+    assert_eq!(world.told, [Notice::Grow { node, size: 9500 }]);
+    world.told.clear();
+    is_told(&mut world, node, 5000);
+    assert_eq!(world.told, []);
+    is_told(&mut world, node, 7000);
+    let grows = Notice::Grow { node, size: 7000 };
+    assert_eq!(world.told, [Notice::DropAttrs(node), grows]);
 }

@@ -11,7 +11,6 @@ use leasefs_protocol::{
     Approval, Grant, Mode, OpenId, OpenToken, Parts, Query, Recall, RecallId, Refusal, Reply,
     Request, Response, Scope, Stamp, Touched, answer, query,
 };
-use std::time::Duration;
 
 fn full() -> Refusal {
     Refusal::Host(libc::ENOSPC as u16)
@@ -60,71 +59,39 @@ fn a_change_that_finds_no_room_is_asked_again_once_what_was_closed_before_is_clo
 
 /// Its bytes may be in the file, and the disk full when they were to be made durable.
 #[test]
-fn a_synced_append_that_finds_no_room_is_not_asked_again() {
-    const SYNCED: i32 = libc::O_WRONLY | libc::O_APPEND | libc::O_SYNC;
-    let mut world = World::new();
-    let (log, file) = (world.node(2, FILE), world.node(1, FILE));
-    let open = world.call(opening(log, SYNCED));
-    let asked = world.asked();
-    world.answer(&asked, Ok(opened(9, 2)));
-    let Ok(Answer::Opened(log)) = world.answered(open) else {
-        panic!("not opened")
-    };
-    let fh = world.open(file, 7, Vec::new()).fh;
-    world.call(Call::Release { fh });
-    let close = is_told_to_close(&mut world, &[7]);
-    let write = world.call(Call::Write {
-        fh: log.fh,
-        writing: Writing {
-            offset: 0,
-            data: Bytes::from_static(b"record"),
-            flags: SYNCED as u32,
-            writeback: false,
-            kill_priv: false,
-        },
-    });
-    let asked = world.asked();
-    assert!(asked.numbered().is_some());
-    world.done(&close);
-    world.answer(&asked, Err(full()));
-    assert_eq!(world.refused(write), full());
-    assert!(!world.is_asked());
-}
-
-#[test]
-fn leases_of_what_was_removed_here_are_given_back() {
-    let mut world = World::new();
-    let lookup = world.call(Call::Lookup {
-        parent: NodeId::ROOT,
-        name: b"x".as_slice().into(),
-    });
-    let asked = world.asked();
-    let found = answer::Object {
-        handle: handle(1),
-        attr: attr(1, FILE),
-    };
-    let grants = vec![grant(0, Parts::NAMES, 1), grant(1, Parts::ATTRS, 1)];
-    world.grant(&asked, Response::Object(found), grants);
-    assert!(matches!(world.answered(lookup), Ok(Answer::Found(Some(_)))));
-    let unlink = world.call(removal(NodeId::ROOT));
-    let asked = world.asked();
-    let reply = Reply {
-        stamp: Stamp(2),
-        touched: vec![Touched {
-            object: handle(0),
-            attr: attr(0, DIR),
-        }],
-        ..asked.reply(Ok(Response::Done))
-    };
-    world.reply(reply, b"");
-    assert!(is_done(&world.answered(unlink)));
-    world.pass(Duration::from_secs(3));
-    let ToServer::Release(released) = world.said() else {
-        panic!("not given back")
-    };
-    let objects: Vec<_> = released.iter().map(|released| released.object).collect();
-    assert_eq!(objects, [handle(1)]);
-    assert_eq!(released[0].parts, Parts::ATTRS);
+fn a_synced_write_that_finds_no_room_is_not_asked_again() {
+    for flags in [
+        libc::O_WRONLY | libc::O_SYNC,
+        libc::O_WRONLY | libc::O_APPEND | libc::O_SYNC,
+    ] {
+        let mut world = World::new();
+        let (log, file) = (world.node(2, FILE), world.node(1, FILE));
+        let open = world.call(opening(log, flags));
+        let asked = world.asked();
+        world.answer(&asked, Ok(opened(9, 2)));
+        let Ok(Answer::Opened(log)) = world.answered(open) else {
+            panic!("not opened")
+        };
+        let fh = world.open(file, 7, Vec::new()).fh;
+        world.call(Call::Release { fh });
+        let close = is_told_to_close(&mut world, &[7]);
+        let write = world.call(Call::Write {
+            fh: log.fh,
+            writing: Writing {
+                offset: 0,
+                data: Bytes::from_static(b"record"),
+                flags: flags as u32,
+                writeback: false,
+                kill_priv: false,
+            },
+        });
+        let asked = world.asked();
+        assert!(asked.numbered().is_some());
+        world.done(&close);
+        world.answer(&asked, Err(full()));
+        assert_eq!(world.refused(write), full());
+        assert!(!world.is_asked());
+    }
 }
 
 #[test]

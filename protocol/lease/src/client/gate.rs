@@ -11,6 +11,8 @@
 //! - Only the drop under way may still run into such a page. If it is found blocked
 //!   ([`PageGate::stuck`]), the READs that wait there are sent; if that doesn't help (folios that
 //!   several READs share), every waiting READ of the file. Freedom from deadlock rests on this.
+//! - What a blocked drop doesn't get to, since the kernel drops page after page, is dropped beside it: it may be
+//!   blocked for as long as the server can't be reached, and the lease ends in time.
 //! - Write-back of mapped pages is never parked.
 //!
 //! So after a pass has begun a page is answered only if a drop was stuck on it: a process that
@@ -24,6 +26,9 @@
 //! that is dropped.) Its caller is answered only when it is clear (again). [`DropKind::Sweep`]
 //! (leases are gone): ends by itself; READs in flight are left out, they find that they must ask
 //! again.
+//!
+//! The server leases nothing to who owes an approval. A READ that a drop is stuck on and that was sent while
+//! the recall was open is answered without a lease, then: nothing changes before the approval.
 
 use super::spans::{Span, Spans};
 use crate::planted::{self, Bug};
@@ -68,6 +73,8 @@ pub enum ReadReply {
     Leased,
     /// No lease covers it.
     Bare,
+    /// Nor may a recall: the leases have ended since it was asked for, or stand no more.
+    Void,
 }
 
 /// What to do with the reply to a READ.
@@ -84,7 +91,7 @@ pub enum Verdict {
 pub enum Step {
     /// Drop these pages, then [`PageGate::dropped`].
     Drop(Span),
-    /// A drop is under way, or all that is left is in flight.
+    /// A drop is under way that isn't stuck, or all that is left is in flight.
     Wait,
     /// Nothing is left to drop.
     Idle,
@@ -96,6 +103,8 @@ const CHUNK: u64 = 4 << 20;
 const PAGE: u64 = 4096;
 /// Folios are larger, up to this: a READ blocks the drop of whatever shares one with it.
 const FOLIO: u64 = 2 << 20;
+/// Drops under way at a time, all but one of them stuck.
+const AT_ONCE: usize = 16;
 /// A drop that was found stuck this often isn't helped by the READs of its own folios: every other
 /// one that no own change holds back is sent.
 const HELPLESS: u32 = 8;
@@ -103,9 +112,17 @@ const HELPLESS: u32 = 8;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Read {
     span: Span,
-    /// A recall of its range was open when it was sent: an answer without a lease is covered by
-    /// that recall, which isn't approved before the answer.
-    owed: bool,
+    behind: Behind,
+}
+
+/// What stands behind the answer to a READ that brings no lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Behind {
+    Nothing,
+    /// A recall of its range that was open when it was sent, and isn't approved before the answer.
+    Recall,
+    /// Nor could a lease: all have ended since. It brings nothing.
+    Void,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -113,6 +130,18 @@ struct Cause {
     kind: DropKind,
     span: Span,
     clear: bool,
+}
+
+/// A drop under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Active {
+    span: Span,
+    /// What was answered meanwhile.
+    again: Spans,
+    /// What of it since all leases ended for the last time.
+    leased: Spans,
+    /// How often it was found stuck.
+    stuck: u32,
 }
 
 /// The pages of one file. See the module's description.
@@ -126,13 +155,9 @@ pub struct PageGate {
     parked: BTreeMap<ReadId, Span>,
     writes: BTreeMap<WriteId, Span>,
     causes: BTreeMap<DropId, Cause>,
-    /// What is still to be dropped, without what is being dropped.
+    /// What is still to be dropped, without what is being dropped by a drop that isn't stuck.
     todo: Spans,
-    active: Option<Span>,
-    /// What was answered while `active` is being dropped.
-    again: Spans,
-    /// How often `active` was found stuck.
-    stuck: u32,
+    active: Vec<Active>,
     released: VecDeque<ReadId>,
     clear: VecDeque<DropId>,
 }
@@ -168,14 +193,20 @@ impl PageGate {
         };
         let span = read.span;
         let recalled = self.has_cause(span, |kind| kind == DropKind::Recall);
-        if reply == ReadReply::Bare && !(read.owed && recalled) && !planted::is(Bug::BareFill) {
+        let covered = match reply {
+            ReadReply::Leased => true,
+            ReadReply::Bare => read.behind == Behind::Recall && recalled,
+            ReadReply::Void => false,
+        };
+        if !covered && !planted::is(Bug::BareFill) {
             self.send(id, span);
             return Verdict::AskAgain;
         }
         self.reads.remove(&id);
         self.filled.insert(span);
-        if self.active.is_some() {
-            self.again.insert(span);
+        for active in &mut self.active {
+            active.again.insert(span);
+            active.leased.insert(span);
         }
         if self.has_cause(span, |kind| kind != DropKind::Sweep) {
             self.todo.insert(span);
@@ -263,12 +294,14 @@ impl PageGate {
         self.causes.get(&id).is_some_and(|cause| !cause.clear)
     }
 
-    /// Every lease is gone: open recalls are void, everything in the kernel must go, and what is in
-    /// flight can't be answered with what was asked for before.
+    /// Every lease is gone: everything in the kernel must go, and what is in flight can't be answered with
+    /// what was asked for before. Recalls stay open until they are closed: by the server's clock the leases may
+    /// stand still, and it waits for the approvals.
     pub fn expire(&mut self, sweep: DropId) {
-        self.causes
-            .retain(|_, cause| cause.kind == DropKind::Change);
-        self.reads.values_mut().for_each(|read| read.owed = false);
+        for read in self.reads.values_mut() {
+            read.behind = Behind::Void;
+        }
+        self.active.iter_mut().for_each(|drop| drop.leased.clear());
         self.open(sweep, DropKind::Sweep, Span::ALL);
     }
 
@@ -277,14 +310,8 @@ impl PageGate {
     pub fn outlive(&mut self) {
         let filled = self.filled.clone();
         self.outlived.insert_all(&filled);
-        // Where the kernel asks it has nothing.
-        for read in self
-            .reads
-            .values()
-            .map(|read| &read.span)
-            .chain(self.parked.values())
-        {
-            self.outlived.remove(*read);
+        for asked in self.asked() {
+            self.outlived.remove(asked);
         }
     }
 
@@ -295,7 +322,7 @@ impl PageGate {
 
     /// The kernel has forgotten the file, and so its pages.
     pub fn forgotten(&mut self) {
-        if self.reads.is_empty() && self.active.is_none() {
+        if self.reads.is_empty() && self.active.is_empty() {
             self.filled.clear();
             self.outlived.clear();
             self.todo.clear();
@@ -306,13 +333,18 @@ impl PageGate {
     /// What to drop next. To be asked again after each [`PageGate::dropped`], and, after
     /// [`Step::Wait`], when something in flight has been answered.
     pub fn next_step(&mut self) -> Step {
-        if self.active.is_some() {
+        if !self.may_begin() {
             return Step::Wait;
         }
         match self.droppable() {
             Some(span) => {
                 self.todo.remove(span);
-                self.active = Some(span);
+                self.active.push(Active {
+                    span,
+                    again: Spans::default(),
+                    leased: Spans::default(),
+                    stuck: 0,
+                });
                 Step::Drop(span)
             }
             None if self.todo.is_empty() => Step::Idle,
@@ -322,28 +354,42 @@ impl PageGate {
 
     /// Whether [`PageGate::next_step`] has something to drop.
     pub fn has_work(&self) -> bool {
-        self.active.is_none() && !self.todo.is_empty() && self.droppable().is_some()
+        self.may_begin() && !self.todo.is_empty() && self.droppable().is_some()
     }
 
-    /// The drop that [`PageGate::next_step`] asked for is done.
-    pub fn dropped(&mut self) {
-        self.stuck = 0;
-        if let Some(span) = self.active.take() {
+    /// A drop that [`PageGate::next_step`] asked for is done.
+    pub fn dropped(&mut self, span: Span) {
+        let at = self.active.iter().position(|active| active.span == span);
+        if let Some(done) = at.map(|at| self.active.remove(at)) {
             self.filled.remove(span);
             self.outlived.remove(span);
-            let again = std::mem::take(&mut self.again);
-            self.filled.insert_all(&again);
+            self.filled.insert_all(&done.again);
+            let mut todo = Spans::default();
+            for met in done.again.iter() {
+                todo.insert_all(&self.todo.within(met));
+            }
+            self.todo.remove(span);
+            self.todo.insert_all(&todo);
         }
         self.settle();
     }
 
-    /// The drop under way has lasted longer than dropping takes: it waits for something in flight.
+    /// A drop under way has lasted longer than dropping takes: it waits for something in flight.
     /// READs that wait are sent. To be called again while it lasts.
-    pub fn stuck(&mut self) {
-        if self.active.is_some() {
-            self.stuck += 1;
-        }
+    pub fn stuck(&mut self, span: Span) {
+        let same = self.active.iter_mut().filter(|active| active.span == span);
+        let Some(stuck) = same.min_by_key(|active| active.stuck) else {
+            return;
+        };
+        stuck.stuck += 1;
+        let first = stuck.stuck == 1;
         self.settle();
+        if first && !self.causes.is_empty() {
+            self.todo.insert_all(&self.filled.within(span));
+            for asked in self.asked() {
+                self.todo.remove(asked);
+            }
+        }
     }
 
     /// A parked READ that goes to the server now.
@@ -373,27 +419,44 @@ impl PageGate {
         !self.may_hold_pages()
             && self.writes.is_empty()
             && self.causes.is_empty()
-            && self.active.is_none()
+            && self.active.is_empty()
     }
 
-    /// The next bytes to drop that nothing in flight holds.
+    /// The next bytes to drop that nothing in flight holds; nor what was answered beside a stuck drop, unless
+    /// its lease has ended: it could be read in again for as long as that drop lasts.
     fn droppable(&self) -> Option<Span> {
+        let answered = self.active.iter().flat_map(|drop| drop.leased.iter());
         let reads = self.reads.values().map(|read| read.span);
         let in_flight = reads.chain(self.writes.values().copied());
-        self.todo.first_outside(in_flight, CHUNK)
+        self.todo.first_outside(in_flight.chain(answered), CHUNK)
+    }
+
+    /// Where the kernel asks, since it has nothing there.
+    fn asked(&self) -> Vec<Span> {
+        let sent = self.reads.values().map(|read| read.span);
+        sent.chain(self.parked.values().copied()).collect()
+    }
+
+    fn may_begin(&self) -> bool {
+        self.active.len() < AT_ONCE && self.active.iter().all(|drop| drop.stuck > 0)
+    }
+
+    fn is_dropping(&self, span: Span) -> bool {
+        self.active.iter().any(|drop| drop.span.intersects(span))
     }
 
     fn judge(&self, span: Span) -> Arrival {
-        let blocks = |active: Span| active.paged(FOLIO).intersects(span);
-        if self.stuck > 0 && self.active.is_some_and(blocks) {
+        let blocks = |drop: &Active| drop.stuck > 0 && drop.span.paged(FOLIO).intersects(span);
+        if self.active.iter().any(blocks) {
             return Arrival::Go;
         }
         // Not under an own change, which may have been sent: the page would show the state before
         // for as long as the drop is stuck, while others see the state behind.
-        if self.stuck >= HELPLESS && !self.has_cause(span, |kind| kind == DropKind::Change) {
+        let helpless = self.active.iter().any(|drop| drop.stuck >= HELPLESS);
+        if helpless && !self.has_cause(span, |kind| kind == DropKind::Change) {
             return Arrival::Go;
         }
-        if self.active.is_some_and(|active| active.intersects(span)) {
+        if self.is_dropping(span) {
             return Arrival::Wait;
         }
         match self.has_cause(span, |kind| kind != DropKind::Sweep) {
@@ -405,8 +468,11 @@ impl PageGate {
     /// Counts a READ as sent. What it brings is dropped again under every open cause, so none of
     /// them is clear before.
     fn send(&mut self, id: ReadId, span: Span) {
-        let owed = self.has_cause(span, |kind| kind == DropKind::Recall);
-        self.reads.insert(id, Read { span, owed });
+        let behind = match self.has_cause(span, |kind| kind == DropKind::Recall) {
+            true => Behind::Recall,
+            false => Behind::Nothing,
+        };
+        self.reads.insert(id, Read { span, behind });
         for cause in self.causes.values_mut() {
             if cause.kind != DropKind::Sweep && cause.span.intersects(span) {
                 cause.clear = false;
@@ -459,15 +525,19 @@ impl PageGate {
     fn is_clear(&self, cause: &Cause) -> bool {
         let span = cause.span;
         let mut writes = self.writes.values();
-        let held = writes.any(|write| write.intersects(span))
-            || self.active.is_some_and(|active| active.intersects(span));
-        let mut reads = self.reads.values().map(|read| read.span);
+        let held = writes.any(|write| write.intersects(span)) || self.is_dropping(span);
+        let mut reads = self.reads.values();
         match cause.kind {
             _ if held => false,
             // A READ in flight holds empty pages.
-            DropKind::Sweep => self.todo.first_outside(reads, u64::MAX).is_none(),
-            DropKind::Recall | DropKind::Change => {
-                !self.todo.intersects(span) && !reads.any(|read| read.intersects(span))
+            DropKind::Sweep => {
+                let asked = reads.map(|read| read.span);
+                self.todo.first_outside(asked, u64::MAX).is_none()
+            }
+            kind => {
+                let in_vain = |read: &Read| kind == DropKind::Recall && read.behind == Behind::Void;
+                let brings = |read: &Read| read.span.intersects(span) && !in_vain(read);
+                !self.todo.intersects(span) && !reads.any(brings)
             }
         }
     }

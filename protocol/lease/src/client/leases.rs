@@ -371,17 +371,19 @@ impl Leases {
         yields.into_iter().for_each(|yields| self.hold_on(yields));
     }
 
-    /// All leases are gone; replies under way are not cached.
+    /// All leases are gone by the own clock; replies under way are not cached. By the server's they may stand
+    /// still: it waits for the approval of its recalls.
     pub fn expire(&mut self) {
         self.asked += 1;
         self.generation += 1;
         self.held = 0;
-        self.void_recalls();
+        self.open.values_mut().for_each(|open| open.yields.clear());
         self.keep(Object::reset);
     }
 
     /// The server has forgotten the session: all leases are gone, and stamps and recalls are counted anew.
     pub fn begin_anew(&mut self) {
+        self.void_recalls();
         self.expire();
         self.floor = Stamp::default();
     }
@@ -470,7 +472,8 @@ impl Leases {
         });
     }
 
-    fn void_recalls(&mut self) {
+    /// The server waits for no approval any more.
+    pub fn void_recalls(&mut self) {
         let open: Vec<RecallId> = self.open.keys().copied().collect();
         open.into_iter().for_each(|id| self.approved(id));
     }

@@ -219,8 +219,9 @@ pub enum Event {
         /// The recall.
         recall: RecallId,
     },
-    /// A holder has brought in buffered bytes. Who gets on with what a recall asks for stays renewed,
-    /// for at most one further term per recall.
+    /// A holder has brought in buffered bytes. Who gets on with what a recall asks for stays renewed for a
+    /// further term, and for longer if it comes as fast as over the slowest link, within
+    /// [`MAX_FLUSH`](leasefs_protocol::limits::MAX_FLUSH).
     Flushed {
         /// Who flushes.
         session: SessionId,
@@ -249,6 +250,12 @@ pub enum Event {
         object: Handle,
         /// Parts granted.
         parts: Parts,
+    },
+    /// The object is gone for good: it has no name and nobody has it open. What anybody holds of it is
+    /// recalled; nobody waits for that.
+    Gone {
+        /// The object.
+        object: Handle,
     },
     /// The session has reclaimed everything it wants (see
     /// [`Core::reclaim`](super::Core::reclaim)).

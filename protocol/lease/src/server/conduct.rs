@@ -78,8 +78,10 @@ impl Conduct {
     }
 }
 
-/// From when on a recall keeps others waiting for too long; `None` if nobody waits.
+/// From when on a recall keeps others waiting for too long; `None` if nobody waits. A flush may take a
+/// further term.
 pub(super) fn late_since(open: &OpenRecall) -> Option<BootTime> {
     let in_time = open.sent + RECALL_PATIENCE_MAX;
-    open.awaited.then(|| open.overdue_at.max(in_time))
+    let due = open.overdue_at.min(open.extended_to);
+    open.awaited.then(|| due.max(in_time))
 }

@@ -168,9 +168,13 @@ impl Core {
     }
 
     fn has_to_shed(&self, sid: Sid) -> bool {
-        let counts = self.sessions.counts(sid);
-        counts.kept() > self.config.max_leases_per_client
-            && counts.recalls < self.config.max_recalls_per_client.div_ceil(2)
+        self.sessions.counts(sid).kept() > self.config.max_leases_per_client
+            && self.can_be_asked_besides(sid)
+    }
+
+    /// Whether the client owes so little that it can be asked for what nobody waits for.
+    fn can_be_asked_besides(&self, sid: Sid) -> bool {
+        self.sessions.counts(sid).recalls < self.config.max_recalls_per_client.div_ceil(2)
     }
 
     fn next_to_shed(&mut self, sid: Sid) -> Option<(Sid, ObjId)> {
@@ -197,6 +201,20 @@ impl Core {
         let held = holder.map_or(Parts::NONE, |holder| holder.parts & parts);
         if !held.is_empty() {
             self.recall(now, sid, object, Cover::parts(held), None);
+        }
+    }
+
+    /// Nothing else would ever end these leases but that there are too many.
+    pub(super) fn recall_gone(&mut self, now: BootTime, handle: &Handle) {
+        let Some(object) = self.table.find(handle) else {
+            return;
+        };
+        let holders = self.table.get(object).map_or(&[][..], |o| &o.holders);
+        let held: Vec<(Sid, Parts)> = holders.iter().map(|h| (h.session, h.parts)).collect();
+        for (sid, parts) in held {
+            if self.can_be_asked_besides(sid) {
+                self.recall(now, sid, object, Cover::parts(parts), None);
+            }
         }
     }
 

@@ -149,6 +149,7 @@ impl Core {
                 object,
                 parts,
             } => self.take_back(now, session, &object, parts),
+            Event::Gone { object } => self.recall_gone(now, &object),
             Event::ReclaimDone { session } => self.reclaim_done(now, session),
             Event::Shutdown => self.shut_down(now),
         }

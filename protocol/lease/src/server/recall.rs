@@ -117,6 +117,7 @@ impl Core {
             overdue_at,
             extended_to: overdue_at + self.config.term,
             flushed: 0,
+            progress: 0,
             awaited: false,
             waiters: BTreeSet::new(),
         };
@@ -279,11 +280,12 @@ impl Core {
             return;
         };
         open.flushed = open.flushed.saturating_add(bytes);
-        if open.flushed < FLUSH_PROGRESS {
+        if open.flushed - open.progress < FLUSH_PROGRESS {
             return;
         }
-        open.flushed = 0;
-        let overdue_at = open.overdue_at.max((now + patience).min(open.extended_to));
+        open.progress = open.flushed;
+        let in_time = (now + patience).min(open.may_last_until());
+        let overdue_at = open.overdue_at.max(in_time);
         self.set_overdue(sid, recall, overdue_at);
     }
 
@@ -318,6 +320,7 @@ impl Core {
         let overdue_at = asked + session.patience(&self.config);
         if let Some(open) = session.recalls.get_mut(&recall) {
             open.extended_to = overdue_at + self.config.term;
+            (open.flushed, open.progress) = (0, 0);
         }
         self.set_overdue(sid, recall, overdue_at);
     }

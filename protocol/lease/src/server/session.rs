@@ -5,7 +5,7 @@ use super::cover::Cover;
 use super::ids::{ObjId, Sid};
 use super::slab::Slab;
 use crate::time::{BootTime, lengthened};
-use leasefs_protocol::limits::RECALL_PATIENCE_MAX;
+use leasefs_protocol::limits::{MAX_FLUSH, RECALL_PATIENCE_MAX, SLOWEST_LINK};
 use leasefs_protocol::{KeyHash, RecallId, SessionId, Stamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -49,13 +49,24 @@ pub(super) struct OpenRecall {
     pub(super) sent: BootTime,
     /// From then on the session isn't renewed.
     pub(super) overdue_at: BootTime,
-    /// Flush progress moves `overdue_at` up to here.
+    /// Flush progress moves `overdue_at` up to here; beyond, only as far as what has come could take, and it
+    /// is held against the client.
     pub(super) extended_to: BootTime,
-    /// Bytes flushed since the last progress.
+    /// Bytes flushed.
     pub(super) flushed: u64,
+    /// How many of them there were at the last progress.
+    pub(super) progress: u64,
     /// Another client has waited for it.
     pub(super) awaited: bool,
     pub(super) waiters: BTreeSet<OpId>,
+}
+
+impl OpenRecall {
+    /// Up to where flush progress moves `overdue_at`.
+    pub(super) fn may_last_until(&self) -> BootTime {
+        let micros = self.flushed.saturating_mul(1_000_000) / SLOWEST_LINK;
+        self.extended_to + Duration::from_micros(micros).min(MAX_FLUSH)
+    }
 }
 
 impl Session {

@@ -125,6 +125,9 @@ pub fn event(words: &[&str]) -> Option<Event> {
     let recall = |word: &str| RecallId(word.trim_start_matches('#').parse().expect("a number"));
     Some(match words {
         ["shutdown"] => Event::Shutdown,
+        ["gone", what] => Event::Gone {
+            object: object(what),
+        },
         [number, who, "reads", items @ ..] => read(number, who, ReadKind::Metadata, items),
         [number, who, "peeks", items @ ..] => read(number, who, ReadKind::Uncached, items),
         [number, who, "fills", items @ ..] => read(number, who, ReadKind::FillPages, items),

@@ -8,7 +8,7 @@ use crate::service::inputs::{Inputs, range, readable, writable};
 use crate::session::Opens;
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::{CopyRange, Fallocate, Write, WriteAt, WriteKind};
-use leasefs_protocol::{Durability, Handle, OpenId, Refusal};
+use leasefs_protocol::{Durability, Handle, OpenId, Refusal, Reply, Response};
 
 const COLLAPSE: u32 = libc::FALLOC_FL_COLLAPSE_RANGE as u32;
 const INSERT: u32 = libc::FALLOC_FL_INSERT_RANGE as u32;
@@ -92,8 +92,24 @@ impl Perform for Write {
         self.kind.is_writeback()
     }
 
-    fn flushes(&self) -> bool {
-        matches!(self.kind, WriteKind::Flush { .. })
+    fn answered(&self, order: &Order<'_>, targets: &Targets, reply: &Reply) {
+        let WriteKind::Flush { base, .. } = self.kind else {
+            return;
+        };
+        let (Some(object), Ok(Response::Written(written))) = (targets.opened, &reply.result) else {
+            return;
+        };
+        let call = order.call;
+        call.server
+            .leases
+            .flushed(call.session.id, object, written.len);
+        let touched = reply
+            .touched
+            .iter()
+            .find(|touched| touched.object == object);
+        if let (Some(touched), Ok(open)) = (touched, order.open()) {
+            open.flushed(base, touched.attr.version());
+        }
     }
 
     /// Of a mapped page it isn't known what it was made from.
@@ -109,10 +125,23 @@ impl Perform for Write {
                 let holds = server.leases.holds_data(session, object);
                 (!late && holds, true)
             }
-            WriteKind::Flush { base, repeated, .. } => {
-                let found = || server.store.getattr(object).map(|attr| attr.version());
-                let holds = server.leases.holds_write(session, object);
-                (holds || found() == Ok(*base), *repeated || order.resent)
+            WriteKind::Flush {
+                base,
+                late,
+                repeated,
+                ..
+            } => {
+                let holds = !late && server.leases.holds_write(session, object);
+                let is_alone = || {
+                    let found = server.store.getattr(object).map(|attr| attr.version());
+                    let ours = |found| {
+                        order
+                            .open()
+                            .is_ok_and(|open| open.has_flushed(*base, found))
+                    };
+                    found.is_ok_and(|found| found == *base || ours(found))
+                };
+                (holds || is_alone(), *repeated || order.resent)
             }
         };
         let is_there = |offset| {

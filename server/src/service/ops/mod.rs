@@ -12,7 +12,9 @@ use super::access::{Names, Targets};
 use super::inputs::Inputs;
 use crate::intent::{Intent, Place};
 use crate::session::Opens;
-use leasefs_protocol::{Attr, Change, Handle, Name, Operation, Parts, RawName, Refusal, Response};
+use leasefs_protocol::{
+    Attr, Change, Handle, Name, Operation, Parts, RawName, Refusal, Reply, Response,
+};
 use leasefs_store::{OpenFile, Store};
 
 /// A change, between its arrival and its answer.
@@ -75,12 +77,10 @@ pub trait Perform {
         self.is_writeback()
     }
 
-    /// Whether it brings what was kept back under a lease.
-    fn flushes(&self) -> bool {
-        false
-    }
+    /// What is noted when it has been answered.
+    fn answered(&self, _order: &Order<'_>, _targets: &Targets, _reply: &Reply) {}
 
-    /// Whether that comes too late.
+    /// Whether it brings what was kept back under a lease, and too late.
     fn lateness(&self, _order: &Order<'_>, _targets: &Targets) -> Lateness {
         Lateness::InTime
     }

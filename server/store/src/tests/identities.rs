@@ -119,17 +119,24 @@ fn root_has_its_capabilities_in_the_thread_that_served_another_before() {
 }
 
 #[test]
-fn trusted_xattrs_are_out_of_reach_even_for_root() {
+fn trusted_xattrs_are_roots_alone() {
     let w = world();
-    let file = w.create(0, "f", 0o644).node.handle;
-    let root = w.who(0);
-    let set = w.store.setxattr(&root, &file, b"trusted.x", b"1", 0);
-    assert_eq!(set, Err(Refusal::NotPermitted));
-    let path = w.path("f");
-    rustix::fs::setxattr(&path, "trusted.x", b"1", rustix::fs::XattrFlags::empty()).expect("set");
-    let got = w.store.getxattr(&root, &file, b"trusted.x");
-    assert_eq!(got, Err(errno(libc::ENODATA)));
-    assert_eq!(w.store.listxattr(&root, &file), Ok(Vec::new()));
+    w.open_to_all();
+    let file = w.create(ALICE, "f", 0o644).node.handle;
+    let set = |uid| w.store.setxattr(&w.who(uid), &file, b"trusted.x", b"1", 0);
+    let get = |uid| w.store.getxattr(&w.who(uid), &file, b"trusted.x");
+    let list = |uid| w.store.listxattr(&w.who(uid), &file);
+    let may = |uid| w.store.may_set_xattr(&w.who(uid), &file, b"trusted.x");
+    assert_eq!(set(ALICE), Err(Refusal::NotPermitted));
+    assert_eq!(may(ALICE), Err(Refusal::NotPermitted));
+    assert_eq!((may(0), set(0)), (Ok(()), Ok(())));
+    assert_eq!(get(ALICE), Err(errno(libc::ENODATA)));
+    assert_eq!(get(0), Ok(b"1".to_vec()));
+    assert_eq!(list(ALICE), Ok(Vec::new()));
+    assert_eq!(list(0), Ok(b"trusted.x\0".to_vec()));
+    let remove = |uid| w.store.removexattr(&w.who(uid), &file, b"trusted.x");
+    assert_eq!(remove(ALICE), Err(Refusal::NotPermitted));
+    assert_eq!(remove(0), Ok(()));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::OpenFile;
 use leasefs_protocol::change::WriteAt;
-use leasefs_protocol::{OpenToken, SessionId};
+use leasefs_protocol::{Attr, OpenToken, SessionId};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
@@ -165,6 +165,15 @@ fn an_orphan_that_one_has_reclaimed_and_closed_can_still_be_reclaimed_by_another
     assert_eq!(w.orphans(), 0);
 }
 
+fn stays_until_it_is_closed(w: &World, token: &OpenToken, session: SessionId) {
+    let open = w.store.reopen(token, NUMBER, &holder(session));
+    let open = open.expect("reopen");
+    w.store.remove_unclaimed();
+    assert_eq!(w.orphans(), 1);
+    open.close();
+    assert_eq!(w.orphans(), 0);
+}
+
 #[test]
 fn an_orphan_made_after_a_restart_can_be_reclaimed_when_another_has_closed_it() {
     const OTHER: SessionId = SessionId([6; 16]);
@@ -179,12 +188,40 @@ fn an_orphan_made_after_a_restart_can_be_reclaimed_when_another_has_closed_it() 
     let open = open.expect("reopen");
     w.unlink(0, "f").expect("unlink");
     open.close();
-    let open = w.store.reopen(&others, NUMBER, &holder(OTHER));
-    let open = open.expect("reopen");
-    w.store.remove_unclaimed();
+    stays_until_it_is_closed(&w, &others, OTHER);
+}
+
+#[test]
+fn a_file_that_is_removed_before_its_opener_is_back_can_be_reclaimed() {
+    let w = world();
+    let made = w.create(0, "f", 0o600);
+    let token = w.store.mint(&made.open, NUMBER, &holder(SESSION));
+    drop(made);
+    let w = w.restart();
+    w.store.expect_claims();
+    w.unlink(0, "f").expect("unlink");
+    stays_until_it_is_closed(&w, &token, SESSION);
+}
+
+#[test]
+fn what_is_kept_for_claims_alone_takes_a_small_part_of_the_room_and_goes_when_nobody_claims_it() {
+    let w = world();
+    w.orphan("first").0.close();
+    w.store.expect_claims();
+    let attr = w.create(0, "f", 0o600).node.attr;
+    let huge = Attr {
+        blocks: w.store.free() / 512,
+        ..attr
+    };
+    let file = w.look("f");
+    let kept = |attr: &Attr| w.store.orphans.may_be_open(&file, attr, || w.store.free());
+    assert!(kept(&attr) && !kept(&huge));
+    w.unlink(0, "f").expect("unlink");
     assert_eq!(w.orphans(), 1);
-    open.close();
+    w.store.remove_unclaimed();
     assert_eq!(w.orphans(), 0);
+    assert_eq!(w.store.take_gone(9).last(), Some(&file));
+    assert!(!kept(&attr));
 }
 
 #[test]

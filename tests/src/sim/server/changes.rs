@@ -309,7 +309,11 @@ impl Server {
         let Some(Work::Change(change)) = self.works.get(&op) else {
             return;
         };
-        let stage = match self.lateness(change) {
+        let lateness = match self.interrupted.has((session, seq)) {
+            true => Lateness::InTime,
+            false => self.lateness(change),
+        };
+        let stage = match lateness {
             Lateness::InTime => {
                 if let Some(intent) = self.intent(&change.job, &change.targets) {
                     self.durable.note((session, seq), Record::Intent(intent));
@@ -405,8 +409,12 @@ impl Server {
     }
 
     fn lateness(&self, change: &Pending) -> Lateness {
-        let (Change::Write(change::Write { kind, at, .. }), Some(open)) =
-            (&change.job.change, change.open)
+        let (
+            Change::Write(change::Write {
+                kind, at, open: id, ..
+            }),
+            Some(open),
+        ) = (&change.job.change, change.open)
         else {
             return Lateness::InTime;
         };
@@ -414,10 +422,19 @@ impl Server {
         let (in_time, repeated) = match kind {
             WriteKind::Through { .. } => (true, false),
             WriteKind::Page { late } => (!late && self.core.holds_data(session, &handle), true),
-            WriteKind::Flush { base, repeated, .. } => {
-                let now = self.host.attr(open.object).map(|attr| attr.version());
-                let holds = self.core.holds_write(session, &handle);
-                (holds || now == Some(*base), *repeated || change.job.resent)
+            WriteKind::Flush {
+                base,
+                late,
+                repeated,
+                ..
+            } => {
+                let holds = !late && self.core.holds_write(session, &handle);
+                let opens = self.sessions.get(&session).map(|s| &s.opens);
+                let flushed = opens.and_then(|opens| opens.get(*id)?.flushed);
+                let is_alone = |found| found == *base || flushed == Some((*base, found));
+                let found = self.host.attr(open.object).map(|attr| attr.version());
+                let in_time = holds || found.is_some_and(is_alone);
+                (in_time, *repeated || change.job.resent)
             }
         };
         match at {
@@ -595,6 +612,7 @@ impl Server {
         let (mut wants, mut touched, mut keeps) = (Vec::new(), Vec::new(), false);
         if let Ok(response) = &result {
             touched = self.touched(&change.touches);
+            self.note_flushed(&change, &touched);
             let read = |t: &Touched| Wanted::read(t.object, shown(&change.touches, t.object));
             wants.extend(touched.iter().map(read));
             if let Some(made) = made_by(response)
@@ -692,6 +710,22 @@ impl Server {
             bytes: *len,
         };
         self.step(cx, event);
+    }
+
+    fn note_flushed(&mut self, change: &Pending, touched: &[Touched]) {
+        let Change::Write(change::Write {
+            kind: WriteKind::Flush { base, .. },
+            open,
+            ..
+        }) = &change.job.change
+        else {
+            return;
+        };
+        if let (Some(touched), Some(session)) =
+            (touched.first(), self.sessions.get_mut(&change.session))
+        {
+            session.opens.flushed(*open, *base, touched.attr.version());
+        }
     }
 
     fn touched(&self, touches: &[Touch]) -> Vec<Touched> {

@@ -11,7 +11,7 @@ mod reads;
 use super::clock::HostClock;
 use super::cx::{Cx, Down, Ev, Up};
 use super::host::Host;
-use super::model::{DeedId, MS, Nanos, Obj};
+use super::model::{CELL, DeedId, MS, Nanos, Obj};
 use super::nemesis::Blow;
 use super::net::{LinkId, Stream};
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use fsserver::session::refused;
 use leasefs_lease::server::{Action, Config, Core, Event, OpId, OpState, RecallStatus};
 use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::control::{ToClient, ToServer};
-use leasefs_protocol::limits::{RECALL_OVERDUE, RECALL_PATIENCE_MAX};
+use leasefs_protocol::limits::{MAX_FLUSH, RECALL_OVERDUE, RECALL_PATIENCE_MAX, SLOWEST_LINK};
 use leasefs_protocol::{
     BootId, Caller, Change, Grant, Handle, Numbered, OpenId, Query, Reply, Request, RequestFrame,
     RequestId, Seq, SessionId, Stamp, query,
@@ -557,6 +557,8 @@ impl Server {
             if !self.sessions.values().any(|s| s.opens.has(object)) {
                 cx.trace(Some(object), || "host: removed".into());
                 self.host.remove(object);
+                let object = object.handle();
+                self.step(cx, Event::Gone { object });
             }
         }
     }
@@ -569,10 +571,12 @@ impl Server {
         let now = self.now(cx);
         let term = lengthened(self.settings.term, self.settings.drift_ppm);
         let slack = Duration::from_millis(50);
+        let bytes = self.host.used() as u64 * CELL;
+        let flush = Duration::from_millis(bytes * 1_000 / SLOWEST_LINK).min(MAX_FLUSH);
         for open in self.core.recalls() {
             let patience = RECALL_OVERDUE.max(RECALL_PATIENCE_MAX);
-            // Who flushes is renewed for a further term.
-            let ends = open.sent + patience + self.settings.term + term;
+            // Who flushes is renewed for a further term, and for as long as the slowest link needs.
+            let ends = open.sent + patience + self.settings.term + flush + term;
             let ends = ends.max(self.durable.grace_ends()) + slack;
             if ends.has_come(now) {
                 cx.judge.accuse(None, || {

@@ -2,7 +2,7 @@
 
 use crate::sim::model::Obj;
 use crate::sim::net::LinkId;
-use leasefs_protocol::{OpenId, OpenToken, RequestId, Seq, SessionId};
+use leasefs_protocol::{OpenId, OpenToken, RequestId, Seq, SessionId, Version};
 use std::collections::BTreeMap;
 
 /// An open file or directory.
@@ -14,6 +14,8 @@ pub struct Open {
     pub reads: bool,
     /// It may be written.
     pub writes: bool,
+    /// What flushes through it were made from, and what they have left.
+    pub flushed: Option<(Version, Version)>,
     asked: Option<RequestId>,
 }
 
@@ -25,6 +27,7 @@ impl Open {
             object,
             reads: access != 1,
             writes: access != 0,
+            flushed: None,
             asked: None,
         }
     }
@@ -52,6 +55,7 @@ impl Open {
             object: Obj(u32::from_be_bytes(*object)),
             reads: rights & 1 != 0,
             writes: rights & 2 != 0,
+            flushed: None,
             asked: None,
         };
         (of.token(open, session, birth) == *token).then_some(of)
@@ -135,6 +139,13 @@ impl Opens {
     /// The open with this number.
     pub fn get(&self, id: OpenId) -> Option<Open> {
         self.files.get(&id).copied()
+    }
+
+    /// A flush through an open, made from `base`, has left this version.
+    pub fn flushed(&mut self, id: OpenId, base: Version, version: Version) {
+        if let Some(open) = self.files.get_mut(&id) {
+            open.flushed = Some((base, version));
+        }
     }
 
     /// Whether an open of the object may write to it.

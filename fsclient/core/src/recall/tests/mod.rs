@@ -323,6 +323,25 @@ fn after_a_suspend_nothing_is_used_although_the_term_goes_on() {
 }
 
 #[test]
+fn a_recall_that_waits_when_everything_expires_is_approved_nevertheless() {
+    let world = World::new();
+    fill(&world, 1, 3);
+    let mut read = begin_read(&world, 2);
+    world.block(handle(1));
+    world.recall(1, 5, 1, DATA, &[]);
+    world.recall(2, 6, 2, DATA, &[]);
+    world.suspend(Duration::from_secs(1));
+    assert!(world.cache.live().is_none());
+    world.renew();
+    assert!(!world.is_approved(1), "its page is in the kernel");
+    world.free(&handle(1));
+    world.wait_for(&approve(1));
+    world.wait_for(&approve(2));
+    let verdict = read.judge(&reply(0, Vec::new()));
+    assert_eq!(verdict, Verdict::AskAgain, "nothing stands behind it");
+}
+
+#[test]
 fn a_file_left_unclean_is_not_told_of_before_its_pages_are_gone() {
     let world = World::new();
     fill(&world, 1, 3);

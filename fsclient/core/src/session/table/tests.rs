@@ -97,6 +97,7 @@ fn a_flush_follows_the_flush_of_the_same_file_before_it_alone() {
     let flush = WriteKind::Flush {
         base: Version::default(),
         written: None,
+        late: false,
         repeated: false,
     };
     taken(&mut table, &[1]);

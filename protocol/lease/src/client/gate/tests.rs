@@ -27,9 +27,16 @@ fn filled(span: Span) -> PageGate {
     gate
 }
 
+fn begins(gate: &mut PageGate) -> Span {
+    match gate.next_step() {
+        Step::Drop(span) => span,
+        other => panic!("nothing to drop: {other:?}"),
+    }
+}
+
 fn drop_everything(gate: &mut PageGate) {
-    while let Step::Drop(_) = gate.next_step() {
-        gate.dropped();
+    while let Step::Drop(span) = gate.next_step() {
+        gate.dropped(span);
     }
 }
 
@@ -49,10 +56,10 @@ fn a_recall_is_clear_when_its_pages_are_dropped() {
     gate.open(cause(1), DropKind::Recall, Span::ALL);
     assert_eq!(gate.next_step(), Step::Drop(mib(0, 4)));
     assert_eq!(gate.next_step(), Step::Wait);
-    gate.dropped();
+    gate.dropped(mib(0, 4));
     assert_eq!(gate.next_step(), Step::Drop(mib(4, 2)));
     assert_eq!(gate.poll_clear(), None);
-    gate.dropped();
+    gate.dropped(mib(4, 2));
     assert_eq!(gate.poll_clear(), Some(cause(1)));
     gate.close(cause(1));
     assert!(gate.is_idle());
@@ -64,9 +71,9 @@ fn a_read_in_flight_is_left_out_and_dropped_after_its_answer() {
     gate.read_arrives(read(2), mib(1, 1));
     gate.open(cause(1), DropKind::Recall, Span::ALL);
     assert_eq!(gate.next_step(), Step::Drop(mib(0, 1)));
-    gate.dropped();
+    gate.dropped(mib(0, 1));
     assert_eq!(gate.next_step(), Step::Drop(mib(2, 2)));
-    gate.dropped();
+    gate.dropped(mib(2, 2));
     assert_eq!(gate.next_step(), Step::Wait);
     assert_eq!(gate.poll_clear(), None);
     // Its grant is older than the recall: a lease stood behind it when it was read.
@@ -75,7 +82,7 @@ fn a_read_in_flight_is_left_out_and_dropped_after_its_answer() {
         Verdict::Deliver
     );
     assert_eq!(gate.next_step(), Step::Drop(mib(1, 1)));
-    gate.dropped();
+    gate.dropped(mib(1, 1));
     assert_eq!(gate.poll_clear(), Some(cause(1)));
 }
 
@@ -83,8 +90,8 @@ fn a_read_in_flight_is_left_out_and_dropped_after_its_answer() {
 fn a_read_that_arrives_during_a_pass_waits_for_the_approval() {
     let mut gate = filled(mib(0, 8));
     gate.open(cause(1), DropKind::Recall, Span::ALL);
-    gate.next_step();
-    gate.dropped();
+    let begun = begins(&mut gate);
+    gate.dropped(begun);
     assert_eq!(gate.read_arrives(read(2), mib(0, 1)), Arrival::Wait);
     assert_eq!(gate.read_arrives(read(3), mib(4, 1)), Arrival::Wait);
     assert_eq!(
@@ -92,7 +99,7 @@ fn a_read_that_arrives_during_a_pass_waits_for_the_approval() {
         Step::Drop(mib(5, 3)),
         "where it reads there is nothing"
     );
-    gate.dropped();
+    gate.dropped(mib(5, 3));
     assert_eq!(gate.poll_clear(), Some(cause(1)));
     assert_eq!(gate.poll_released(), None);
     gate.close(cause(1));
@@ -104,20 +111,44 @@ fn a_read_that_arrives_during_a_pass_waits_for_the_approval() {
 fn a_read_in_the_range_being_dropped_waits_for_the_drop_unless_that_is_stuck() {
     let mut gate = filled(mib(0, 4));
     gate.open(cause(1), DropKind::Recall, Span::ALL);
-    gate.next_step();
+    let begun = begins(&mut gate);
     assert_eq!(gate.read_arrives(read(2), mib(0, 1)), Arrival::Wait);
     assert_eq!(gate.poll_released(), None);
-    gate.stuck();
+    gate.stuck(begun);
     assert_eq!(gate.poll_released(), Some(read(2)));
     gate.read_answered(read(2), ReadReply::Bare);
-    gate.dropped();
+    gate.dropped(begun);
     assert_eq!(
         gate.poll_clear(),
         None,
         "what was answered is dropped again"
     );
     assert_eq!(gate.next_step(), Step::Drop(mib(0, 1)));
-    gate.dropped();
+    gate.dropped(mib(0, 1));
+    assert_eq!(gate.poll_clear(), Some(cause(1)));
+}
+
+#[test]
+fn what_a_stuck_drop_does_not_get_to_is_dropped_beside_it() {
+    let mut gate = filled(mib(0, 8));
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    let stuck = begins(&mut gate);
+    gate.write_arrives(WriteId(2), mib(1, 1));
+    assert_eq!(gate.next_step(), Step::Wait, "it may get there itself");
+    gate.stuck(stuck);
+    for span in [mib(0, 1), mib(2, 4), mib(6, 2)] {
+        assert_eq!(gate.next_step(), Step::Drop(span));
+        gate.dropped(span);
+    }
+    assert_eq!(
+        gate.next_step(),
+        Step::Wait,
+        "all that is left is in flight"
+    );
+    assert_eq!(gate.poll_clear(), None);
+    gate.write_ended(WriteId(2));
+    gate.dropped(stuck);
+    assert_eq!(gate.next_step(), Step::Idle);
     assert_eq!(gate.poll_clear(), Some(cause(1)));
 }
 
@@ -125,13 +156,13 @@ fn a_read_in_the_range_being_dropped_waits_for_the_drop_unless_that_is_stuck() {
 fn a_drop_stuck_for_long_lets_every_read_go() {
     let mut gate = filled(mib(0, 8));
     gate.open(cause(1), DropKind::Recall, Span::ALL);
-    gate.next_step();
-    gate.dropped();
+    let begun = begins(&mut gate);
+    gate.dropped(begun);
     assert_eq!(gate.read_arrives(read(2), mib(0, 1)), Arrival::Wait);
-    gate.next_step();
-    gate.stuck();
+    let begun = begins(&mut gate);
+    gate.stuck(begun);
     assert_eq!(gate.poll_released(), None);
-    (1..HELPLESS).for_each(|_| gate.stuck());
+    (1..HELPLESS).for_each(|_| gate.stuck(begun));
     assert_eq!(gate.poll_released(), Some(read(2)));
 }
 
@@ -141,9 +172,9 @@ fn a_drop_stuck_for_long_lets_no_read_go_that_an_own_change_holds_back() {
     gate.open(cause(1), DropKind::Change, mib(8, 1));
     assert_eq!(gate.poll_clear(), Some(cause(1)), "the change is sent");
     gate.open(cause(2), DropKind::Recall, Span::ALL);
-    gate.next_step();
+    let begun = begins(&mut gate);
     assert_eq!(gate.read_arrives(read(2), mib(8, 1)), Arrival::Wait);
-    (0..2 * HELPLESS).for_each(|_| gate.stuck());
+    (0..2 * HELPLESS).for_each(|_| gate.stuck(begun));
     assert_eq!(gate.poll_released(), None);
     gate.close(cause(1));
     assert_eq!(gate.poll_released(), Some(read(2)));
@@ -158,7 +189,7 @@ fn a_write_back_is_left_out_and_keeps_the_recall_open_until_it_is_answered() {
     assert_eq!(gate.poll_clear(), None);
     gate.write_ended(WriteId(1));
     assert_eq!(gate.next_step(), Step::Drop(mib(1, 1)));
-    gate.dropped();
+    gate.dropped(mib(1, 1));
     assert_eq!(gate.poll_clear(), Some(cause(1)));
 }
 
@@ -188,7 +219,7 @@ fn an_own_change_concerns_its_range_alone() {
     let mut gate = filled(mib(0, 8));
     gate.open(cause(1), DropKind::Change, mib(2, 1));
     assert_eq!(gate.next_step(), Step::Drop(mib(2, 1)));
-    gate.dropped();
+    gate.dropped(mib(2, 1));
     assert_eq!(gate.poll_clear(), Some(cause(1)));
     assert_eq!(gate.next_step(), Step::Idle);
     assert_eq!(gate.read_arrives(read(2), mib(3, 1)), Arrival::Go);
@@ -205,11 +236,10 @@ fn after_expiry_everything_goes_and_reads_in_flight_ask_again() {
     gate.expire(cause(2));
     assert!(gate.is_unclean());
     drop_everything(&mut gate);
-    assert_eq!(
-        gate.poll_clear(),
-        Some(cause(2)),
-        "it doesn't wait for READs"
-    );
+    for id in [1, 2] {
+        assert_eq!(gate.poll_clear(), Some(cause(id)), "none waits for READs");
+    }
+    gate.close(cause(1));
     assert!(!gate.is_unclean());
     assert_eq!(
         gate.read_answered(read(2), ReadReply::Bare),
@@ -219,6 +249,34 @@ fn after_expiry_everything_goes_and_reads_in_flight_ask_again() {
         gate.read_answered(read(2), ReadReply::Leased),
         Verdict::Deliver
     );
+}
+
+/// The server leases nothing to who owes an approval, and that waits for the READ.
+#[test]
+fn a_recall_that_outlives_the_leases_covers_what_a_drop_is_stuck_on() {
+    let mut gate = filled(mib(0, 2));
+    gate.open(cause(3), DropKind::Change, mib(0, 2));
+    let Step::Drop(stuck) = gate.next_step() else {
+        panic!("nothing to drop");
+    };
+    assert_eq!(gate.read_arrives(read(2), mib(0, 1)), Arrival::Wait);
+    gate.stuck(stuck);
+    assert_eq!(gate.poll_released(), Some(read(2)));
+    gate.open(cause(1), DropKind::Recall, Span::ALL);
+    gate.expire(cause(2));
+    for reply in [ReadReply::Bare, ReadReply::Void] {
+        assert_eq!(gate.read_answered(read(2), reply), Verdict::AskAgain);
+    }
+    assert_eq!(
+        gate.read_answered(read(2), ReadReply::Bare),
+        Verdict::Deliver
+    );
+    gate.dropped(stuck);
+    assert_eq!(gate.poll_clear(), None, "it is to be dropped again");
+    drop_everything(&mut gate);
+    for id in [1, 2, 3] {
+        assert_eq!(gate.poll_clear(), Some(cause(id)));
+    }
 }
 
 #[test]

@@ -156,9 +156,26 @@ fn after_expiry_nothing_is_held_and_replies_under_way_are_not_cached() {
     leases.recall(&recall(1, 6, 2, FILE, &[]));
     leases.expire();
     assert!(leases.is_empty());
-    assert_eq!(leases.open_recalls().count(), 0);
     assert_eq!(leases.granted(asked, &grant(1, FILE, 9)), Parts::NONE);
     assert_eq!(leases.generation(), 1);
+}
+
+#[test]
+fn a_recall_outlives_the_expiry_by_the_own_clock_and_takes_nothing_back_that_expired() {
+    let mut leases = Leases::new();
+    leases.granted(leases.ask(), &write_grant(1, FILE | Parts::DATA, 5));
+    leases.recall(&recall(1, 6, 1, FILE | Parts::DATA, &[]));
+    leases.expire();
+    assert_eq!(leases.open_recalls().count(), 1);
+    assert!(
+        !leases.recall(&recall(1, 6, 1, FILE | Parts::DATA, &[])),
+        "repeated"
+    );
+    let cached = leases.granted(leases.ask(), &grant(1, FILE, 9));
+    assert_eq!(cached, Parts::NONE, "not before the approval");
+    leases.restarted();
+    assert!(!leases.is_exclusive(&handle(1)));
+    assert_eq!(leases.open_recalls().count(), 0);
 }
 
 #[test]

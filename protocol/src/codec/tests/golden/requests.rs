@@ -212,6 +212,7 @@ pub fn write_kinds() -> Vec<WriteKind> {
         WriteKind::Flush {
             base,
             written: Some(timestamp(300)),
+            late: false,
             repeated: true,
         },
     ]

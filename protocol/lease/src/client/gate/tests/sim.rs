@@ -5,7 +5,6 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::collections::BTreeSet;
 
 const PAGES: usize = 6;
 
@@ -59,6 +58,14 @@ enum Own {
     Ending,
 }
 
+/// How far the kernel is with a drop.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    span: Span,
+    at: usize,
+    end: usize,
+}
+
 /// Something that can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
@@ -68,8 +75,8 @@ enum Event {
     Serve(u64),
     Take(u64),
     BeginPass,
-    Drop,
-    Stuck,
+    Drop(usize),
+    Stuck(usize),
     AnswerWrite(usize),
     OthersChange,
     TakeRecall,
@@ -79,6 +86,7 @@ enum Event {
     AnswerOwn,
     EndOwn,
     Expire,
+    ExpireHere,
 }
 
 #[derive(Clone, Debug)]
@@ -88,7 +96,8 @@ struct World {
     /// Versions at the server.
     content: Vec<u64>,
     reads: BTreeMap<u64, Reading>,
-    cursor: Option<(usize, usize)>,
+    /// Drops under way.
+    drops: Vec<Cursor>,
     generation: u64,
     ids: u64,
     /// The server's view of this client.
@@ -113,7 +122,7 @@ impl World {
             pages: vec![Page::Absent; PAGES],
             content: vec![0; PAGES],
             reads: BTreeMap::new(),
-            cursor: None,
+            drops: Vec::new(),
             generation: 0,
             ids: 0,
             held: false,
@@ -135,10 +144,22 @@ impl World {
     }
 
     /// Whether a drop waits for a locked page.
-    fn is_blocked(&self) -> bool {
-        self.cursor.is_some_and(|(at, end)| {
-            at < end && matches!(self.pages[at], Page::Reading | Page::Writing(_))
-        })
+    fn is_blocked(&self, drop: Cursor) -> bool {
+        let page = self.pages.get(drop.at);
+        drop.at < drop.end && matches!(page, Some(Page::Reading | Page::Writing(_)))
+    }
+
+    /// What the kernel and the client do though the server doesn't answer.
+    fn drops_go_on(&self) -> Vec<Event> {
+        let goes_on = |(index, drop): (usize, &Cursor)| match self.is_blocked(*drop) {
+            true => Event::Stuck(index),
+            false => Event::Drop(index),
+        };
+        let mut events: Vec<Event> = self.drops.iter().enumerate().map(goes_on).collect();
+        if self.gate.has_work() {
+            events.push(Event::BeginPass);
+        }
+        events
     }
 
     /// What goes on whoever does nothing new.
@@ -152,12 +173,7 @@ impl World {
                 At::Answered { .. } => events.push(Event::Take(id)),
             }
         }
-        match self.cursor {
-            None if self.gate.has_work() => events.push(Event::BeginPass),
-            Some(_) if self.is_blocked() => events.push(Event::Stuck),
-            Some(_) => events.push(Event::Drop),
-            None => {}
-        }
+        events.extend(self.drops_go_on());
         let writing = |page: &usize| matches!(self.pages[*page], Page::Writing(_));
         events.extend((0..PAGES).filter(writing).map(Event::AnswerWrite));
         if self.recall_under_way {
@@ -200,6 +216,9 @@ impl World {
         if choice.is_multiple_of(31) {
             events.push(Event::Expire);
         }
+        if choice.is_multiple_of(29) {
+            events.push(Event::ExpireHere);
+        }
         events
     }
 
@@ -215,8 +234,8 @@ impl World {
             Event::Serve(id) => self.serve(id),
             Event::Take(id) => self.take(id),
             Event::BeginPass => self.begin_pass(),
-            Event::Drop => self.drop_page(),
-            Event::Stuck => self.gate.stuck(),
+            Event::Drop(index) => self.drop_page(index),
+            Event::Stuck(index) => self.gate.stuck(self.drops[index].span),
             Event::AnswerWrite(page) => self.answer_write(page),
             Event::OthersChange => self.others_change(),
             Event::TakeRecall => self.take_recall(),
@@ -236,6 +255,7 @@ impl World {
                 self.own = Own::None;
             }
             Event::Expire => self.expire(),
+            Event::ExpireHere => self.expire_here(),
         }
         self.settle();
         self.check();
@@ -290,9 +310,10 @@ impl World {
         else {
             return;
         };
-        let reply = match leased && reading.generation == self.generation {
-            true => ReadReply::Leased,
-            false => ReadReply::Bare,
+        let reply = match (reading.generation == self.generation, leased) {
+            (true, true) => ReadReply::Leased,
+            (true, false) => ReadReply::Bare,
+            (false, _) => ReadReply::Void,
         };
         match self.gate.read_answered(read(id), reply) {
             Verdict::Deliver => {
@@ -310,15 +331,19 @@ impl World {
     fn begin_pass(&mut self) {
         if let Step::Drop(span) = self.gate.next_step() {
             let page = |at: u64| (at.div_ceil(FOLIO) as usize).min(PAGES);
-            self.cursor = Some(((span.start() / FOLIO) as usize, page(span.end())));
+            self.drops.push(Cursor {
+                span,
+                at: (span.start() / FOLIO) as usize,
+                end: page(span.end()),
+            });
         }
     }
 
-    fn drop_page(&mut self) {
-        let Some((at, end)) = self.cursor else { return };
+    fn drop_page(&mut self, index: usize) {
+        let Cursor { span, at, end } = self.drops[index];
         if at >= end {
-            self.cursor = None;
-            self.gate.dropped();
+            self.drops.remove(index);
+            self.gate.dropped(span);
             return;
         }
         match self.pages[at] {
@@ -328,7 +353,7 @@ impl World {
             }
             Page::Absent | Page::Present(_) => {
                 self.pages[at] = Page::Absent;
-                self.cursor = Some((at + 1, end));
+                self.drops[index].at += 1;
             }
             Page::Reading | Page::Writing(_) => panic!("blocked"),
         }
@@ -388,11 +413,19 @@ impl World {
         self.gate.open(cause(id), DropKind::Change, span);
     }
 
-    /// The client's leases end, then the server's.
-    fn expire(&mut self) {
+    /// The leases end by the client's clock alone.
+    fn expire_here(&mut self) {
         let sweep = self.id();
         self.generation += 1;
         self.gate.expire(cause(sweep));
+    }
+
+    /// The client's leases end, then the server's.
+    fn expire(&mut self) {
+        self.expire_here();
+        if let Some(id) = self.owed {
+            self.gate.close(cause(id));
+        }
         (self.owed, self.held) = (None, false);
         (self.recall_under_way, self.approval_under_way) = (false, false);
         if std::mem::take(&mut self.waiting) {
@@ -479,7 +512,6 @@ impl World {
 
 fn run(exclusive: bool, choices: &[(bool, u16)]) -> World {
     let mut world = World::new(exclusive);
-    let mut locked: BTreeSet<u64> = BTreeSet::new();
     for &(begin, choice) in choices {
         let mut events = world.progress();
         if begin || events.is_empty() {
@@ -488,9 +520,7 @@ fn run(exclusive: bool, choices: &[(bool, u16)]) -> World {
         if let Some(event) = events.get(usize::from(choice / 3) % events.len().max(1)) {
             world.happen(*event);
         }
-        locked.extend(world.reads.keys());
     }
-    world.drain();
     world
 }
 
@@ -502,6 +532,24 @@ proptest! {
         exclusive: bool,
         choices in prop::collection::vec(any::<(bool, u16)>(), 0..300),
     ) {
-        run(exclusive, &choices);
+        run(exclusive, &choices).drain();
+    }
+
+    #[test]
+    fn what_has_expired_goes_though_the_server_answers_nothing(
+        exclusive: bool,
+        choices in prop::collection::vec(any::<(bool, u16)>(), 0..300),
+    ) {
+        let mut world = run(exclusive, &choices);
+        world.happen(Event::Expire);
+        let is_there = |page: &Page| matches!(page, Page::Present(_) | Page::Dirty(_));
+        for step in 0..2_000_usize {
+            let events = world.drops_go_on();
+            match events.get(step % events.len().max(1)) {
+                Some(event) => world.happen(*event),
+                None => break,
+            }
+        }
+        assert!(!world.pages.iter().any(is_there), "{world:?}");
     }
 }
