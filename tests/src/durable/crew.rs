@@ -139,9 +139,7 @@ impl Crew {
         }
         findings
     }
-}
 
-impl Crew {
     /// What they have asked for and been told, for people.
     pub fn journals(&self) -> String {
         let journal = |member: &Member| {

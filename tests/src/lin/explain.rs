@@ -36,12 +36,11 @@ pub fn explain<S: Spec>(spec: &S, history: &[Entry<S::Op>]) -> Explanation<S> {
     let (cut, states) = last_quiet_moment(spec, &prefix);
     let (before, offending) = prefix.split_at(cut);
     let last = prefix.iter().filter_map(|entry| entry.end).max();
-    let mut following: Vec<Entry<S::Op>> = history.to_vec();
-    following.retain(|entry| entry.end.is_none_or(|end| Some(end) > last));
+    let later = |entry: &&Entry<S::Op>| entry.end.is_none_or(|end| Some(end) > last);
+    let mut following: Vec<&Entry<S::Op>> = history.iter().filter(later).collect();
     following.sort_by_key(|entry| entry.end.unwrap_or(u64::MAX));
-    following.truncate(FOLLOWING);
     Explanation {
-        following,
+        following: following.into_iter().take(FOLLOWING).cloned().collect(),
         context: last_changes(spec, before),
         offending: without_needless_reads(spec, &states, offending),
         states: states.into_iter().collect(),

@@ -109,7 +109,7 @@ impl Extents {
     /// Pieces that have bytes between two, in order.
     fn overlapping(&self, from: u64, until: u64) -> impl Iterator<Item = (u64, &Bytes)> {
         let before = self.pieces.range(..from).next_back();
-        let reaches = before.filter(|(at, piece)| end(**at, piece) > from);
+        let reaches = before.filter(|(at, piece)| from < until && end(**at, piece) > from);
         let inside = self.pieces.range(from..until.max(from));
         reaches.into_iter().chain(inside).map(|(at, d)| (*at, d))
     }

@@ -61,6 +61,7 @@ proptest! {
             let mut into = [0; LEN];
             let mut known = Known::default();
             extents.overlay(from as u64, &mut into[from..], &mut known);
+            extents.overlay(from as u64, &mut [], &mut known);
             let all = plain.0[from..].iter().take_while(|byte| byte.is_some()).count();
             prop_assert!(known.covers(all) && (all == LEN - from || !known.covers(all + 1)));
             for (place, byte) in plain.0[from..].iter().enumerate() {
