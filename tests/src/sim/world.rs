@@ -350,6 +350,7 @@ impl World {
             client.apart = None;
             client.thaw(cx);
         }
+        self.server.goes_on();
         cx.disturbed = cx.now;
     }
 

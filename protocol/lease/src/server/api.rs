@@ -38,7 +38,7 @@ impl Default for Config {
             drift_ppm: limits::DEFAULT_DRIFT_PPM,
             overdue: limits::RECALL_OVERDUE,
             probation: limits::DEFAULT_TERM,
-            max_probation: limits::MAX_PROBATION,
+            max_probation: limits::DEFAULT_TERM * limits::MAX_PROBATION_TERMS,
             max_leases_per_client: limits::MAX_LEASES_PER_CLIENT,
             max_recalls_per_client: limits::MAX_RECALLS_OPEN,
         }

@@ -159,6 +159,11 @@ impl Server {
         self.fuse = Some((down_for, host_crashed));
     }
 
+    /// It doesn't, if it hasn't yet.
+    pub fn goes_on(&mut self) {
+        self.fuse = None;
+    }
+
     pub(super) fn may_crash(&mut self, cx: &mut Cx) {
         if cx.rng.chance(50)
             && let Some((down_for, host_crashed)) = self.fuse.take()
