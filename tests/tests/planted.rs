@@ -120,7 +120,7 @@ impl Runs {
             }
             Bug::ReadInGrace => Self::rough(&["crash"]).from(18),
             Bug::AppendAgain => Self::rough(&["crash"]).from(70),
-            Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(66),
+            Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(50),
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
             Bug::CloseLost => Self::rough(&["break"]).from(67),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
@@ -134,7 +134,7 @@ impl Runs {
             Bug::RenewOverdue => Self::ANY.from(400),
             Bug::ReleaseStale => Self::rough(&[]).from(154),
             Bug::FetchStale => Self::ANY.from(557),
-            Bug::OldAnswer => Self::ANY.from(1056),
+            Bug::OldAnswer => Self::ANY.from(200),
             Bug::LatePages => Self::rough(&["part"]).with_maps().from(402),
             _ => Self::ANY,
         }
