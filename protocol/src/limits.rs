@@ -149,8 +149,10 @@ pub const SLOWEST_LINK: u64 = 51_200;
 /// At most so long, beyond a further term.
 pub const MAX_FLUSH: Duration = Duration::from_secs(120);
 /// Longest time for which a client that holds others up is denied leases, in terms. What its kernel has
-/// to read in waits so long; who never answers costs others one term out of so many and one.
+/// to read in waits so long; who never answers costs others about one term out of so many and one.
 pub const MAX_PROBATION_TERMS: u32 = 4;
+/// And at most so long.
+pub const MAX_PROBATION: Duration = Duration::from_secs(300);
 /// How long a client may rely on what it was told of free space.
 pub const ROOM_LASTS: Duration = Duration::from_secs(3);
 /// How long an orderly shutdown waits for recalls.

@@ -37,8 +37,8 @@ impl Ops {
         let object = self.node(node)?.handle;
         let caller = self.caller(ask);
         let flags = (libc::O_RDONLY | libc::O_DIRECTORY) as u32;
-        let made = self.open_shared(ask, &caller, object, flags).await?;
-        Ok(self.add_dir(node, object, made.server, caller))
+        let server = self.open_shared(ask, &caller, object, flags).await?;
+        Ok(self.add_dir(node, object, server, caller))
     }
 
     fn add_dir(&self, node: NodeId, object: Handle, server: Arc<ServerOpen>, caller: Caller) -> Fh {

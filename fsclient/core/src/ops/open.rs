@@ -13,11 +13,10 @@ use leasefs_protocol::{Caller, Handle, Name, Refusal, answer, change, query};
 use std::sync::Arc;
 
 impl Caching {
-    /// Who is given no lease now would wait for one with each page that is read in.
-    fn of(access: Access, leased: bool) -> Self {
-        match (access, leased) {
-            (Access::Read, true) => Self::Pages,
-            (Access::Read, false) | (Access::Write | Access::ReadWrite, _) => Self::Direct,
+    fn of(access: Access) -> Self {
+        match access {
+            Access::Read => Self::Pages,
+            Access::Write | Access::ReadWrite => Self::Direct,
         }
     }
 }
@@ -44,30 +43,6 @@ fn servers_flags(flags: u32) -> u32 {
         _ => kept,
     };
     kept as u32
-}
-
-/// An open that the server has.
-pub(super) struct Made {
-    pub server: Arc<ServerOpen>,
-    /// Whether a lease of the object came with it.
-    leased: bool,
-}
-
-impl Made {
-    fn of<A>(told: &Told<A>, object: &Handle) -> Result<Self, Refusal> {
-        Ok(Self {
-            server: told.opened()?,
-            leased: told.grants.iter().any(|grant| grant.object == *object),
-        })
-    }
-
-    /// Under a lease that lives.
-    fn reused(server: Arc<ServerOpen>) -> Self {
-        Self {
-            server,
-            leased: true,
-        }
-    }
 }
 
 /// Counts an open, from before the server is asked for it; taken back unless it is kept.
@@ -112,8 +87,7 @@ impl Ops {
         let caller = self.caller_of(asker);
         let server = self.cache().live()?.reuse_open(&object, &caller)?;
         self.inodes().open_begins(object, Access::Read);
-        let made = Made::reused(server);
-        Some(self.add_file(node, object, made, Access::Read, caller))
+        Some(self.add_file(node, object, server, Access::Read, caller))
     }
 
     /// Opens a file at the server.
@@ -126,7 +100,7 @@ impl Ops {
         let flags = flags & !(libc::O_TRUNC as u32);
         let caller = self.caller(ask);
         let begun = Begun::new(self.cache(), access, object);
-        let made = match access {
+        let server = match access {
             Access::Read => self.open_reading(ask, &caller, object, flags).await,
             Access::Write | Access::ReadWrite => {
                 let flags = servers_flags(flags);
@@ -135,7 +109,7 @@ impl Ops {
         }?;
         self.prepare(ask, access, object).await?;
         begun.keep();
-        Ok(self.add_file(node, object, made, access, caller))
+        Ok(self.add_file(node, object, server, access, caller))
     }
 
     /// An open for reading, shared with others of this identity while the verdict holds.
@@ -145,7 +119,7 @@ impl Ops {
         caller: &Caller,
         object: Handle,
         flags: u32,
-    ) -> Result<Made, Refusal> {
+    ) -> Result<Arc<ServerOpen>, Refusal> {
         let readable = self
             .open_shared(ask, caller, object, servers_flags(flags))
             .await;
@@ -165,13 +139,13 @@ impl Ops {
         caller: &Caller,
         object: Handle,
         flags: u32,
-    ) -> Result<Made, Refusal> {
+    ) -> Result<Arc<ServerOpen>, Refusal> {
         let told = self.open_in_place(ask, caller, object, flags).await?;
-        let made = Made::of(&told, &object)?;
+        let open = told.opened()?;
         let mut learned = told.learn(self.cache());
         learned.attr(&object, &told.answer.attr);
-        learned.opened(&object, caller, &made.server);
-        Ok(made)
+        learned.opened(&object, caller, &open);
+        Ok(open)
     }
 
     async fn open_alone(
@@ -180,9 +154,9 @@ impl Ops {
         caller: &Caller,
         object: Handle,
         flags: u32,
-    ) -> Result<Made, Refusal> {
+    ) -> Result<Arc<ServerOpen>, Refusal> {
         let told = self.open_in_place(ask, caller, object, flags).await?;
-        Made::of(&told, &object)
+        told.opened()
     }
 
     async fn open_in_place(
@@ -222,7 +196,7 @@ impl Ops {
         &self,
         node: NodeId,
         object: Handle,
-        Made { server, leased }: Made,
+        server: Arc<ServerOpen>,
         access: Access,
         caller: Caller,
     ) -> Opened {
@@ -238,7 +212,7 @@ impl Ops {
         });
         Opened {
             fh,
-            caching: Caching::of(access, leased),
+            caching: Caching::of(access),
         }
     }
 
@@ -275,8 +249,8 @@ impl Ops {
                 result => break result?,
             }
         };
+        let open = told.opened()?;
         let (object, attr) = (told.answer.handle, told.answer.attr);
-        let open = Made::of(&told, &object)?;
         let access = Access::of(flags);
         let begun = Begun::new(self.cache(), access, object);
         self.prepare(ask, access, object).await?;
@@ -307,12 +281,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_read_only_opens_under_a_lease_are_cached_by_the_kernel() {
-        for access in [Access::Read, Access::Write, Access::ReadWrite] {
-            let cached = Caching::of(access, true) == Caching::Pages;
-            assert_eq!(cached, access == Access::Read);
-            assert_eq!(Caching::of(access, false), Caching::Direct);
-        }
+    fn only_read_only_opens_are_cached_by_the_kernel() {
+        assert_eq!(Caching::of(Access::Read), Caching::Pages);
+        assert_eq!(Caching::of(Access::Write), Caching::Direct);
+        assert_eq!(Caching::of(Access::ReadWrite), Caching::Direct);
     }
 
     #[test]

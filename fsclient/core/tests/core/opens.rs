@@ -4,7 +4,7 @@ use crate::calls::{getattr, is_done, opening, removal};
 use crate::said::{Asked, DIR, FILE, attr, grant, handle, opened, recall};
 use crate::world::World;
 use bytes::Bytes;
-use leasefs_client::call::{Caching, Fh, NewMode, Writing};
+use leasefs_client::call::{Fh, NewMode, Writing};
 use leasefs_client::{Answer, Call, NodeId};
 use leasefs_protocol::control::{Standing, ToServer};
 use leasefs_protocol::{
@@ -183,19 +183,6 @@ fn keeps(world: &mut World, object: u8) {
     };
     world.call(Call::Release { fh: again.fh });
     assert!(!world.is_asked());
-}
-
-/// A READ that fills the kernel's pages would wait for a lease.
-#[test]
-fn who_is_given_no_lease_reads_what_it_opens_past_the_kernels_pages() {
-    let mut world = World::new();
-    let file = world.node(1, FILE);
-    let open = world.open(file, 7, Vec::new());
-    assert_eq!(open.caching, Caching::Direct);
-    world.call(Call::Release { fh: open.fh });
-    world.asked();
-    let open = world.open(file, 8, vec![grant(1, Parts::ATTRS, 1)]);
-    assert_eq!(open.caching, Caching::Pages);
 }
 
 fn refuses(world: &mut World) -> Asked {
