@@ -134,7 +134,7 @@ impl Runs {
             Bug::RenewOverdue => Self::ANY.from(400),
             Bug::ReleaseStale => Self::rough(&[]).from(154),
             Bug::FetchStale => Self::ANY.from(557),
-            Bug::OldAnswer => Self::ANY.from(200),
+            Bug::OldAnswer => Self::ANY.from(1056),
             Bug::LatePages => Self::rough(&["part"]).with_maps().from(402),
             _ => Self::ANY,
         }
