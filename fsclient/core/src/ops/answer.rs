@@ -9,6 +9,14 @@ use leasefs_protocol::Refusal;
 impl Ops {
     /// What a request is answered if nothing has to be waited for.
     pub fn at_once(&self, asker: Asker, call: &Call) -> Option<Result<Answer, Refusal>> {
+        let answer = self.from_here(asker, call)?;
+        if answer.is_ok() && !call.walks() {
+            self.stale.done(asker);
+        }
+        Some(answer)
+    }
+
+    fn from_here(&self, asker: Asker, call: &Call) -> Option<Result<Answer, Refusal>> {
         let answer = match call {
             Call::Lookup { parent, name } => Answer::Found(self.lookup_cached(*parent, name)?),
             Call::GetAttr { node } => Answer::Attr(self.getattr_cached(*node)?),
@@ -45,13 +53,10 @@ impl Ops {
     /// # Errors
     /// What the application is told instead.
     pub async fn answer(&self, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
-        let Some(node) = call.node() else {
-            return self.answer_to(ask, call).await;
-        };
-        let walks = matches!(call, Call::Lookup { .. } | Call::GetAttr { .. });
+        let (node, walks) = (call.node(), call.walks());
         let now = self.cx.monotonic();
         let about = About {
-            root: node == NodeId::ROOT,
+            root: node == Some(NodeId::ROOT),
             in_directory: call.is_in_directory(),
         };
         match self.answer_to(ask, call).await {
@@ -61,6 +66,7 @@ impl Ops {
                 }
                 Ok(answer)
             }
+            Err(refusal) if node.is_none() => Err(refusal),
             Err(refusal) => Err(self.stale.told(ask.asker, now, about, refusal)),
         }
     }

@@ -80,6 +80,11 @@ impl Call {
         )
     }
 
+    /// Whether it may be no more than the way to a file.
+    pub(super) fn walks(&self) -> bool {
+        matches!(self, Self::Lookup { .. } | Self::GetAttr { .. })
+    }
+
     /// The node that it is about, if it isn't about an open.
     pub(super) fn node(&self) -> Option<NodeId> {
         Some(match self {

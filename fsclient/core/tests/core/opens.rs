@@ -185,6 +185,26 @@ fn keeps(world: &mut World, object: u8) {
     assert!(!world.is_asked());
 }
 
+/// A file that is replaced all the time is never missing: a call that is told ESTALE twice is.
+#[test]
+fn what_a_thread_was_told_before_its_call_succeeded_from_the_cache_counts_no_more() {
+    let mut world = World::new();
+    keeps(&mut world, 1);
+    let (kept, other) = (world.node(1, FILE), world.node(2, FILE));
+    let stale = |world: &mut World| {
+        let call = world.call_by(7, opening(other, libc::O_RDONLY));
+        let asked = world.asked();
+        world.answer(&asked, Err(Refusal::Stale));
+        world.refused(call)
+    };
+    assert_eq!(stale(&mut world), Refusal::Stale);
+    let again = world.call_by(7, opening(kept, libc::O_RDONLY));
+    assert!(matches!(world.answered(again), Ok(Answer::Opened(_))));
+    assert!(!world.is_asked());
+    assert_eq!(stale(&mut world), Refusal::Stale);
+    assert_eq!(stale(&mut world).errno(), libc::ENOENT);
+}
+
 fn refuses(world: &mut World) -> Asked {
     let asked = world.asked();
     world.answer(&asked, Err(Refusal::TooMany));
