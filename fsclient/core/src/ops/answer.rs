@@ -9,14 +9,14 @@ use leasefs_protocol::Refusal;
 impl Ops {
     /// What a request is answered if nothing has to be waited for.
     pub fn at_once(&self, asker: Asker, call: &Call) -> Option<Result<Answer, Refusal>> {
-        let answer = self.from_here(asker, call)?;
+        let answer = self.answered_here(asker, call)?;
         if answer.is_ok() && !call.walks() {
             self.stale.done(asker);
         }
         Some(answer)
     }
 
-    fn from_here(&self, asker: Asker, call: &Call) -> Option<Result<Answer, Refusal>> {
+    fn answered_here(&self, asker: Asker, call: &Call) -> Option<Result<Answer, Refusal>> {
         let answer = match call {
             Call::Lookup { parent, name } => Answer::Found(self.lookup_cached(*parent, name)?),
             Call::GetAttr { node } => Answer::Attr(self.getattr_cached(*node)?),
