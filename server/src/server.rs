@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use leasefs_host::clock::boot_time;
 use leasefs_lease::server::{Config, Grace, LoggedWrites};
 use leasefs_lease::time::{BootTime, lengthened};
-use leasefs_protocol::limits::{MAX_PROBATION, MAX_PROBATION_TERMS, REVOKE_PATIENCE};
+use leasefs_protocol::limits::REVOKE_PATIENCE;
 use leasefs_protocol::{BootId, KeyHash, Refusal};
 use leasefs_store::Store;
 use leasefs_transport::CloseCode;
@@ -83,11 +83,8 @@ fn io_threads(settings: &Settings) -> io::Result<Runtime> {
 
 fn lease_config(settings: &Settings) -> Config {
     Config {
-        term: settings.term,
         drift_ppm: settings.drift_ppm,
-        probation: settings.term,
-        max_probation: MAX_PROBATION.min(settings.term * MAX_PROBATION_TERMS),
-        ..Config::default()
+        ..Config::of_term(settings.term)
     }
 }
 

@@ -90,6 +90,24 @@ async fn reclaim(client: &mut Client, open: OpenId, token: OpenToken) -> Vec<Ope
     }
 }
 
+async fn write_data(client: &mut Client, file: Handle, open: OpenId) {
+    send(client, write(open, 0), b"data", &[file]).await;
+    assert!(client.reply().await.0.result.is_ok());
+}
+
+/// It takes up its open of a file without a name that holds this data, and closes it.
+async fn comes_back_for_the_last_time(
+    client: &mut Client,
+    (file, open, token): (Handle, OpenId, OpenToken),
+) {
+    assert_eq!(reclaim(client, open, token).await, []);
+    client.tell(ToServer::ReclaimDone).await;
+    assert_eq!(&client.read(open, 0, 9).await.1[..], b"data");
+    assert_eq!(nlink(client, file).await, Ok(0));
+    let close = query::Close { opens: vec![open] };
+    client.ask(Query::Close(close)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_whose_answer_was_lost_is_closed_when_it_is_asked_for_again() {
     let house = House::new();
@@ -128,19 +146,13 @@ async fn an_unlinked_open_file_goes_on_after_a_crash_until_its_last_close() {
     let server = house.serve().await;
     let mut a = who.connect(&server).await;
     let (file, open, token) = orphan(&mut a, "f").await;
-    send(&mut a, write(open, 0), b"data", &[file]).await;
-    assert!(a.reply().await.0.result.is_ok());
+    write_data(&mut a, file, open).await;
     assert_eq!(nlink(&mut a, file).await, Ok(0));
     server.crash();
     assert_eq!(orphans(&house), 1);
     let server = house.serve().await;
     let mut a = who.connect(&server).await;
-    assert_eq!(reclaim(&mut a, open, token).await, []);
-    a.tell(ToServer::ReclaimDone).await;
-    assert_eq!(&a.read(open, 0, 9).await.1[..], b"data");
-    assert_eq!(nlink(&mut a, file).await, Ok(0));
-    a.ask(Query::Close(query::Close { opens: vec![open] }))
-        .await;
+    comes_back_for_the_last_time(&mut a, (file, open, token)).await;
     assert_eq!(orphans(&house), 0);
     drop(server);
 }
@@ -176,8 +188,7 @@ async fn a_file_stays_open_for_who_is_away_though_another_removes_it_after_a_res
     let server = house.serve_with(Duration::from_secs(1), |_| ()).await;
     let mut a = away.connect(&server).await;
     let (file, open, token) = created(&mut a, "f").await;
-    send(&mut a, write(open, 0), b"data", &[file]).await;
-    assert!(a.reply().await.0.result.is_ok());
+    write_data(&mut a, file, open).await;
     server.crash();
     let server = house.serve().await;
     let mut b = other.connect(&server).await;
@@ -191,12 +202,7 @@ async fn a_file_stays_open_for_who_is_away_though_another_removes_it_after_a_res
     send(&mut b, request, b"", &[file]).await;
     assert_eq!(b.reply().await.0.result, Ok(Response::Done));
     let mut a = away.connect(&server).await;
-    assert_eq!(reclaim(&mut a, open, token).await, []);
-    a.tell(ToServer::ReclaimDone).await;
-    assert_eq!(&a.read(open, 0, 9).await.1[..], b"data");
-    assert_eq!(nlink(&mut a, file).await, Ok(0));
-    a.ask(Query::Close(query::Close { opens: vec![open] }))
-        .await;
+    comes_back_for_the_last_time(&mut a, (file, open, token)).await;
     until("the orphan is removed", || orphans(&house) == 0).await;
 }
 

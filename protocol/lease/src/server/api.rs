@@ -31,17 +31,24 @@ pub struct Config {
     pub max_recalls_per_client: usize,
 }
 
-impl Default for Config {
-    fn default() -> Self {
+impl Config {
+    /// The usual settings of a server that grants leases for a term: probation goes by that.
+    pub fn of_term(term: Duration) -> Self {
         Self {
-            term: limits::DEFAULT_TERM,
+            term,
             drift_ppm: limits::DEFAULT_DRIFT_PPM,
             overdue: limits::RECALL_OVERDUE,
-            probation: limits::DEFAULT_TERM,
-            max_probation: limits::DEFAULT_TERM * limits::MAX_PROBATION_TERMS,
+            probation: term,
+            max_probation: limits::MAX_PROBATION.min(term * limits::MAX_PROBATION_TERMS),
             max_leases_per_client: limits::MAX_LEASES_PER_CLIENT,
             max_recalls_per_client: limits::MAX_RECALLS_OPEN,
         }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::of_term(limits::DEFAULT_TERM)
     }
 }
 
