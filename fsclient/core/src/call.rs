@@ -386,6 +386,11 @@ pub enum Call {
     FlushAll,
     /// Of the daemon: everything is to be on the server's disk.
     SyncAll,
+    /// Of the daemon: the machine is about to sleep. Answered when nothing that was cached is in the kernel any
+    /// more; nothing is cached until [`Call::Wake`].
+    Sleep,
+    /// Of the daemon: the machine is awake, or doesn't sleep after all.
+    Wake,
 }
 
 /// What a [`Call`] is answered.

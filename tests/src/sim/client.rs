@@ -97,6 +97,8 @@ pub struct Client {
     pub frozen: Option<Nanos>,
     /// Whether its host sleeps.
     pub asleep: bool,
+    /// Whether nothing is in its kernel that could be wrong after it has slept.
+    pub is_prepared: bool,
     /// Since when it can't reach the server.
     pub apart: Option<Nanos>,
     /// Since when it is to unmount.
@@ -132,6 +134,9 @@ fn link_of(connection: ConnectionId) -> LinkId {
     LinkId(connection.0 - 1)
 }
 
+/// Who is told that it may sleep.
+const SLEEP: Unique = Unique(u64::MAX - 2);
+
 /// How long a hello waits for its answer.
 const HELLO: Nanos = 700 * MS;
 
@@ -144,6 +149,7 @@ impl Client {
             alive: true,
             frozen: None,
             asleep: false,
+            is_prepared: false,
             apart: None,
             leaving: None,
             stalled_until: 0,
@@ -467,6 +473,9 @@ impl Client {
     }
 
     fn answer(&mut self, cx: &mut Cx, waiter: Unique, answer: Result<Answer, Refusal>) {
+        if waiter == SLEEP {
+            self.is_prepared = true;
+        }
         let Some(kernel) = &self.kernel else { return };
         if let Ok(Answer::Written(len)) = &answer
             && let Some((object, at, values)) = kernel.writing(waiter)
@@ -642,20 +651,50 @@ impl Client {
         self.hurt = Nanos::MAX;
     }
 
+    /// Its host is about to sleep.
+    pub fn prepare_sleep(&mut self, cx: &mut Cx) {
+        let ev = ClientEv::Ask(SLEEP, Asker::default(), Box::new(Call::Sleep));
+        self.happens(cx, ev);
+    }
+
+    /// Its host has slept, or not, and won't again so soon.
+    pub fn wakes(&mut self, cx: &mut Cx) {
+        self.is_prepared = false;
+        let nobody = Unique(u64::MAX);
+        let ev = ClientEv::Ask(nobody, Asker::default(), Box::new(Call::Wake));
+        self.happens(cx, ev);
+    }
+
     /// It wakes up: the daemon is the first to run.
     pub fn resume(&mut self, cx: &mut Cx, slept: Nanos) {
         self.asleep = false;
         self.hurt = cx.now;
-        self.make.clock.slept(slept);
+        self.slept(slept);
+        self.catch_up(cx);
+        // What was told before counts until the daemon has looked at its clock: processes that are
+        // quicker find it.
+        self.run_kernel(cx, 200 * MS);
+    }
+
+    /// It wakes up, but for the daemon: that goes on when it is thawed.
+    pub fn resume_unnoticed(&mut self, cx: &Cx, slept: Nanos) {
+        self.asleep = false;
+        self.frozen = Some(cx.now);
+        self.slept(slept);
+    }
+
+    fn slept(&mut self, time: Nanos) {
+        self.make.clock.slept(time);
         self.armed = None;
         if let Some(kernel) = &mut self.kernel {
             kernel.clock = self.make.clock;
         }
-        self.catch_up(cx);
+    }
+
+    /// Its kernel goes on, and so do its processes.
+    pub fn run_kernel(&mut self, cx: &mut Cx, after: Nanos) {
         for ev in std::mem::take(&mut self.pending_kernel) {
-            // What was told before counts until the daemon has looked at its clock: processes that are
-            // quicker find it.
-            let wait = 200 * MS + cx.short(2 * MS);
+            let wait = after + cx.short(2 * MS);
             cx.after(wait, Ev::Kernel(self.make.index, self.life, ev));
         }
     }

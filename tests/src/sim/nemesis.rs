@@ -13,10 +13,14 @@ pub enum Blow {
     Freeze(usize, Nanos),
     /// It goes on.
     Thaw(usize),
+    /// A client is told that its host is about to sleep.
+    Announce(usize, Nanos),
     /// A client's host sleeps for a while.
     Suspend(usize, Nanos),
     /// It wakes up.
     Resume(usize, Nanos),
+    /// A client is told that its host has slept.
+    Awake(usize),
     /// A client's connection breaks; the network is well.
     Break(usize),
     /// A client can't reach the server for a while.
@@ -134,6 +138,7 @@ impl Weather {
                 amid: cx.rng.chance(50),
             },
             7 => Blow::ShutDown(brief),
+            _ if cx.rng.chance(50) => Blow::Announce(client, any),
             _ => Blow::Suspend(client, any),
         })
     }

@@ -570,6 +570,18 @@ impl World {
                 }
             }
             Blow::Thaw(index) => self.clients[index].thaw(cx),
+            Blow::Announce(index, time) => {
+                let client = &mut self.clients[index];
+                if client.frozen.is_none() && client.alive && !client.asleep {
+                    client.prepare_sleep(cx);
+                    // Nobody waits longer than a moment.
+                    let wait = cx.short(500 * MS);
+                    cx.after(wait, Ev::Blow(Blow::Suspend(index, time)));
+                    let over = wait + time + S;
+                    cx.after(over, Ev::Blow(Blow::Awake(index)));
+                }
+            }
+            Blow::Awake(index) => self.clients[index].wakes(cx),
             Blow::Suspend(index, time) => {
                 let client = &mut self.clients[index];
                 if client.frozen.is_none() && client.alive && !client.asleep {
@@ -578,8 +590,17 @@ impl World {
                 }
             }
             Blow::Resume(index, time) => {
-                if self.clients[index].asleep {
-                    self.clients[index].resume(cx, time);
+                let client = &mut self.clients[index];
+                if client.asleep {
+                    if client.is_prepared {
+                        // Its processes are the first to run.
+                        client.resume_unnoticed(cx, time);
+                        client.run_kernel(cx, 0);
+                        let late = cx.short(100 * MS);
+                        cx.after(late, Ev::Blow(Blow::Thaw(index)));
+                    } else {
+                        client.resume(cx, time);
+                    }
                 }
             }
             Blow::Break(index) => break_link(cx, &mut self.clients[index]),

@@ -68,6 +68,13 @@ impl State {
         self.drop_everything();
     }
 
+    /// All leases are gone, and there is none until the session clock is told to be awake: the machine is
+    /// about to sleep.
+    pub fn sleep(&mut self) {
+        self.session.sleep();
+        self.drop_everything();
+    }
+
     /// The server's host is in this life. What was cached in another may never have reached its disk.
     /// The leases of dirty files stay: what is here of them is newer than anything there.
     pub fn host_is(&mut self, host: BootId) {

@@ -101,6 +101,14 @@ impl Ops {
                 Answer::Done
             }
             Call::SyncAll => done(self.sync_all().await)?,
+            Call::Sleep => {
+                self.engine.sleep().await;
+                Answer::Done
+            }
+            Call::Wake => {
+                self.engine.wake();
+                Answer::Done
+            }
             call => self.answer_of_files(ask, call).await?,
         })
     }

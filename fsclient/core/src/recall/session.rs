@@ -54,16 +54,21 @@ impl Engine {
 
     /// The server's host has crashed. Resolves when what was cached before has left the kernel.
     pub fn host_crashed(&self) -> impl Future<Output = ()> + Send + use<> {
-        let (done, is_done) = oneshot::channel();
-        let work = {
-            let mut state = self.0.cache.state();
-            let mut work = state.swept.take().unwrap_or_default();
-            let filled = state.inodes.filled();
-            let (inodes, then) = (&mut state.inodes, Then::Wake(done));
-            inodes.drop_pages(&filled, DropKind::Sweep, then, &mut work.outcome);
-            work
-        };
-        self.0.sweep_until(work, is_done)
+        self.0.swept()
+    }
+
+    /// The machine is about to sleep: what the kernel is told now would still count when it wakes, whatever
+    /// has happened meanwhile. Resolves when what was cached before has left the kernel. Nothing is cached
+    /// until [`Engine::wake`].
+    pub fn sleep(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.0.cache.state().sleep();
+        self.0.swept()
+    }
+
+    /// The machine is awake.
+    pub fn wake(&self) {
+        let now = self.0.cache.now();
+        self.0.cache.state().session.wake(now);
     }
 
     /// The leases alive by the own clock. There is no use of the others any more. Without any the
@@ -151,6 +156,20 @@ impl EngineInner {
             let (inodes, then) = (&mut state.inodes, Then::Approve(approvable));
             inodes.drop_pages(&pages, DropKind::Recall, then, out);
         });
+    }
+
+    /// Drops everything that a loss of all leases has left in the kernel; resolves when that is done.
+    fn swept(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+        let (done, is_done) = oneshot::channel();
+        let work = {
+            let mut state = self.cache.state();
+            let mut work = state.swept.take().unwrap_or_default();
+            let filled = state.inodes.filled();
+            let (inodes, then) = (&mut state.inodes, Then::Wake(done));
+            inodes.drop_pages(&filled, DropKind::Sweep, then, &mut work.outcome);
+            work
+        };
+        self.sweep_until(work, is_done)
     }
 
     fn sweep_until(

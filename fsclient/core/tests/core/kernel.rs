@@ -363,6 +363,48 @@ fn a_reply_from_before_a_suspend_revives_nothing() {
     }
 }
 
+/// For how long the kernel may believe what a `stat` is told that the server grants a lease with.
+fn believed(world: &mut World, node: NodeId, stamp: u64) -> Duration {
+    let call = world.call(Call::GetAttr { node });
+    let asked = world.asked();
+    let grants = vec![grant(1, Parts::ATTRS, stamp)];
+    world.grant(&asked, Response::Attr(attr(1, FILE)), grants);
+    match world.answered(call) {
+        Ok(Answer::Attr(told)) => told.valid,
+        other => panic!("not told: {other:?}"),
+    }
+}
+
+#[test]
+fn from_before_a_suspend_that_is_announced_until_it_is_over_the_kernel_believes_nothing() {
+    let mut world = World::new();
+    let node = knows_attributes(&mut world);
+    let sleep = world.call(Call::Sleep);
+    assert!(matches!(world.answered(sleep), Ok(Answer::Done)));
+    assert!(world.told.contains(&Notice::DropAttrs(node)));
+    assert!(believed(&mut world, node, 6).is_zero(), "it goes to sleep");
+    world.sleep(Duration::from_secs(1));
+    assert!(believed(&mut world, node, 7).is_zero(), "may sleep again");
+    let wake = world.call(Call::Wake);
+    assert!(matches!(world.answered(wake), Ok(Answer::Done)));
+    // What is granted with the answer that begins the session anew is not known to be of it.
+    believed(&mut world, node, 8);
+    assert!(!believed(&mut world, node, 9).is_zero(), "it is awake");
+}
+
+#[test]
+fn a_suspend_waits_until_mapped_pages_have_left_the_kernel() {
+    let mut world = World::new();
+    let (_, fh) = opened_file(&mut world);
+    let read = page_comes_in(&mut world, fh, 0, 5);
+    assert!(world.answered(read).is_ok());
+    world.holds_pages = true;
+    let sleep = world.call(Call::Sleep);
+    assert!(world.waits(sleep));
+    world.drop_pages();
+    assert!(matches!(world.answered(sleep), Ok(Answer::Done)));
+}
+
 #[test]
 fn a_file_that_goes_between_its_lookup_and_its_stat_is_shown_as_it_was_without_a_link() {
     let mut world = World::new();

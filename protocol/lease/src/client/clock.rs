@@ -94,6 +94,21 @@ impl SessionClock {
         self.void_before = self.void_before.max(now);
     }
 
+    /// Ends the leases, and nothing renews before [`SessionClock::wake`]: the machine is about to sleep.
+    pub fn sleep(&mut self) {
+        self.end(match planted::is(Bug::RenewsBeforeSleep) {
+            true => self.void_before,
+            false => BootTime::MAX,
+        });
+    }
+
+    /// The machine is awake: what is sent from `now` on renews.
+    pub fn wake(&mut self, now: BootTime) {
+        if self.void_before == BootTime::MAX {
+            self.void_before = now;
+        }
+    }
+
     /// When the leases end; `None` if there are none.
     pub fn expiry(&self) -> Option<BootTime> {
         let valid = shortened(self.term, self.drift_ppm).saturating_sub(self.guard());
@@ -215,6 +230,28 @@ mod tests {
         assert_eq!(clock.renew(at(8_999), TERM, 1_000), Renewal::Stale);
         assert!(clock.witness(at(9_001)).is_none());
         assert_eq!(clock.renew(at(9_000), TERM, 1_000), Renewal::Begins);
+    }
+
+    #[test]
+    fn from_before_sleep_until_after_it_nothing_renews() {
+        let mut clock = renewed(1_000);
+        clock.sleep();
+        assert!(clock.witness(at(1_001)).is_none());
+        assert_eq!(clock.renew(at(2_000), TERM, 1_000), Renewal::Stale);
+        // The jump of the clock is noticed before it is told to be awake.
+        clock.end(at(60_000));
+        assert_eq!(clock.renew(at(60_001), TERM, 1_000), Renewal::Stale);
+        clock.wake(at(61_000));
+        assert_eq!(clock.renew(at(60_999), TERM, 1_000), Renewal::Stale);
+        assert_eq!(clock.renew(at(61_000), TERM, 1_000), Renewal::Begins);
+    }
+
+    #[test]
+    fn who_is_told_to_be_awake_without_having_slept_loses_nothing() {
+        let mut clock = renewed(1_000);
+        clock.wake(at(2_000));
+        assert!(clock.witness(at(2_001)).is_some());
+        assert_eq!(clock.renew(at(1_500), TERM, 1_000), Renewal::Extends);
     }
 
     #[test]
