@@ -7,6 +7,7 @@ use super::listen::{self, Listener, Unmount};
 use super::log;
 use super::mounts;
 use super::ready::Ready;
+use super::sleeping;
 use super::state::StateDir;
 use super::waking;
 use crate::fuse::Driver;
@@ -109,6 +110,7 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
     ready.ready(&job.dir);
     let assembled = Arc::new(assembled);
     let driver = Arc::downgrade(&assembled.driver);
+    runtime.spawn(sleeping::watch(driver.clone()));
     let woken = move || {
         if let Some(driver) = driver.upgrade() {
             driver.drive(Event::Tick);

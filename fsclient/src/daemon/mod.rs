@@ -10,6 +10,7 @@ mod log;
 pub mod mounts;
 mod pins;
 mod ready;
+mod sleeping;
 mod state;
 mod status;
 mod waking;

@@ -1,0 +1,146 @@
+//! A machine that is about to sleep: logind says so on a message bus of the test's own.
+
+#![expect(missing_docs, reason = "what the macro makes of a signal")]
+
+use leasefs_tests::mounted::{Sandbox, World, WorldOptions, within};
+use std::fs;
+use std::io::{BufRead, BufReader, PipeReader, Read, pipe};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use zbus::object_server::SignalEmitter;
+use zbus::{Connection, connection, interface, zvariant};
+
+const LOGIND: &str = "org.freedesktop.login1";
+const PATH: &str = "/org/freedesktop/login1";
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A message bus; it ends with this.
+struct Bus {
+    daemon: Child,
+    address: String,
+}
+
+impl Bus {
+    fn start(dir: &Path) -> Self {
+        let mut daemon = Command::new("dbus-daemon")
+            .args(["--session", "--nofork", "--print-address"])
+            .arg(format!("--address=unix:path={}", dir.join("bus").display()))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("dbus-daemon, which scripts/setup installs");
+        let mut address = String::new();
+        let said = daemon.stdout.take().expect("its output");
+        BufReader::new(said).read_line(&mut address).expect("said");
+        let address = address.trim().to_owned();
+        assert!(!address.is_empty(), "no message bus");
+        Self { daemon, address }
+    }
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+/// What stands in for logind: it hands out pipes, whose other ends it keeps.
+struct Manager(Sender<PipeReader>);
+
+#[interface(name = "org.freedesktop.login1.Manager")]
+impl Manager {
+    fn inhibit(&self, what: &str, who: &str, _why: &str, mode: &str) -> zvariant::OwnedFd {
+        assert_eq!([what, who, mode], ["sleep", "leasefs", "delay"]);
+        let (reader, writer) = pipe().expect("a pipe");
+        let _ = self.0.send(reader);
+        OwnedFd::from(writer).into()
+    }
+
+    #[zbus(property, name = "InhibitDelayMaxUSec")]
+    fn longest_delay(&self) -> u64 {
+        5_000_000
+    }
+
+    #[zbus(signal)]
+    async fn prepare_for_sleep(from: &SignalEmitter<'_>, start: bool) -> zbus::Result<()>;
+}
+
+struct Logind {
+    runtime: Runtime,
+    connection: Connection,
+    inhibitors: Receiver<PipeReader>,
+}
+
+impl Logind {
+    fn start(bus: &Bus) -> Self {
+        let runtime = Runtime::new().expect("a runtime");
+        let (given, inhibitors) = channel();
+        let connection = runtime.block_on(async {
+            connection::Builder::address(bus.address.as_str())?
+                .name(LOGIND)?
+                .serve_at(PATH, Manager(given))?
+                .build()
+                .await
+        });
+        Self {
+            runtime,
+            connection: connection.expect("on the bus"),
+            inhibitors,
+        }
+    }
+
+    /// Whoever holds a suspend up.
+    fn held(&self) -> PipeReader {
+        self.inhibitors.recv_timeout(LIMIT).expect("held up")
+    }
+
+    fn says(&self, sleeps: bool) {
+        let from = SignalEmitter::new(&self.connection, PATH).expect("an object");
+        let sent = self
+            .runtime
+            .block_on(Manager::prepare_for_sleep(&from, sleeps));
+        sent.expect("said");
+    }
+}
+
+/// How often the server is asked for the attributes of a file that is looked at five times.
+fn asked_in_five(world: &World, file: &Path) -> u64 {
+    let before = world.mount(0).requests();
+    for _ in 0..5 {
+        fs::metadata(file).expect("the file");
+    }
+    world.mount(0).requests().since(&before).of("getattr")
+}
+
+#[test]
+fn a_suspend_waits_for_what_is_buffered_and_nothing_is_cached_until_it_is_over() {
+    let own = Sandbox::new("asleep-bus");
+    let bus = Bus::start(own.root());
+    let logind = Logind::start(&bus);
+    let mut options = WorldOptions::mounts(1).term("60s").write_back();
+    let env = &mut options.mount.env;
+    env.push(("DBUS_SYSTEM_BUS_ADDRESS".into(), bus.address.clone()));
+    let world = World::start("asleep", &options);
+    let mut held = logind.held();
+    let file = world.mount(0).path("f");
+    fs::write(&file, "buffered").expect("written");
+    assert!(asked_in_five(&world, &file) <= 1, "it is cached");
+
+    logind.says(true);
+    let (let_go, _) = within("the suspend goes on", LIMIT, move || held.read(&mut [0]));
+    assert_eq!(let_go.expect("read"), 0, "it is closed");
+    let there = fs::read(world.sandbox.root().join("export/f"));
+    assert_eq!(there.expect("at the server"), b"buffered");
+    assert!(asked_in_five(&world, &file) >= 5, "nothing is cached");
+
+    logind.says(false);
+    let _again = logind.held();
+    fs::metadata(&file).expect("the file");
+    fs::metadata(&file).expect("the file");
+    assert!(asked_in_five(&world, &file) <= 1, "it is cached again");
+}
