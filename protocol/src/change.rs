@@ -189,7 +189,7 @@ pub struct Rename {
     pub new_dir: Handle,
     /// Name there.
     pub new_name: RawName,
-    /// `RENAME_NOREPLACE`, `RENAME_EXCHANGE`.
+    /// As `renameat2(2)` has them.
     pub flags: u32,
 }
 

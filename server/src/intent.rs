@@ -30,6 +30,17 @@ pub struct OpenAs {
     pub caller: Caller,
 }
 
+/// What a rename puts in the place of what it takes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Leaves {
+    /// Nothing.
+    Nothing,
+    /// What it replaces (`RENAME_EXCHANGE`).
+    Replaced,
+    /// A new device node, by which overlayfs knows a name that was removed (`RENAME_WHITEOUT`).
+    Whiteout,
+}
+
 /// What a change is about to do, with the state before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Intent {
@@ -62,8 +73,8 @@ pub enum Intent {
         object: Handle,
         /// What the new name denotes, another object.
         replaced: Option<Handle>,
-        /// Whether they are exchanged.
-        exchange: bool,
+        /// What becomes of the old name.
+        leaves: Leaves,
     },
     /// Writes at the end of a file.
     Append {
@@ -149,9 +160,9 @@ pub fn decide(intent: &Intent, seen: &Seen) -> Verdict {
         Intent::Rename {
             object,
             replaced,
-            exchange,
+            leaves,
             ..
-        } => renamed(*object, *replaced, *exchange, seen),
+        } => renamed(*object, *replaced, *leaves, seen),
         Intent::Append {
             size: before, len, ..
         } => appended(*before, *len, seen.size),
@@ -182,10 +193,15 @@ fn happened_if(is_behind: bool) -> Verdict {
     }
 }
 
-fn renamed(object: Handle, replaced: Option<Handle>, exchange: bool, seen: &Seen) -> Verdict {
+fn renamed(object: Handle, replaced: Option<Handle>, leaves: Leaves, seen: &Seen) -> Verdict {
     let old = seen.name.map(|(handle, _)| handle);
-    let left = if exchange { replaced } else { None };
-    if (old, seen.new_name) == (left, Some(object)) {
+    let is_left = match leaves {
+        Leaves::Nothing => old.is_none(),
+        Leaves::Replaced => old == replaced,
+        // A new object.
+        Leaves::Whiteout => old.is_some_and(|old| ![Some(object), replaced].contains(&Some(old))),
+    };
+    if is_left && seen.new_name == Some(object) {
         return happened(Response::Done);
     }
     before((old, seen.new_name) == (Some(object), replaced))

@@ -116,6 +116,7 @@ const KINDS: &[&str] = &[
     "rename-directory",
     "rename-noreplace",
     "rename-exchange",
+    "rename-whiteout",
     "rename-replacing",
     "rename-replacing-open",
     "append",
@@ -218,6 +219,7 @@ async fn request(case: &mut Case<'_>, kind: &str) -> (Change, &'static [u8]) {
         "rename-directory" => rename("d", "new", 0),
         "rename-noreplace" => rename("a", "new", libc::RENAME_NOREPLACE),
         "rename-exchange" => rename("a", "b", libc::RENAME_EXCHANGE),
+        "rename-whiteout" => rename("a", "new", libc::RENAME_WHITEOUT),
         "rename-replacing" => rename("a", "b", 0),
         "rename-replacing-open" => {
             case.open("b", libc::O_RDWR).await;
@@ -296,6 +298,9 @@ fn check_effect(dir: &Path, kind: &str) {
         "unlink" | "unlink-open" => assert!(!there("a")),
         "rmdir" => assert!(!there("d")),
         "rename" | "rename-noreplace" => assert!(!there("a") && content("new") == a),
+        "rename-whiteout" => {
+            assert!(meta("a").file_type().is_char_device() && content("new") == a);
+        }
         "rename-directory" => assert!(!there("d") && meta("new").is_dir()),
         "rename-exchange" => assert!(content("a") == b && content("b") == a),
         "rename-replacing" | "rename-replacing-open" => {

@@ -3,10 +3,10 @@
 use leasefs_tests::mapping::Mapping;
 use leasefs_tests::mounted::{World, WorldOptions, in_background};
 use leasefs_tests::rng::Rng;
-use rustix::fs::{CWD, Mode, OFlags, SeekFrom};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, SeekFrom, renameat_with};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::thread;
 use std::time::Duration;
 
@@ -87,6 +87,24 @@ fn data_and_holes_before_the_beginning_are_none() {
     for from in [SeekFrom::Data(u64::MAX), SeekFrom::Hole(u64::MAX)] {
         let refused = rustix::fs::seek(&file, from);
         assert_eq!(refused, Err(rustix::io::Errno::NXIO), "{from:?}");
+    }
+}
+
+#[test]
+fn a_rename_can_leave_a_whiteout_as_overlayfs_wants_it() {
+    for world in worlds("whiteout") {
+        let here = |name: &str| world.mount(0).path(name);
+        fs::write(here("a"), "moved").expect("a file");
+        fs::write(here("b"), "replaced").expect("a file");
+        assert_eq!(fs::read(world.mount(1).path("a")).expect("the file"), b"moved");
+        let flags = RenameFlags::WHITEOUT;
+        renameat_with(CWD, here("a"), CWD, here("b"), flags).expect("renamed");
+        for mount in [0, 1] {
+            let path = |name: &str| world.mount(mount).path(name);
+            let left = fs::symlink_metadata(path("a")).expect("a whiteout");
+            assert!(left.file_type().is_char_device() && left.rdev() == 0);
+            assert_eq!(fs::read(path("b")).expect("the file"), b"moved");
+        }
     }
 }
 

@@ -68,13 +68,13 @@ fn with_xattr(has_xattr: bool) -> Seen {
     }
 }
 
-fn rename(replaced: Option<u8>, exchange: bool) -> Intent {
+fn rename(replaced: Option<u8>, leaves: Leaves) -> Intent {
     Intent::Rename {
         from: place("old"),
         to: place("new"),
         object: handle(A),
         replaced: replaced.map(handle),
-        exchange,
+        leaves,
     }
 }
 
@@ -109,7 +109,7 @@ fn a_name_that_is_gone_was_removed_and_one_that_denotes_another_object_tells_not
 
 #[test]
 fn a_rename_is_told_by_both_names() {
-    let intent = rename(None, false);
+    let intent = rename(None, Leaves::Nothing);
     assert_eq!(decide(&intent, &seen(Some(A), None)), NotHappened);
     assert_eq!(decide(&intent, &seen(None, Some(A))), done());
     for (old, new) in [(None, None), (Some(A), Some(A)), (Some(B), Some(A))] {
@@ -119,7 +119,7 @@ fn a_rename_is_told_by_both_names() {
 
 #[test]
 fn a_replacing_rename_has_happened_once_the_new_name_denotes_the_old_ones_object() {
-    let intent = rename(Some(B), false);
+    let intent = rename(Some(B), Leaves::Nothing);
     assert_eq!(decide(&intent, &seen(Some(A), Some(B))), NotHappened);
     assert_eq!(decide(&intent, &seen(None, Some(A))), done());
     for (old, new) in [(Some(A), None), (None, Some(B)), (Some(B), Some(A))] {
@@ -129,11 +129,23 @@ fn a_replacing_rename_has_happened_once_the_new_name_denotes_the_old_ones_object
 
 #[test]
 fn an_exchange_has_happened_once_both_names_denote_the_others_object() {
-    let intent = rename(Some(B), true);
+    let intent = rename(Some(B), Leaves::Replaced);
     assert_eq!(decide(&intent, &seen(Some(A), Some(B))), NotHappened);
     assert_eq!(decide(&intent, &seen(Some(B), Some(A))), done());
     for (old, new) in [(None, Some(A)), (Some(C), Some(A)), (Some(A), None)] {
         assert_eq!(decide(&intent, &seen(old, new)), Unknown);
+    }
+}
+
+#[test]
+fn a_rename_that_leaves_a_whiteout_has_happened_once_the_old_name_denotes_a_new_object() {
+    for replaced in [None, Some(B)] {
+        let intent = rename(replaced, Leaves::Whiteout);
+        assert_eq!(decide(&intent, &seen(Some(A), replaced)), NotHappened);
+        assert_eq!(decide(&intent, &seen(Some(C), Some(A))), done());
+        for (old, new) in [(None, Some(A)), (Some(A), Some(A)), (Some(C), None)] {
+            assert_eq!(decide(&intent, &seen(old, new)), Unknown);
+        }
     }
 }
 

@@ -186,11 +186,10 @@ impl Store {
         rustix::fs::unlinkat(fd, name.as_bytes(), flags).map_err(|e| self.refuse(e))
     }
 
-    /// Renames; `flags` are `RENAME_NOREPLACE` and `RENAME_EXCHANGE`. A replaced file that is open
-    /// stays until it isn't.
+    /// Renames; `flags` as `renameat2(2)` has them. A replaced file that is open stays until it isn't.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for other flags, or the host's.
+    /// [`Refusal::Invalid`] for other flags or what contradicts itself, or the host's.
     pub fn rename(
         &self,
         who: &Identity,
@@ -198,13 +197,11 @@ impl Store {
         to: (&Handle, &Name),
         flags: u32,
     ) -> Result<(), Refusal> {
-        let flags = RenameFlags::from_bits(flags)
-            .filter(|flags| !flags.contains(RenameFlags::WHITEOUT))
-            .ok_or(Refusal::Invalid)?;
+        let flags = renaming(flags)?;
         self.visible(from.0, from.1)?;
         self.free_to_use(to.0, to.1)?;
         let (old, new) = (self.target(from.0)?, self.target(to.0)?);
-        let _shelter = match flags.is_empty() {
+        let _shelter = match (flags - RenameFlags::WHITEOUT).is_empty() {
             true => self.shelter(new.as_fd(), to.1, |file| {
                 is_file(old.as_fd(), from.1)
                     && self.may_remove(who, new.as_fd(), file)
@@ -219,7 +216,7 @@ impl Store {
                 .map_err(|e| self.refuse(e))?;
         }
         self.learn_moved(new.as_fd(), to);
-        if flags.contains(RenameFlags::EXCHANGE) {
+        if flags.intersects(RenameFlags::EXCHANGE | RenameFlags::WHITEOUT) {
             self.learn_moved(old.as_fd(), from);
         }
         Ok(())
@@ -261,6 +258,16 @@ impl Store {
                 .map_err(|e| self.refuse(e))?;
         }
         self.entry(target.as_fd(), dir, name)
+    }
+}
+
+/// How the host's kernel is to rename.
+pub(crate) fn renaming(flags: u32) -> Result<RenameFlags, Refusal> {
+    let of_moves = RenameFlags::NOREPLACE | RenameFlags::WHITEOUT;
+    let flags = RenameFlags::from_bits_retain(flags);
+    match of_moves.contains(flags) || flags == RenameFlags::EXCHANGE {
+        true => Ok(flags),
+        false => Err(Refusal::Invalid),
     }
 }
 

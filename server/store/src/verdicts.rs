@@ -8,7 +8,7 @@
 use crate::attrs::to_host;
 use crate::export::{Node, Store, Target};
 use crate::identity::Identity;
-use crate::names::Spot;
+use crate::names::{self, Spot};
 use crate::opening::host_flags;
 use crate::opens::OpenFile;
 use crate::xattrs::{CAPABILITIES, Space};
@@ -124,9 +124,7 @@ impl Store {
         to: (&Handle, &Name),
         flags: u32,
     ) -> Result<(Found, Found), Refusal> {
-        if ![0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE].contains(&flags) {
-            return Err(Refusal::Invalid);
-        }
+        names::renaming(flags)?;
         let (old_dir, new_dir) = (self.target(from.0)?, self.target(to.0)?);
         let assumed = self.assume(who)?;
         let (old, new) = (

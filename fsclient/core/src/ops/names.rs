@@ -321,8 +321,7 @@ impl Ops {
     /// Renames; `flags` as `renameat2` has them.
     ///
     /// # Errors
-    /// The server's refusal, or a name's; `Invalid` for flags other than `RENAME_NOREPLACE` and
-    /// `RENAME_EXCHANGE`.
+    /// The server's refusal, or a name's.
     pub(super) async fn rename(
         &self,
         ask: &Ask,
@@ -330,9 +329,6 @@ impl Ops {
         to: Place<'_>,
         flags: u32,
     ) -> Result<(), Refusal> {
-        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
-            return Err(Refusal::Invalid);
-        }
         let (dir, name) = (self.changing(from.parent)?, Name::new(from.name)?);
         let (new_dir, new_name) = (self.changing(to.parent)?, Name::new(to.name)?);
         let request = change::Rename {

@@ -1,7 +1,7 @@
 //! Changes of names. Each is looked up with its caller's rights, whatever the change.
 
 use super::{Done, Order, Perform, at, named, repeatable};
-use crate::intent::{Intent, OpenAs};
+use crate::intent::{Intent, Leaves, OpenAs};
 use crate::service::access::{Names, O_EXCL, Targets};
 use crate::service::inputs::{Inputs, O_ACCMODE, symlink};
 use crate::session::Opens;
@@ -13,6 +13,7 @@ use leasefs_store::{Found, Kind, Node};
 const EEXIST: Refusal = Refusal::Host(libc::EEXIST as u16);
 const NOREPLACE: u32 = libc::RENAME_NOREPLACE;
 const EXCHANGE: u32 = libc::RENAME_EXCHANGE;
+const WHITEOUT: u32 = libc::RENAME_WHITEOUT;
 
 impl Targets {
     /// What a name in a directory denotes. Who may not list that gets no lease on its names.
@@ -185,7 +186,9 @@ impl Perform for Rmdir {
 
 /// What a rename takes the last name of, maybe.
 fn replaced(rename: &Rename, targets: &Targets) -> Option<Handle> {
-    targets.replaced.filter(|_| rename.flags == 0)
+    targets
+        .replaced
+        .filter(|_| rename.flags & !WHITEOUT == 0)
 }
 
 impl Perform for Rename {
@@ -216,7 +219,7 @@ impl Perform for Rename {
     fn intent(&self, order: &Order<'_>, targets: &Targets) -> Result<Option<Intent>, Refusal> {
         let (old, new) = (targets.named, targets.replaced);
         // Whether the names denote what it changes anything of.
-        let allowed = match self.flags {
+        let allowed = match self.flags & !WHITEOUT {
             NOREPLACE => new.is_none(),
             EXCHANGE => new.is_some(),
             _ => true,
@@ -229,7 +232,11 @@ impl Perform for Rename {
             to: at(self.new_dir, order.new_name()?),
             object,
             replaced: new,
-            exchange: self.flags & EXCHANGE != 0,
+            leaves: match self.flags {
+                flags if flags & EXCHANGE != 0 => Leaves::Replaced,
+                flags if flags & WHITEOUT != 0 => Leaves::Whiteout,
+                _ => Leaves::Nothing,
+            },
         }))
     }
 

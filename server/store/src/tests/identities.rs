@@ -249,6 +249,7 @@ fn verdicts_about_names_are_those_of_the_hosts_kernel() {
             ("spare", "dir", libc::RENAME_EXCHANGE),
             ("spare", "dir", libc::RENAME_NOREPLACE),
             ("spare", "none", libc::RENAME_EXCHANGE),
+            ("dir2", "aside", libc::RENAME_WHITEOUT),
         ] {
             let (from, to) = ((dir, &name(old)), (dir, &name(new)));
             let verdict = s.may_rename(bob, from, to, flags);

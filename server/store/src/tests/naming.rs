@@ -1,5 +1,6 @@
 use super::*;
 use leasefs_protocol::FileKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 #[test]
 fn a_name_is_found_with_the_same_handle_by_lookup_peek_make_and_listing() {
@@ -91,11 +92,18 @@ fn renames_keep_the_handle_and_obey_their_flags() {
     let exchanged = w.store.rename(&who, (&root, &na), (&root, &nb), 2);
     assert_eq!(exchanged, Ok(()));
     assert_eq!((w.look("a"), w.look("b")), (b, a));
-    let whiteout = w.store.rename(&who, (&root, &na), (&root, &nb), 4);
-    assert_eq!(whiteout, Err(Refusal::Invalid));
+    for contradiction in [1 | 2, 2 | 4, 8] {
+        let refused = w.store.rename(&who, (&root, &na), (&root, &nb), contradiction);
+        assert_eq!(refused, Err(Refusal::Invalid));
+    }
     let into = w.store.rename(&who, (&root, &na), (&a, &na), 0);
     assert_eq!(into, Ok(()));
     assert_eq!(w.look("b/a"), b);
+    let left = w.store.rename(&who, (&root, &nb), (&root, &na), 4);
+    assert_eq!(left, Ok(()));
+    assert_eq!(w.look("a/a"), b);
+    let whiteout = std::fs::symlink_metadata(w.path("b")).expect("a whiteout");
+    assert!(whiteout.file_type().is_char_device() && whiteout.rdev() == 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::opens::{Open, Opens};
 use super::{Job, Server, ServerEv, Work, refused};
 use crate::sim::cx::Cx;
 use crate::sim::model::{CELL, Nanos, Obj};
-use fsserver::intent::{Intent, OpenAs, Place, Seen, Verdict, decide};
+use fsserver::intent::{Intent, Leaves, OpenAs, Place, Seen, Verdict, decide};
 use fsserver::interrupted::{ChangeId, Interrupted};
 use fsserver::service::access::Targets;
 use fsserver::session::answers::Recovered;
@@ -87,7 +87,7 @@ impl Server {
                 to: place(new_dir, new_name),
                 object: targets.named?,
                 replaced: targets.replaced,
-                exchange: false,
+                leaves: Leaves::Nothing,
             }),
             _ => None,
         }
