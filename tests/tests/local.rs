@@ -96,7 +96,10 @@ fn a_rename_can_leave_a_whiteout_as_overlayfs_wants_it() {
         let here = |name: &str| world.mount(0).path(name);
         fs::write(here("a"), "moved").expect("a file");
         fs::write(here("b"), "replaced").expect("a file");
-        assert_eq!(fs::read(world.mount(1).path("a")).expect("the file"), b"moved");
+        assert_eq!(
+            fs::read(world.mount(1).path("a")).expect("the file"),
+            b"moved"
+        );
         let flags = RenameFlags::WHITEOUT;
         renameat_with(CWD, here("a"), CWD, here("b"), flags).expect("renamed");
         for mount in [0, 1] {

@@ -186,9 +186,7 @@ impl Perform for Rmdir {
 
 /// What a rename takes the last name of, maybe.
 fn replaced(rename: &Rename, targets: &Targets) -> Option<Handle> {
-    targets
-        .replaced
-        .filter(|_| rename.flags & !WHITEOUT == 0)
+    targets.replaced.filter(|_| rename.flags & !WHITEOUT == 0)
 }
 
 impl Perform for Rename {

@@ -93,7 +93,9 @@ fn renames_keep_the_handle_and_obey_their_flags() {
     assert_eq!(exchanged, Ok(()));
     assert_eq!((w.look("a"), w.look("b")), (b, a));
     for contradiction in [1 | 2, 2 | 4, 8] {
-        let refused = w.store.rename(&who, (&root, &na), (&root, &nb), contradiction);
+        let refused = w
+            .store
+            .rename(&who, (&root, &na), (&root, &nb), contradiction);
         assert_eq!(refused, Err(Refusal::Invalid));
     }
     let into = w.store.rename(&who, (&root, &na), (&a, &na), 0);
