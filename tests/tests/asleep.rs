@@ -2,7 +2,8 @@
 
 #![expect(missing_docs, reason = "what the macro makes of a signal")]
 
-use leasefs_tests::mounted::{Sandbox, World, WorldOptions, within};
+use leasefs_tests::mounted::{Sandbox, World, WorldOptions, eventually, within};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::fs;
 use std::io::{BufRead, BufReader, PipeReader, Read, pipe};
 use std::os::fd::OwnedFd;
@@ -11,11 +12,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use zbus::message::Header;
+use zbus::names::UniqueName;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, connection, interface, zvariant};
 
 const LOGIND: &str = "org.freedesktop.login1";
 const PATH: &str = "/org/freedesktop/login1";
+const MANAGER: &str = "org.freedesktop.login1.Manager";
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A message bus; it ends with this.
@@ -49,15 +53,38 @@ impl Drop for Bus {
     }
 }
 
+/// Somebody who holds a suspend up: the other end of what it was given, and its name on the bus.
+struct Inhibitor {
+    held: PipeReader,
+    name: UniqueName<'static>,
+}
+
+impl Inhibitor {
+    fn is_held_for(&self, time: Duration) -> bool {
+        let time = rustix::time::Timespec::try_from(time).expect("not so long");
+        let mut polled = [PollFd::new(&self.held, PollFlags::IN)];
+        poll(&mut polled, Some(&time)).expect("polled");
+        polled[0].revents().is_empty()
+    }
+}
+
 /// What stands in for logind: it hands out pipes, whose other ends it keeps.
-struct Manager(Sender<PipeReader>);
+struct Manager(Sender<Inhibitor>);
 
 #[interface(name = "org.freedesktop.login1.Manager")]
 impl Manager {
-    fn inhibit(&self, what: &str, who: &str, _why: &str, mode: &str) -> zvariant::OwnedFd {
+    fn inhibit(
+        &self,
+        what: &str,
+        who: &str,
+        _why: &str,
+        mode: &str,
+        #[zbus(header)] header: Header<'_>,
+    ) -> zvariant::OwnedFd {
         assert_eq!([what, who, mode], ["sleep", "leasefs", "delay"]);
-        let (reader, writer) = pipe().expect("a pipe");
-        let _ = self.0.send(reader);
+        let (held, writer) = pipe().expect("a pipe");
+        let name = header.sender().expect("of somebody").to_owned();
+        let _ = self.0.send(Inhibitor { held, name });
         OwnedFd::from(writer).into()
     }
 
@@ -73,7 +100,7 @@ impl Manager {
 struct Logind {
     runtime: Runtime,
     connection: Connection,
-    inhibitors: Receiver<PipeReader>,
+    inhibitors: Receiver<Inhibitor>,
 }
 
 impl Logind {
@@ -95,7 +122,7 @@ impl Logind {
     }
 
     /// Whoever holds a suspend up.
-    fn held(&self) -> PipeReader {
+    fn held(&self) -> Inhibitor {
         self.inhibitors.recv_timeout(LIMIT).expect("held up")
     }
 
@@ -108,39 +135,72 @@ impl Logind {
     }
 }
 
-/// How often the server is asked for the attributes of a file that is looked at five times.
+/// Another user of the machine, who says what logind would say, and that logind is somebody else.
+fn lies(logind: &Logind, bus: &Bus, to: &UniqueName<'static>) {
+    let lie = async {
+        let stranger = connection::Builder::address(bus.address.as_str())?;
+        let stranger = stranger.build().await?;
+        let own = stranger.unique_name().expect("on the bus").to_string();
+        let owns = (LOGIND, "", own.as_str());
+        let (dbus, its_path) = ("org.freedesktop.DBus", "/org/freedesktop/DBus");
+        let to = Some(to.clone());
+        stranger
+            .emit_signal(to.clone(), its_path, dbus, "NameOwnerChanged", &owns)
+            .await?;
+        stranger
+            .emit_signal(to, PATH, MANAGER, "PrepareForSleep", &true)
+            .await
+    };
+    logind.runtime.block_on(lie).expect("said");
+}
+
+/// How often the kernel asks for the attributes of a file that is looked at five times.
 fn asked_in_five(world: &World, file: &Path) -> u64 {
-    let before = world.mount(0).requests();
+    let asked = || {
+        let status = world.mount(0).status();
+        let of_mount = &status["mounts"][0];
+        let count = |by: &str| of_mount[by]["getattr"].as_u64().unwrap_or_default();
+        count("requests") + count("cache_answers")
+    };
+    let before = asked();
     for _ in 0..5 {
         fs::metadata(file).expect("the file");
     }
-    world.mount(0).requests().since(&before).of("getattr")
+    asked() - before
 }
 
 #[test]
-fn a_suspend_waits_for_what_is_buffered_and_nothing_is_cached_until_it_is_over() {
+fn a_suspend_waits_for_what_is_buffered_and_nothing_is_believed_until_it_is_over() {
     let own = Sandbox::new("asleep-bus");
     let bus = Bus::start(own.root());
     let logind = Logind::start(&bus);
     let mut options = WorldOptions::mounts(1).term("60s").write_back();
     let env = &mut options.mount.env;
     env.push(("DBUS_SYSTEM_BUS_ADDRESS".into(), bus.address.clone()));
-    let world = World::start("asleep", &options);
-    let mut held = logind.held();
-    let file = world.mount(0).path("f");
-    fs::write(&file, "buffered").expect("written");
-    assert!(asked_in_five(&world, &file) <= 1, "it is cached");
+    let world = World::start_on("asleep", &options, |export| {
+        fs::write(export.join("old"), "old").expect("a file");
+    });
+    let Inhibitor { mut held, .. } = {
+        let inhibitor = logind.held();
+        lies(&logind, &bus, &inhibitor.name);
+        let suspended = !inhibitor.is_held_for(Duration::from_millis(500));
+        assert!(!suspended, "only logind says that the machine sleeps");
+        inhibitor
+    };
+    let file = world.mount(0).path("old");
+    fs::metadata(&file).expect("the file");
+    fs::write(world.mount(0).path("new"), "buffered").expect("written");
+    assert!(asked_in_five(&world, &file) <= 1, "it is believed");
 
     logind.says(true);
     let (let_go, _) = within("the suspend goes on", LIMIT, move || held.read(&mut [0]));
     assert_eq!(let_go.expect("read"), 0, "it is closed");
-    let there = fs::read(world.sandbox.root().join("export/f"));
+    let there = fs::read(world.sandbox.root().join("export/new"));
     assert_eq!(there.expect("at the server"), b"buffered");
-    assert!(asked_in_five(&world, &file) >= 5, "nothing is cached");
+    assert!(asked_in_five(&world, &file) >= 5, "nothing is believed");
 
     logind.says(false);
     let _again = logind.held();
-    fs::metadata(&file).expect("the file");
-    fs::metadata(&file).expect("the file");
-    assert!(asked_in_five(&world, &file) <= 1, "it is cached again");
+    let believes = || (asked_in_five(&world, &file) <= 1).then_some(());
+    eventually("it is believed again", LIMIT, believes, String::new);
 }

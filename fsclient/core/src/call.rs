@@ -387,7 +387,7 @@ pub enum Call {
     /// Of the daemon: everything is to be on the server's disk.
     SyncAll,
     /// Of the daemon: the machine is about to sleep. Answered when nothing that was cached is in the kernel any
-    /// more; nothing is cached until [`Call::Wake`].
+    /// more; until [`Call::Wake`] the kernel is told nothing to believe, and nothing is buffered.
     Sleep,
     /// Of the daemon: the machine is awake, or doesn't sleep after all.
     Wake,

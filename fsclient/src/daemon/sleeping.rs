@@ -1,25 +1,36 @@
 //! Getting ready before the machine sleeps, where systemd-logind or elogind says so.
 //!
 //! A *delay* inhibitor (<https://systemd.io/INHIBITOR_LOCKS/>) holds a suspend up until it is let go, for
-//! `InhibitDelayMaxSec` at most. By then what is buffered is at the server, so that nobody waits a term for who
-//! sleeps, and the kernel holds nothing whose timeout would stand still. Where nobody says so, everything is
-//! dropped as the first thing afterwards: [`super::waking`].
+//! `InhibitDelayMaxSec` at most. By then what is buffered is at the server and leases are given back, so that
+//! nobody waits for who sleeps, and the kernel holds nothing whose timeout would stand still. Where nobody says so,
+//! everything is dropped as the first thing afterwards: [`super::waking`].
+//!
+//! Any user of the machine can send a signal to anybody on the bus, under any path and name. So it is the bus that is
+//! asked, at each signal, who logind is.
 
 use crate::fuse::Driver;
 use futures_util::StreamExt;
 use leasefs_client::Call;
 use std::sync::Weak;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
+use zbus::names::WellKnownName;
 use zbus::zvariant::OwnedFd;
-use zbus::{Connection, proxy};
+use zbus::{Connection, MatchRule, Message, MessageStream, fdo, message, proxy};
+
+const SERVICE: &str = "org.freedesktop.login1";
+const PATH: &str = "/org/freedesktop/login1";
+const INTERFACE: &str = "org.freedesktop.login1.Manager";
+const ANNOUNCEMENT: &str = "PrepareForSleep";
 
 /// How long a suspend is held up at most, if logind doesn't say.
 const DELAY: Duration = Duration::from_secs(5);
-/// A suspend that is not over for so long, asleep or not, has been forgotten: logind was started anew.
+/// Nor longer, whatever it says.
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
+/// A suspend that isn't over so long after it could begin, asleep or not, has been forgotten: logind was started anew.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// How long until logind is asked again, if it isn't there.
-const AGAIN: Duration = Duration::from_secs(60);
+/// How long until logind is asked again, if it isn't there or doesn't want to now: at first, and at most.
+const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// `org.freedesktop.login1(5)`, what is needed of it.
 #[proxy(
@@ -31,10 +42,6 @@ const AGAIN: Duration = Duration::from_secs(60);
 trait Manager {
     /// Whoever has the descriptor holds up what is about to happen.
     fn inhibit(&self, what: &str, who: &str, why: &str, mode: &str) -> zbus::Result<OwnedFd>;
-
-    /// The machine is about to sleep; or has slept, or doesn't after all.
-    #[zbus(signal)]
-    fn prepare_for_sleep(&self, start: bool) -> zbus::Result<()>;
 
     /// For how long it can be held up, in microseconds.
     #[zbus(property(emits_changed_signal = "false"), name = "InhibitDelayMaxUSec")]
@@ -53,14 +60,21 @@ pub(super) trait Sleeper {
 impl Sleeper for Weak<Driver> {
     async fn prepare(&self, within: Duration) {
         let Some(driver) = self.upgrade() else { return };
-        let end = Instant::now() + within;
+        let begun = Instant::now();
+        let end = begun + within;
+        let flush = |until| timeout_at(until, driver.call(Call::FlushAll));
         // Dropping takes a moment, and what is buffered may be more than the time suffices for.
-        let flushed = timeout(within / 4 * 3, driver.call(Call::FlushAll)).await;
+        if driver.write_back_status().in_contact {
+            drop(flush(begun + within / 4 * 3).await);
+        }
         let dropped = timeout_at(end, driver.call(Call::Sleep)).await;
-        let status = driver.write_back_status();
+        // What came in meanwhile. Nothing is buffered any more.
+        if driver.write_back_status().in_contact {
+            drop(flush(end).await);
+        }
         tracing::info!(
-            unflushed = status.bytes,
-            in_time = flushed.is_ok() && dropped.is_ok(),
+            unflushed = driver.write_back_status().bytes,
+            all_dropped = dropped.is_ok(),
             "the machine is about to sleep"
         );
     }
@@ -75,8 +89,10 @@ impl Sleeper for Weak<Driver> {
 
 /// Tells a mount when the machine sleeps, for as long as the runtime lives.
 pub(super) async fn watch(driver: Weak<Driver>) {
-    let mut said = false;
+    let [first, most] = AGAIN;
+    let (mut said, mut pause) = (false, first);
     loop {
+        let begun = Instant::now();
         let ended = match Connection::system().await {
             Ok(bus) => attend(&bus, &driver).await,
             Err(error) => Err(error),
@@ -86,40 +102,78 @@ pub(super) async fn watch(driver: Weak<Driver>) {
         if let Err(error) = ended
             && !std::mem::replace(&mut said, true)
         {
-            tracing::info!(%error, "no systemd-logind: a suspend is noticed when it is over");
+            tracing::info!(%error, "systemd-logind doesn't say when: a suspend is noticed when it is over");
         }
-        sleep(AGAIN).await;
+        if begun.elapsed() > most {
+            pause = first;
+        }
+        sleep(pause).await;
+        pause = (pause * 4).min(most);
     }
 }
 
-/// Tells it for as long as logind can be heard.
+/// Tells it for as long as logind can be heard, and doesn't leave a suspend without an end.
 async fn attend(bus: &Connection, sleeper: &impl Sleeper) -> zbus::Result<()> {
     let logind = ManagerProxy::new(bus).await?;
-    let mut said = logind.receive_prepare_for_sleep().await?;
+    let mut signals = announcements(bus).await?;
     let hold = || {
         let why = "Buffered writes go to the server, and what is cached goes";
         logind.inhibit("sleep", "leasefs", why, "delay")
     };
     let mut held = Some(hold().await?);
     let delay = logind.longest_delay().await;
-    let delay = delay.map_or(DELAY, Duration::from_micros);
+    let delay = delay.map_or(DELAY, |micros| {
+        Duration::from_micros(micros).min(LONGEST_DELAY)
+    });
+    let mut forgotten = None;
     loop {
-        let heard = match held {
-            Some(_) => said.next().await,
-            None => match timeout(FORGOTTEN, said.next()).await {
-                Ok(heard) => heard,
-                Err(_) => return Ok(()),
-            },
+        let heard = match forgotten {
+            None => signals.next().await,
+            Some(at) => timeout_at(at, signals.next()).await.unwrap_or(None),
         };
-        let Some(signal) = heard else { return Ok(()) };
-        if *signal.args()?.start() {
-            sleeper.prepare(delay / 5 * 4).await;
-            held = None;
-        } else {
-            sleeper.wake().await;
-            held = Some(hold().await?);
+        let Some(signal) = heard.transpose()? else {
+            return Ok(());
+        };
+        match announces(bus, &signal).await {
+            None => {}
+            Some(true) => {
+                forgotten.get_or_insert(Instant::now() + delay + FORGOTTEN);
+                sleeper.prepare(delay / 5 * 4).await;
+                drop(held.take());
+            }
+            Some(false) => {
+                forgotten = None;
+                sleeper.wake().await;
+                held = Some(hold().await?);
+            }
         }
     }
+}
+
+async fn announcements(bus: &Connection) -> zbus::Result<MessageStream> {
+    let rule = MatchRule::builder()
+        .msg_type(message::Type::Signal)
+        .sender(SERVICE)?
+        .path(PATH)?
+        .interface(INTERFACE)?
+        .member(ANNOUNCEMENT)?
+        .build();
+    MessageStream::for_match_rule(rule, bus, None).await
+}
+
+/// Whether the machine is about to sleep, or awake; `None` if it isn't logind that says so.
+async fn announces(bus: &Connection, signal: &Message) -> Option<bool> {
+    // A peer is the only one that speaks.
+    if bus.is_bus() {
+        let bus = fdo::DBusProxy::new(bus).await.ok()?;
+        let logind = WellKnownName::try_from(SERVICE).ok()?;
+        let owner = bus.get_name_owner(logind.into()).await.ok()?;
+        let header = signal.header();
+        if header.sender().is_none_or(|sender| *sender != *owner) {
+            return None;
+        }
+    }
+    signal.body().deserialize().ok()
 }
 
 #[cfg(test)]
@@ -132,8 +186,6 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
     use zbus::object_server::SignalEmitter;
     use zbus::{connection, interface};
-
-    const PATH: &str = "/org/freedesktop/login1";
 
     /// What stands in for logind: it hands out pipes, whose other ends it keeps.
     struct Logind {

@@ -37,7 +37,7 @@ bugs! {
     /// A suspend goes unnoticed.
     SuspendUnnoticed,
     /// What is told between the announcement of a suspend and the suspend is believed.
-    RenewsBeforeSleep,
+    TimeoutsBeforeSleep,
     /// Leases last from the arrival of the reply.
     TermFromReply,
     /// The kernel believes what it is told for a whole term.

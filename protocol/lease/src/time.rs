@@ -15,9 +15,6 @@ impl BootTime {
     /// The host's boot.
     pub const ZERO: BootTime = BootTime(0);
 
-    /// Later than any.
-    pub const MAX: BootTime = BootTime(u64::MAX);
-
     /// The instant this many nanoseconds after boot.
     pub fn from_nanos(nanos: u64) -> Self {
         Self(nanos)

@@ -677,9 +677,9 @@ impl Client {
     }
 
     /// It wakes up, but for the daemon: that goes on when it is thawed.
-    pub fn resume_unnoticed(&mut self, cx: &Cx, slept: Nanos) {
+    pub fn resume_unnoticed(&mut self, cx: &mut Cx, slept: Nanos) {
         self.asleep = false;
-        self.frozen = Some(cx.now);
+        self.freeze(cx);
         self.slept(slept);
     }
 

@@ -5,7 +5,7 @@ use super::pace::Pace;
 use crate::inode::{Approvable, Dentry, Dropped, Inodes, Outcome, PagesOf, Then};
 use crate::memory::Memory;
 use crate::run::Set;
-use leasefs_lease::client::{Asked, DropKind, Leases, Renewal, SessionClock};
+use leasefs_lease::client::{Asked, ChangeOf, DropKind, Leases, Renewal, SessionClock};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Attr, BootId, Grant, Handle, Parts, Recall, Release, Scope, Stamp};
@@ -68,11 +68,16 @@ impl State {
         self.drop_everything();
     }
 
-    /// All leases are gone, and there is none until the session clock is told to be awake: the machine is
-    /// about to sleep.
-    pub fn sleep(&mut self) {
-        self.session.sleep();
-        self.drop_everything();
+    /// The machine is about to sleep: everything cached goes. Returns what may be given back when it has left the
+    /// kernel; nothing of it is cached until then.
+    pub fn sleep(&mut self) -> Vec<ChangeOf> {
+        self.session.set_asleep(true);
+        let leased = self.leases.reclaim_list().map(|lease| lease.object);
+        let clean = leased.filter(|object| !self.inodes.is_dirty(object));
+        let given_back: Vec<ChangeOf> = clean.map(ChangeOf::whole).collect();
+        self.leases.begin_change(&given_back);
+        self.sweep();
+        given_back
     }
 
     /// The server's host is in this life. What was cached in another may never have reached its disk.

@@ -72,7 +72,8 @@ impl State {
         dropped: &mut Dropped,
     ) -> Stored {
         let object = store.object;
-        let Some(live) = self.session.witness(now) else {
+        let live = self.session.witness(now);
+        let Some(live) = live.filter(|_| !self.session.is_asleep()) else {
             return Stored::Through;
         };
         let attr = self.inodes.peek_attr(&live, &object);

@@ -3,9 +3,10 @@
 use super::EngineInner;
 use crate::api::{Notice, Noticed};
 use crate::inode::{Dropped, Outcome};
+use futures_util::FutureExt;
 use leasefs_lease::client::ChangeOf;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{Handle, Parts, Stamp};
+use leasefs_protocol::{Parts, Stamp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ impl EngineInner {
         }
         if let Some(work) = swept {
             let inner = Arc::clone(self);
-            self.cx.spawn(async move { inner.sweep(work).await });
+            self.cx.spawn(inner.sweep(work).map(|_| ()));
         }
         under_way
     }
@@ -128,13 +129,13 @@ impl EngineInner {
             let Some(object) = state.inodes.evict(&mut dropped) else {
                 break;
             };
-            victims.push(whole(object));
+            victims.push(ChangeOf::whole(object));
         }
         state.leases.begin_change(&victims);
         (victims, dropped)
     }
 
-    fn give_back(&self, victims: &[ChangeOf], gone: bool) {
+    pub(super) fn give_back(&self, victims: &[ChangeOf], gone: bool) {
         let mut releases = Vec::new();
         {
             let mut state = self.cache.state();
@@ -149,13 +150,5 @@ impl EngineInner {
             }
         }
         self.rpc.release(releases);
-    }
-}
-
-fn whole(object: Handle) -> ChangeOf {
-    ChangeOf {
-        object,
-        parts: Parts::ALL,
-        names: Vec::new(),
     }
 }

@@ -6,6 +6,7 @@ use crate::api::Noticed;
 use crate::cache::{State, Work};
 use crate::inode::{Approvable, Dropped, PagesOf, Then};
 use futures_channel::oneshot;
+use futures_util::FutureExt;
 use leasefs_lease::client::DropKind;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::control::{ReclaimLease, Standing, Welcome};
@@ -54,21 +55,26 @@ impl Engine {
 
     /// The server's host has crashed. Resolves when what was cached before has left the kernel.
     pub fn host_crashed(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.0.swept()
+        self.0.swept().map(|_| ())
     }
 
     /// The machine is about to sleep: what the kernel is told now would still count when it wakes, whatever
-    /// has happened meanwhile. Resolves when what was cached before has left the kernel. Nothing is cached
-    /// until [`Engine::wake`].
+    /// has happened meanwhile. Resolves when what was cached before has left the kernel, and its leases are given
+    /// back: nobody is to wait for who sleeps. Until [`Engine::wake`] the kernel is told nothing to believe, and
+    /// nothing is buffered.
     pub fn sleep(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.0.cache.state().sleep();
-        self.0.swept()
+        let inner = Arc::clone(&self.0);
+        let given_back = inner.cache.state().sleep();
+        let swept = inner.swept();
+        async move {
+            let gone = swept.await;
+            inner.give_back(&given_back, gone);
+        }
     }
 
     /// The machine is awake.
     pub fn wake(&self) {
-        let now = self.0.cache.now();
-        self.0.cache.state().session.wake(now);
+        self.0.cache.state().session.set_asleep(false);
     }
 
     /// The leases alive by the own clock. There is no use of the others any more. Without any the
@@ -103,7 +109,7 @@ impl Engine {
             let (inodes, then) = (&mut state.inodes, Then::Wake(done));
             inodes.drop_pages(&pages, DropKind::Sweep, then, &mut work.outcome);
         }
-        self.0.sweep_until(work, is_done)
+        self.0.sweep_until(work, is_done).map(|_| ())
     }
 }
 
@@ -158,8 +164,8 @@ impl EngineInner {
         });
     }
 
-    /// Drops everything that a loss of all leases has left in the kernel; resolves when that is done.
-    fn swept(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+    /// Drops everything that is left in the kernel; resolves when that is done, with whether it has worked.
+    fn swept(self: &Arc<Self>) -> impl Future<Output = bool> + Send + use<> {
         let (done, is_done) = oneshot::channel();
         let work = {
             let mut state = self.cache.state();
@@ -176,17 +182,22 @@ impl EngineInner {
         self: &Arc<Self>,
         work: Work,
         done: oneshot::Receiver<()>,
-    ) -> impl Future<Output = ()> + Send + use<> {
+    ) -> impl Future<Output = bool> + Send + use<> {
         let inner = Arc::clone(self);
-        self.cx.spawn(async move { inner.sweep(work).await });
+        let (tell, told) = oneshot::channel();
+        self.cx.spawn(async move {
+            // Whoever waited may be gone.
+            let _ = tell.send(inner.sweep(work).await);
+        });
         async move {
             // The sender goes away only together with what was waited for.
             let _ = done.await;
+            told.await.unwrap_or(false)
         }
     }
 
-    /// Drops what a loss of leases has left in the kernel.
-    pub(super) async fn sweep(self: Arc<Self>, work: Work) {
+    /// Drops what a loss of leases has left in the kernel. Returns whether names and attributes have left it.
+    pub(super) async fn sweep(self: Arc<Self>, work: Work) -> bool {
         let Work {
             mut dropped,
             outcome,
@@ -197,6 +208,7 @@ impl EngineInner {
             tracing::error!("the kernel keeps what is no longer leased, until its timeouts end");
         }
         self.perform(outcome);
+        done
     }
 
     async fn sweep_names_and_attrs(&self, dropped: &Dropped) -> bool {

@@ -1,15 +1,15 @@
 //! What the kernel believes whatever it is told, and what the client does about it.
 
-use crate::said::{Asked, FILE, attr, grant, handle, opened, welcome};
+use crate::said::{Asked, FILE, attr, grant, handle, opened, recall, welcome};
 use crate::world::{Waiter, World};
 use bytes::Bytes;
 use leasefs_client::call::{At, Fh, Writing};
 use leasefs_client::{Answer, Call, Event, NodeId, Notice, WhyNot};
 use leasefs_protocol::change::WriteKind;
-use leasefs_protocol::control::{Standing, Welcome};
+use leasefs_protocol::control::{Standing, ToServer, Welcome};
 use leasefs_protocol::{
-    Attr, BootId, Change, Grant, Mode, Parts, Query, Refusal, Reply, Request, Response, SetAttr,
-    Touched, answer,
+    Attr, BootId, Change, Grant, Mode, Parts, Query, RecallId, Refusal, Release, Reply, Request,
+    Response, SetAttr, Touched, answer,
 };
 use std::time::Duration;
 
@@ -383,13 +383,33 @@ fn from_before_a_suspend_that_is_announced_until_it_is_over_the_kernel_believes_
     assert!(matches!(world.answered(sleep), Ok(Answer::Done)));
     assert!(world.told.contains(&Notice::DropAttrs(node)));
     assert!(believed(&mut world, node, 6).is_zero(), "it goes to sleep");
-    world.sleep(Duration::from_secs(1));
-    assert!(believed(&mut world, node, 7).is_zero(), "may sleep again");
+    let given_back = |r: &Release| r.object == handle(1) && r.parts.contains(Parts::ATTRS);
+    match world.said() {
+        ToServer::Release(releases) => assert!(releases.iter().any(given_back)),
+        other => panic!("nobody is to wait for who sleeps: {other:?}"),
+    }
     let wake = world.call(Call::Wake);
     assert!(matches!(world.answered(wake), Ok(Answer::Done)));
-    // What is granted with the answer that begins the session anew is not known to be of it.
-    believed(&mut world, node, 8);
-    assert!(!believed(&mut world, node, 9).is_zero(), "it is awake");
+    let call = world.call(Call::GetAttr { node });
+    match world.answered(call) {
+        Ok(Answer::Attr(told)) => assert!(!told.valid.is_zero(), "it is awake"),
+        other => panic!("not told from what is cached: {other:?}"),
+    }
+}
+
+#[test]
+fn between_the_announcement_of_a_suspend_and_its_end_pages_are_read_and_recalls_approved() {
+    let mut world = World::new();
+    let (_, fh) = opened_file(&mut world);
+    let sleep = world.call(Call::Sleep);
+    assert!(matches!(world.answered(sleep), Ok(Answer::Done)));
+    let read = page_comes_in(&mut world, fh, 0, 6);
+    assert!(world.answered(read).is_ok(), "who reads isn't held up");
+    world.recall(recall(5, 1, Parts::DATA, &[]));
+    match world.said() {
+        ToServer::Approve(approvals) => assert_eq!(approvals[0].recall, RecallId(5)),
+        other => panic!("no approval: {other:?}"),
+    }
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub struct SessionClock {
     void_before: BootTime,
     /// How far CLOCK_BOOTTIME was seen ahead of CLOCK_MONOTONIC at most.
     ahead: Option<Duration>,
+    /// Whether the machine is about to sleep, or sleeps.
+    asleep: bool,
 }
 
 /// What a renewal means for the leases held.
@@ -94,19 +96,15 @@ impl SessionClock {
         self.void_before = self.void_before.max(now);
     }
 
-    /// Ends the leases, and nothing renews before [`SessionClock::wake`]: the machine is about to sleep.
-    pub fn sleep(&mut self) {
-        self.end(match planted::is(Bug::RenewsBeforeSleep) {
-            true => self.void_before,
-            false => BootTime::MAX,
-        });
+    /// The machine is about to sleep, or awake again. What the kernel is told before it sleeps would count
+    /// on when it wakes.
+    pub fn set_asleep(&mut self, asleep: bool) {
+        self.asleep = asleep;
     }
 
-    /// The machine is awake: what is sent from `now` on renews.
-    pub fn wake(&mut self, now: BootTime) {
-        if self.void_before == BootTime::MAX {
-            self.void_before = now;
-        }
+    /// Whether the machine is about to sleep, or sleeps.
+    pub fn is_asleep(&self) -> bool {
+        self.asleep
     }
 
     /// When the leases end; `None` if there are none.
@@ -136,8 +134,9 @@ impl SessionClock {
     pub fn witness(&self, now: BootTime) -> Option<Live<'_>> {
         let remaining = self.remaining(now);
         (remaining > Duration::ZERO).then(|| Live {
-            kernel: match planted::is(Bug::WholeTermTimeout) {
-                true => self.term,
+            kernel: match self.asleep && !planted::is(Bug::TimeoutsBeforeSleep) {
+                true => Duration::ZERO,
+                false if planted::is(Bug::WholeTermTimeout) => self.term,
                 false => remaining.saturating_sub(self.kernel_guard()),
             },
             not_send: PhantomData,
@@ -233,25 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn from_before_sleep_until_after_it_nothing_renews() {
+    fn from_before_sleep_until_after_it_the_kernel_is_told_nothing_to_believe() {
         let mut clock = renewed(1_000);
-        clock.sleep();
-        assert!(clock.witness(at(1_001)).is_none());
-        assert_eq!(clock.renew(at(2_000), TERM, 1_000), Renewal::Stale);
-        // The jump of the clock is noticed before it is told to be awake.
-        clock.end(at(60_000));
-        assert_eq!(clock.renew(at(60_001), TERM, 1_000), Renewal::Stale);
-        clock.wake(at(61_000));
-        assert_eq!(clock.renew(at(60_999), TERM, 1_000), Renewal::Stale);
-        assert_eq!(clock.renew(at(61_000), TERM, 1_000), Renewal::Begins);
-    }
-
-    #[test]
-    fn who_is_told_to_be_awake_without_having_slept_loses_nothing() {
-        let mut clock = renewed(1_000);
-        clock.wake(at(2_000));
-        assert!(clock.witness(at(2_001)).is_some());
-        assert_eq!(clock.renew(at(1_500), TERM, 1_000), Renewal::Extends);
+        let told = |clock: &SessionClock| clock.witness(at(1_001)).map(|l| l.kernel_timeout());
+        clock.set_asleep(true);
+        assert_eq!(told(&clock), Some(Duration::ZERO));
+        assert_eq!(clock.renew(at(2_000), TERM, 1_000), Renewal::Extends);
+        assert_eq!(told(&clock), Some(Duration::ZERO));
+        clock.set_asleep(false);
+        assert!(told(&clock) > Some(Duration::ZERO));
     }
 
     #[test]

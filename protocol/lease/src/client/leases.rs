@@ -32,6 +32,17 @@ pub struct ChangeOf {
     pub names: Vec<RawName>,
 }
 
+impl ChangeOf {
+    /// All of an object.
+    pub fn whole(object: Handle) -> Self {
+        Self {
+            object,
+            parts: Parts::ALL,
+            names: Vec::new(),
+        }
+    }
+}
+
 /// A recall that is not approved.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Open {
