@@ -68,16 +68,19 @@ impl State {
         self.drop_everything();
     }
 
-    /// The machine is about to sleep: everything cached goes. Returns what may be given back when it has left the
-    /// kernel; nothing of it is cached until then.
-    pub fn sleep(&mut self) -> Vec<ChangeOf> {
+    /// The machine is about to sleep: what the kernel has of names and attributes goes, and is returned, with what
+    /// may be given back when it has; nothing of that is cached before.
+    pub fn sleep(&mut self) -> (Dropped, Vec<ChangeOf>) {
         self.session.set_asleep(true);
         let leased = self.leases.reclaim_list().map(|lease| lease.object);
         let clean = leased.filter(|object| !self.inodes.is_dirty(object));
         let given_back: Vec<ChangeOf> = clean.map(ChangeOf::whole).collect();
         self.leases.begin_change(&given_back);
-        self.sweep();
-        given_back
+        self.inodes.drop_all_clean();
+        let mut dropped = Dropped::default();
+        self.inodes.drop_cached(&mut dropped);
+        dropped.opens.clear();
+        (dropped, given_back)
     }
 
     /// The server's host is in this life. What was cached in another may never have reached its disk.

@@ -3,7 +3,6 @@
 use super::EngineInner;
 use crate::api::{Notice, Noticed};
 use crate::inode::{Dropped, Outcome};
-use futures_util::FutureExt;
 use leasefs_lease::client::ChangeOf;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{Parts, Stamp};
@@ -70,7 +69,7 @@ impl EngineInner {
         }
         if let Some(work) = swept {
             let inner = Arc::clone(self);
-            self.cx.spawn(inner.sweep(work).map(|_| ()));
+            self.cx.spawn(async move { inner.sweep(work).await });
         }
         under_way
     }

@@ -6,7 +6,6 @@ use crate::api::Noticed;
 use crate::cache::{State, Work};
 use crate::inode::{Approvable, Dropped, PagesOf, Then};
 use futures_channel::oneshot;
-use futures_util::FutureExt;
 use leasefs_lease::client::DropKind;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::control::{ReclaimLease, Standing, Welcome};
@@ -55,21 +54,35 @@ impl Engine {
 
     /// The server's host has crashed. Resolves when what was cached before has left the kernel.
     pub fn host_crashed(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.0.swept().map(|_| ())
+        let (done, is_done) = oneshot::channel();
+        let work = {
+            let mut state = self.0.cache.state();
+            let mut work = state.swept.take().unwrap_or_default();
+            let filled = state.inodes.filled();
+            let (inodes, then) = (&mut state.inodes, Then::Wake(done));
+            inodes.drop_pages(&filled, DropKind::Sweep, then, &mut work.outcome);
+            work
+        };
+        self.0.sweep_until(work, is_done)
     }
 
     /// The machine is about to sleep: what the kernel is told now would still count when it wakes, whatever
-    /// has happened meanwhile. Resolves when what was cached before has left the kernel, and its leases are given
+    /// has happened meanwhile. Done when what was cached before has left the kernel, and its leases are given
     /// back: nobody is to wait for who sleeps. Until [`Engine::wake`] the kernel is told nothing to believe, and
     /// nothing is buffered.
-    pub fn sleep(&self) -> impl Future<Output = ()> + Send + use<> {
-        let inner = Arc::clone(&self.0);
-        let given_back = inner.cache.state().sleep();
-        let swept = inner.swept();
-        async move {
-            let gone = swept.await;
-            inner.give_back(&given_back, gone);
-        }
+    pub async fn sleep(&self) {
+        let inner = &self.0;
+        let dropping = inner.dropping().await;
+        let (dropped, given_back) = inner.cache.state().sleep();
+        let noticed = inner.drop_at_once(&dropped).await;
+        drop(dropping);
+        let gone = match noticed {
+            Noticed::Done => true,
+            Noticed::Failed => false,
+            Noticed::Unable => inner.drop_names(&dropped).await,
+        };
+        inner.drop_all_pages().await;
+        inner.give_back(&given_back, gone);
     }
 
     /// The machine is awake.
@@ -109,7 +122,7 @@ impl Engine {
             let (inodes, then) = (&mut state.inodes, Then::Wake(done));
             inodes.drop_pages(&pages, DropKind::Sweep, then, &mut work.outcome);
         }
-        self.0.sweep_until(work, is_done).map(|_| ())
+        self.0.sweep_until(work, is_done)
     }
 }
 
@@ -164,40 +177,34 @@ impl EngineInner {
         });
     }
 
-    /// Drops everything that is left in the kernel; resolves when that is done, with whether it has worked.
-    fn swept(self: &Arc<Self>) -> impl Future<Output = bool> + Send + use<> {
+    /// Drops all pages from the kernel, those too that READs in flight are about to bring.
+    async fn drop_all_pages(self: &Arc<Self>) {
         let (done, is_done) = oneshot::channel();
-        let work = {
-            let mut state = self.cache.state();
-            let mut work = state.swept.take().unwrap_or_default();
+        let drop = self.with(|state, out| {
             let filled = state.inodes.filled();
             let (inodes, then) = (&mut state.inodes, Then::Wake(done));
-            inodes.drop_pages(&filled, DropKind::Sweep, then, &mut work.outcome);
-            work
-        };
-        self.sweep_until(work, is_done)
+            inodes.drop_pages(&filled, DropKind::Change, then, out)
+        });
+        // The sender goes away only together with what was waited for.
+        let _ = is_done.await;
+        self.with(|state, out| state.inodes.end_drop(drop, out));
     }
 
     fn sweep_until(
         self: &Arc<Self>,
         work: Work,
         done: oneshot::Receiver<()>,
-    ) -> impl Future<Output = bool> + Send + use<> {
+    ) -> impl Future<Output = ()> + Send + use<> {
         let inner = Arc::clone(self);
-        let (tell, told) = oneshot::channel();
-        self.cx.spawn(async move {
-            // Whoever waited may be gone.
-            let _ = tell.send(inner.sweep(work).await);
-        });
+        self.cx.spawn(async move { inner.sweep(work).await });
         async move {
             // The sender goes away only together with what was waited for.
             let _ = done.await;
-            told.await.unwrap_or(false)
         }
     }
 
-    /// Drops what a loss of leases has left in the kernel. Returns whether names and attributes have left it.
-    pub(super) async fn sweep(self: Arc<Self>, work: Work) -> bool {
+    /// Drops what a loss of leases has left in the kernel.
+    pub(super) async fn sweep(self: Arc<Self>, work: Work) {
         let Work {
             mut dropped,
             outcome,
@@ -208,7 +215,6 @@ impl EngineInner {
             tracing::error!("the kernel keeps what is no longer leased, until its timeouts end");
         }
         self.perform(outcome);
-        done
     }
 
     async fn sweep_names_and_attrs(&self, dropped: &Dropped) -> bool {
