@@ -130,7 +130,7 @@ impl Runs {
             Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(1066),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(102),
             Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(262),
-            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]),
+            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(600),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
             Bug::RenewOverdue => Self::ANY.from(400),
             Bug::ReleaseStale => Self::rough(&[]).from(154),

@@ -119,6 +119,7 @@ impl Core {
             flushed: 0,
             progress: 0,
             awaited: false,
+            borne: false,
             waiters: BTreeSet::new(),
         };
         let (session_id, handle) = (session.id, object.and_then(|o| self.table.get(o)));
@@ -325,33 +326,69 @@ impl Core {
         self.set_overdue(sid, recall, overdue_at);
     }
 
-    /// A write-back that waits for the end of grace (others may hold the attributes that it changes) is no
-    /// fault of its session's: what it owes isn't overdue before it can have been done.
+    /// A write-back that waits for others to let go of what it changes, or for the end of grace (they may hold it), is
+    /// no fault of its session's: what that owes isn't overdue before it can have been done. Others are waited for
+    /// once by each recall, so that two who wait for each other don't do so for ever.
     pub(super) fn bear_with(&mut self, id: OpId) {
-        let op = self.ops.get(&id).filter(|op| op.is_writeback());
-        let stopped = op.filter(|op| self.is_stopped_by_grace(op));
-        let Some((op, ends)) = stopped.zip(self.grace.as_ref().map(|g| g.ends)) else {
+        let Some(op) = self.ops.get(&id).filter(|op| op.is_writeback()) else {
             return;
         };
         let Some(sid) = self.sessions.find(op.session) else {
             return;
         };
+        let grace = self.grace.as_ref().filter(|_| self.is_stopped_by_grace(op));
+        let grace = grace.map(|g| g.ends);
+        let Some(until) = grace.max(self.others_end(sid, op)) else {
+            return;
+        };
+        for recall in self.owed_at(sid, op) {
+            let open = self.sessions.recall_mut(sid, recall);
+            let again = open.is_some_and(|open| std::mem::replace(&mut open.borne, true));
+            if grace.is_some() || !again {
+                self.ask_anew(until, sid, recall);
+            }
+        }
+    }
+
+    /// When those end at the latest for whom the operation waits.
+    fn others_end(&self, own: Sid, op: &Op) -> Option<BootTime> {
+        let others = op.waits.keys().filter(|(sid, _)| *sid != own);
+        let end = |(sid, recall): &(Sid, RecallId)| {
+            let session = self.sessions.get(*sid)?;
+            let open = session.recalls.get(recall)?;
+            Some(session.latest_end(open, &self.config))
+        };
+        others.filter_map(end).max()
+    }
+
+    /// What the session owes where an operation is.
+    fn owed_at(&self, sid: Sid, op: &Op) -> Vec<RecallId> {
         let everything = self.sessions.get(sid).and_then(|s| s.everything);
-        let at = op
-            .needs
-            .iter()
-            .filter_map(|need| self.table.get(need.object));
-        let owed = at.flat_map(|o| o.recalls_of(sid)).chain(everything);
-        let owed: Vec<RecallId> = owed.collect();
+        let at = op.needs.iter();
+        let at = at.filter_map(|need| self.table.get(need.object));
+        at.flat_map(|o| o.recalls_of(sid))
+            .chain(everything)
+            .collect()
+    }
+
+    /// The write-back has its turn: what its session owes can be done now.
+    pub(super) fn has_borne_with(&mut self, now: BootTime, id: OpId) {
+        let Some(op) = self.ops.get(&id).filter(|op| op.is_writeback()) else {
+            return;
+        };
+        let Some(sid) = self.sessions.find(op.session) else {
+            return;
+        };
+        let borne = |recall: &RecallId| self.sessions.recall(sid, *recall).is_some_and(|r| r.borne);
+        let owed: Vec<RecallId> = self.owed_at(sid, op).into_iter().filter(borne).collect();
         for recall in owed {
-            self.ask_anew(ends, sid, recall);
+            self.ask_anew(now, sid, recall);
         }
     }
 
     fn bear_at(&mut self, sid: Sid, object: Option<ObjId>) {
         let id = self.sessions.get(sid).map(|s| s.id);
-        let queue = object.filter(|_| self.grace.is_some());
-        let own = queue.into_iter().flat_map(|object| self.ops_at(object));
+        let own = object.into_iter().flat_map(|object| self.ops_at(object));
         let own = own.filter(|(_, op, _)| Some(op.session) == id && !op.is_running());
         let own: Vec<OpId> = own.map(|(id, ..)| id).collect();
         for op in own {

@@ -58,6 +58,8 @@ pub(super) struct OpenRecall {
     pub(super) progress: u64,
     /// Another client has waited for it.
     pub(super) awaited: bool,
+    /// Its session could not write back for a while because of others.
+    pub(super) borne: bool,
     pub(super) waiters: BTreeSet<OpId>,
 }
 
@@ -337,5 +339,9 @@ impl Sessions {
 
     pub(super) fn recall(&self, sid: Sid, id: RecallId) -> Option<&OpenRecall> {
         self.get(sid)?.recalls.get(&id)
+    }
+
+    pub(super) fn recall_mut(&mut self, sid: Sid, id: RecallId) -> Option<&mut OpenRecall> {
+        self.get_mut(sid)?.recalls.get_mut(&id)
     }
 }

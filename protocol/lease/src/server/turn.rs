@@ -121,7 +121,7 @@ impl Core {
         while let Some(object) = self.dirty.pop_first() {
             while let Some((id, ready)) = self.next_ready(now, object) {
                 match ready {
-                    Ready::Change => self.run_change(id),
+                    Ready::Change => self.run_change(now, id),
                     Ready::Store => self.admit_store(now, id),
                     Ready::Read(verdicts) => self.admit_waiting(now, id, verdicts),
                     Ready::Unpark => self.unpark(now, id),
@@ -131,7 +131,8 @@ impl Core {
         }
     }
 
-    fn run_change(&mut self, id: OpId) {
+    fn run_change(&mut self, now: BootTime, id: OpId) {
+        self.has_borne_with(now, id);
         if let Some(op) = self.ops.get_mut(&id) {
             op.state = OpState::Running;
             for need in &op.needs {
