@@ -143,6 +143,7 @@ impl Core {
         self.ops.insert(id, op);
         self.recall_conflicts(now, id);
         self.pass_what_it_owes(id);
+        self.bear_with(id);
     }
 
     pub(super) fn withdraw(&mut self, id: OpId) {

@@ -217,6 +217,7 @@ impl Core {
             session.expires.iter_mut().for_each(move_back);
             for recall in session.recalls.values_mut() {
                 move_back(&mut recall.sent);
+                move_back(&mut recall.asked);
                 move_back(&mut recall.overdue_at);
                 move_back(&mut recall.extended_to);
             }

@@ -52,7 +52,8 @@ impl Core {
         };
         let client = session.client;
         let mut recalls = session.recalls.values();
-        let unanswered = |r: &OpenRecall| r.awaited && r.overdue_at.has_come(now);
+        // Who is borne with is renewed all the time, unless it doesn't ask for it.
+        let unanswered = |r: &OpenRecall| r.awaited && (r.borne || r.overdue_at.has_come(now));
         let denied = expired && recalls.any(unanswered);
         let late = session.recalls.values().filter_map(late_since).min();
         self.touch_parked(client);

@@ -114,6 +114,7 @@ impl Core {
             fresh: cover.clone(),
             cover,
             sent: now,
+            asked: now,
             overdue_at,
             extended_to: overdue_at + self.config.term,
             flushed: 0,
@@ -320,45 +321,65 @@ impl Core {
         };
         let overdue_at = asked + session.patience(&self.config);
         if let Some(open) = session.recalls.get_mut(&recall) {
+            open.asked = asked;
             open.extended_to = overdue_at + self.config.term;
             (open.flushed, open.progress) = (0, 0);
         }
         self.set_overdue(sid, recall, overdue_at);
     }
 
-    /// A write-back that waits for others to let go of what it changes, or for the end of grace (they may hold it), is
-    /// no fault of its session's: what that owes isn't overdue before it can have been done. Others are waited for
-    /// once by each recall, so that two who wait for each other don't do so for ever.
+    /// A write-back that waits for the end of grace (others may hold the attributes that it changes), or for
+    /// others to let go of these, is no fault of its session's: what it owes isn't overdue before it can have been done.
     pub(super) fn bear_with(&mut self, id: OpId) {
-        let Some(op) = self.ops.get(&id).filter(|op| op.is_writeback()) else {
+        let op = self.ops.get(&id).filter(|op| op.is_writeback());
+        let Some((op, sid)) = op.and_then(|op| Some((op, self.sessions.find(op.session)?))) else {
             return;
         };
-        let Some(sid) = self.sessions.find(op.session) else {
-            return;
-        };
-        let grace = self.grace.as_ref().filter(|_| self.is_stopped_by_grace(op));
-        let grace = grace.map(|g| g.ends);
-        let Some(until) = grace.max(self.others_end(sid, op)) else {
-            return;
-        };
-        for recall in self.owed_at(sid, op) {
-            let open = self.sessions.recall_mut(sid, recall);
-            let again = open.is_some_and(|open| std::mem::replace(&mut open.borne, true));
-            if grace.is_some() || !again {
-                self.ask_anew(until, sid, recall);
+        let owed = self.owed_at(sid, op);
+        let stopped = self.is_stopped_by_grace(op);
+        let grace_ends = self.grace.as_ref().filter(|_| stopped).map(|g| g.ends);
+        let others_end = self.others_end(sid, op);
+        for recall in owed {
+            match (grace_ends, others_end) {
+                (Some(ends), _) => self.ask_anew(ends, sid, recall),
+                (None, Some(ends)) => self.bear_until(ends, sid, recall),
+                (None, None) => {}
             }
         }
     }
 
-    /// When those end at the latest for whom the operation waits.
+    /// The session is renewed as long as it has to wait for others, and can do what it owes then. That takes a further
+    /// term at most, however many it waits for.
+    fn bear_until(&mut self, others_end: BootTime, sid: Sid, recall: RecallId) {
+        let Some(session) = self.sessions.get_mut(sid) else {
+            return;
+        };
+        let patience = session.patience(&self.config);
+        let most = patience + session.lease_time(&self.config) + patience;
+        let Some(open) = session.recalls.get_mut(&recall) else {
+            return;
+        };
+        let overdue_at = (others_end + patience).min(open.asked + most);
+        if overdue_at > open.overdue_at {
+            open.borne = true;
+            open.extended_to = open.extended_to.max(overdue_at + self.config.term);
+            self.set_overdue(sid, recall, overdue_at);
+        }
+    }
+
+    /// When the leases of those end for whom the operation waits, if they are never heard of again. A client waits for
+    /// its own sessions at its own expense.
     fn others_end(&self, own: Sid, op: &Op) -> Option<BootTime> {
-        let others = op.waits.keys().filter(|(sid, _)| *sid != own);
+        let client = self.sessions.get(own)?.client;
         let end = |(sid, recall): &(Sid, RecallId)| {
             let session = self.sessions.get(*sid)?;
             let open = session.recalls.get(recall)?;
-            Some(session.latest_end(open, &self.config))
+            let asked = open.asked + session.patience(&self.config);
+            let end = asked + session.lease_time(&self.config);
+            let end = session.expires.map_or(end, |at| at.max(end));
+            (session.client != client).then_some(end)
         };
-        others.filter_map(end).max()
+        op.waits.keys().filter_map(end).max()
     }
 
     /// What the session owes where an operation is.
@@ -371,26 +392,48 @@ impl Core {
             .collect()
     }
 
-    /// The write-back has its turn: what its session owes can be done now.
+    /// The write-back has its turn: what its session owes there can be done now.
     pub(super) fn has_borne_with(&mut self, now: BootTime, id: OpId) {
-        let Some(op) = self.ops.get(&id).filter(|op| op.is_writeback()) else {
+        let op = self.ops.get(&id).filter(|op| op.is_writeback());
+        let Some((op, sid)) = op.and_then(|op| Some((op, self.sessions.find(op.session)?))) else {
             return;
         };
-        let Some(sid) = self.sessions.find(op.session) else {
+        let owed = self.owed_at(sid, op);
+        let Some(session) = self.sessions.get_mut(sid) else {
             return;
         };
-        let borne = |recall: &RecallId| self.sessions.recall(sid, *recall).is_some_and(|r| r.borne);
-        let owed: Vec<RecallId> = self.owed_at(sid, op).into_iter().filter(borne).collect();
+        let due = now + session.patience(&self.config);
+        let mut sooner = Vec::new();
         for recall in owed {
-            self.ask_anew(now, sid, recall);
+            let open = session.recalls.get_mut(&recall);
+            // Of everything: others of its write-backs may still wait.
+            let Some(open) = open.filter(|open| open.borne && open.object.is_some()) else {
+                continue;
+            };
+            open.borne = false;
+            if due < open.overdue_at {
+                sooner.push(recall);
+            }
+        }
+        for recall in sooner {
+            self.set_overdue(sid, recall, due);
         }
     }
 
+    /// Its write-backs that are on their way already may have to wait for others. `None`: wherever they are.
     fn bear_at(&mut self, sid: Sid, object: Option<ObjId>) {
         let id = self.sessions.get(sid).map(|s| s.id);
-        let own = object.into_iter().flat_map(|object| self.ops_at(object));
-        let own = own.filter(|(_, op, _)| Some(op.session) == id && !op.is_running());
-        let own: Vec<OpId> = own.map(|(id, ..)| id).collect();
+        let own = |op: &Op| Some(op.session) == id && !op.is_running() && op.is_writeback();
+        let own: Vec<OpId> = match object {
+            Some(object) => {
+                let at = self.ops_at(object).filter(|(_, op, _)| own(op));
+                at.map(|(id, ..)| id).collect()
+            }
+            None => {
+                let all = self.ops.iter().filter(|(_, op)| own(op));
+                all.map(|(id, _)| *id).collect()
+            }
+        };
         for op in own {
             self.bear_with(op);
         }
@@ -406,6 +449,11 @@ impl Core {
         let borne: Vec<_> = self.sessions.iter().flat_map(borne_with).collect();
         for (sid, recall) in borne {
             self.ask_anew(now, sid, recall);
+        }
+        let waiting = self.ops.iter().filter(|(_, op)| !op.is_running());
+        let waiting: Vec<OpId> = waiting.map(|(id, _)| *id).collect();
+        for op in waiting {
+            self.bear_with(op);
         }
     }
 

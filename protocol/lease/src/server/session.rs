@@ -47,6 +47,8 @@ pub(super) struct OpenRecall {
     /// serves later operations too.
     pub(super) fresh: Cover,
     pub(super) sent: BootTime,
+    /// From when on its session has time for it: since then, or the end of a grace.
+    pub(super) asked: BootTime,
     /// From then on the session isn't renewed.
     pub(super) overdue_at: BootTime,
     /// Flush progress moves `overdue_at` up to here; beyond, only as far as what has come could take, and it
@@ -58,7 +60,7 @@ pub(super) struct OpenRecall {
     pub(super) progress: u64,
     /// Another client has waited for it.
     pub(super) awaited: bool,
-    /// Its session could not write back for a while because of others.
+    /// Its session can't write back because of others, and isn't overdue for that.
     pub(super) borne: bool,
     pub(super) waiters: BTreeSet<OpId>,
 }
@@ -339,9 +341,5 @@ impl Sessions {
 
     pub(super) fn recall(&self, sid: Sid, id: RecallId) -> Option<&OpenRecall> {
         self.get(sid)?.recalls.get(&id)
-    }
-
-    pub(super) fn recall_mut(&mut self, sid: Sid, id: RecallId) -> Option<&mut OpenRecall> {
-        self.get_mut(sid)?.recalls.get_mut(&id)
     }
 }
