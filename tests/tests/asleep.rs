@@ -24,15 +24,18 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// A message bus; it ends with this.
 struct Bus {
+    place: Sandbox,
     daemon: Child,
     address: String,
 }
 
 impl Bus {
-    fn start(dir: &Path) -> Self {
+    fn start() -> Self {
+        let place = Sandbox::new("asleep-bus");
+        let socket = place.root().join("bus");
         let mut daemon = Command::new("dbus-daemon")
             .args(["--session", "--nofork", "--print-address"])
-            .arg(format!("--address=unix:path={}", dir.join("bus").display()))
+            .arg(format!("--address=unix:path={}", socket.display()))
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -42,7 +45,11 @@ impl Bus {
         BufReader::new(said).read_line(&mut address).expect("said");
         let address = address.trim().to_owned();
         assert!(!address.is_empty(), "no message bus");
-        Self { daemon, address }
+        Self {
+            place,
+            daemon,
+            address,
+        }
     }
 }
 
@@ -50,6 +57,7 @@ impl Drop for Bus {
     fn drop(&mut self) {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
+        self.place.clean();
     }
 }
 
@@ -171,8 +179,7 @@ fn asked_in_five(world: &World, file: &Path) -> u64 {
 
 #[test]
 fn a_suspend_waits_for_what_is_buffered_and_nothing_is_believed_until_it_is_over() {
-    let own = Sandbox::new("asleep-bus");
-    let bus = Bus::start(own.root());
+    let bus = Bus::start();
     let logind = Logind::start(&bus);
     let mut options = WorldOptions::mounts(1).term("60s").write_back();
     let env = &mut options.mount.env;
