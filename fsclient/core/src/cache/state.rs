@@ -76,9 +76,8 @@ impl State {
         let clean = leased.filter(|object| !self.inodes.is_dirty(object));
         let given_back: Vec<ChangeOf> = clean.map(ChangeOf::whole).collect();
         self.leases.begin_change(&given_back);
-        self.inodes.drop_all_clean();
         let mut dropped = Dropped::default();
-        self.inodes.drop_cached(&mut dropped);
+        self.drop_cached(&mut dropped);
         dropped.opens.clear();
         (dropped, given_back)
     }
@@ -107,10 +106,15 @@ impl State {
         self.sweep();
     }
 
-    fn sweep(&mut self) {
+    /// Drops all that is cached; what the kernel has of it goes into `dropped`.
+    fn drop_cached(&mut self, dropped: &mut Dropped) {
         self.inodes.drop_all_clean();
+        self.inodes.drop_cached(dropped);
+    }
+
+    fn sweep(&mut self) {
         let mut work = self.swept.take().unwrap_or_default();
-        self.inodes.drop_cached(&mut work.dropped);
+        self.drop_cached(&mut work.dropped);
         let filled = self.inodes.filled();
         self.inodes
             .drop_pages(&filled, DropKind::Sweep, Then::Nothing, &mut work.outcome);
@@ -140,8 +144,7 @@ impl State {
         let mut dropped = Dropped::default();
         match &recall.scope {
             Scope::Everything => {
-                self.inodes.drop_all_clean();
-                self.inodes.drop_cached(&mut dropped);
+                self.drop_cached(&mut dropped);
             }
             Scope::Object {
                 object,

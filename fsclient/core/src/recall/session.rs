@@ -76,11 +76,7 @@ impl Engine {
         let (dropped, given_back) = inner.cache.state().sleep();
         let noticed = inner.drop_at_once(&dropped).await;
         drop(dropping);
-        let gone = match noticed {
-            Noticed::Done => true,
-            Noticed::Failed => false,
-            Noticed::Unable => inner.drop_names(&dropped).await,
-        };
+        let gone = inner.have_left(&dropped, noticed).await;
         inner.drop_all_pages().await;
         inner.give_back(&given_back, gone);
     }
@@ -218,7 +214,14 @@ impl EngineInner {
     }
 
     async fn sweep_names_and_attrs(&self, dropped: &Dropped) -> bool {
-        match self.drop_at_once(dropped).await {
+        let noticed = self.drop_at_once(dropped).await;
+        self.have_left(dropped, noticed).await
+    }
+
+    /// Whether all that was dropped at once, with this result, has left the kernel; names that can't be forgotten
+    /// together go one by one.
+    async fn have_left(&self, dropped: &Dropped, noticed: Noticed) -> bool {
+        match noticed {
             Noticed::Done => true,
             Noticed::Failed => false,
             Noticed::Unable => self.drop_names(dropped).await,
