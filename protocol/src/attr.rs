@@ -66,6 +66,8 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of content or attributes.
     pub ctime: Timestamp,
+    /// Whether it may have extended attributes; if not, it has none but `trusted.*`.
+    pub xattrs: bool,
 }
 
 impl Attr {

@@ -154,6 +154,49 @@ fn names_of_a_directory_that_was_made_or_listed_here_are_not_asked_for_one_by_on
     });
 }
 
+fn acl(path: &Path) -> Result<usize, rustix::io::Errno> {
+    rustix::fs::lgetxattr(path, c"system.posix_acl_access", &mut [0_u8; 256])
+}
+
+/// What `ls -l` asks of each.
+#[test]
+fn a_long_listing_asks_for_no_xattrs_of_files_that_have_none() {
+    let world = World::start_on("long", &WorldOptions::mounts(2), |export| {
+        fs::create_dir(export.join("many")).expect("a folder");
+        for number in 0..100 {
+            fs::write(export.join("many").join(format!("f{number}")), b"x").expect("a file");
+        }
+    });
+    let [here, there] = [0, 1].map(|at| world.mount(at).path("many"));
+    let before = world.mount(0).settled_requests();
+    let folder = here.clone();
+    within("a long listing", LIMIT, move || {
+        for entry in fs::read_dir(folder).expect("the folder") {
+            let path = entry.expect("an entry").path();
+            fs::symlink_metadata(&path).expect("its attributes");
+            assert_eq!(acl(&path), Err(rustix::io::Errno::NODATA));
+        }
+    });
+    let sent = world.mount(0).settled_requests().since(&before);
+    assert_eq!(sent.of("getxattr") + sent.of("listxattr"), 0, "{sent:?}");
+    assert!(sent.total() <= 8, "{sent:?}");
+    within("an ACL given elsewhere", LIMIT, move || {
+        let flags = rustix::fs::XattrFlags::empty();
+        // Version 2; its owner, user 1, its group, the mask, others.
+        let entries = [(1, 6, -1), (2, 6, 1), (4, 4, -1), (16, 6, -1), (32, 4, -1)];
+        let mut value = 2_u32.to_le_bytes().to_vec();
+        for (tag, rights, id) in entries {
+            value.extend(u16::to_le_bytes(tag));
+            value.extend(u16::to_le_bytes(rights));
+            value.extend(i32::to_le_bytes(id));
+        }
+        let name = c"system.posix_acl_access";
+        rustix::fs::lsetxattr(there.join("f7"), name, &value, flags).expect("an ACL");
+        assert_eq!(acl(&here.join("f7")), Ok(value.len()));
+        assert_eq!(acl(&here.join("f8")), Err(rustix::io::Errno::NODATA));
+    });
+}
+
 #[test]
 fn a_change_elsewhere_is_seen_after_all_this() {
     let world = World::start_on("recall", &WorldOptions::mounts(2), |export| {

@@ -54,6 +54,7 @@ fn attr(object: &Handle) -> Attr {
         atime: Timestamp::default(),
         mtime: Timestamp::default(),
         ctime: Timestamp::default(),
+        xattrs: true,
     }
 }
 

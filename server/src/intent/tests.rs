@@ -27,6 +27,7 @@ const ATTR: Attr = Attr {
         seconds: 1,
         nanos: 0,
     },
+    xattrs: true,
 };
 
 fn handle(byte: u8) -> Handle {

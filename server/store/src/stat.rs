@@ -1,5 +1,6 @@
 //! Attributes as the host tells them.
 
+use crate::sys;
 use leasefs_protocol::{Attr, FileKind, Timestamp};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
@@ -22,7 +23,14 @@ pub(crate) fn of(fd: BorrowedFd<'_>) -> io::Result<Attr> {
         atime: time(stat.stx_atime),
         mtime: time(stat.stx_mtime),
         ctime: time(stat.stx_ctime),
+        xattrs: true,
     })
+}
+
+/// Whether what is behind `fd` may have extended attributes: it has, or its host doesn't say. Those that
+/// are root's are not told to a thread that isn't a caller's.
+pub(crate) fn may_have_xattrs(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::listxattr_query(sys::proc_path(fd)) != Ok(0)
 }
 
 /// Number of a file system: where inode numbers tell objects apart.

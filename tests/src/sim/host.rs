@@ -235,6 +235,7 @@ impl Host {
             atime: Timestamp::default(),
             mtime: timestamp(inode.mtime),
             ctime: timestamp(inode.ctime),
+            xattrs: false,
         })
     }
 

@@ -51,6 +51,7 @@ pub(crate) fn attr(size: u64) -> Attr {
         atime: time,
         mtime: time,
         ctime: time,
+        xattrs: true,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::call::{ListedName, Listing};
 use crate::opens::ServerOpen;
 use crate::run::{Map, Set};
 use bytes::Bytes;
-use leasefs_protocol::{Attr, Handle, Parts};
+use leasefs_protocol::{Attr, FileKind, Handle, Parts};
 use std::sync::Arc;
 
 /// What a name denotes.
@@ -111,6 +111,15 @@ impl Cached {
                 out.names.push((*me, name));
             }
         }
+    }
+
+    /// Whether it is known to be a file or a directory without extended attributes that others than root see.
+    pub fn has_no_xattrs(&self) -> bool {
+        let may = |attr: &Attr| match attr.kind {
+            FileKind::File | FileKind::Directory => attr.xattrs,
+            _ => true,
+        };
+        self.attr.as_ref().is_some_and(|attr| !may(attr))
     }
 
     /// What a name denotes, if that is known.

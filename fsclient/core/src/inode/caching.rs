@@ -73,11 +73,15 @@ impl Inodes {
 
     /// `Some(None)`: there is no such xattr.
     pub fn xattr(&mut self, _: &Live<'_>, object: &Handle, name: &[u8]) -> Option<Option<Bytes>> {
-        self.used(object)?.xattrs.get(name).cloned()
+        let cached = self.used(object)?;
+        let known = cached.xattrs.get(name).cloned();
+        known.or_else(|| (cached.has_no_xattrs() && is_told_to_all(name)).then_some(None))
     }
 
     pub fn xattr_names(&mut self, _: &Live<'_>, object: &Handle, to_root: bool) -> Option<Bytes> {
-        self.used(object)?.xattr_names[usize::from(to_root)].clone()
+        let cached = self.used(object)?;
+        let known = cached.xattr_names[usize::from(to_root)].clone();
+        known.or_else(|| (cached.has_no_xattrs() && !to_root).then(Bytes::new))
     }
 
     pub fn reuse_open(
@@ -218,6 +222,13 @@ impl Inodes {
     ) -> Option<R> {
         self.change(object, |inode| Some(change(inode.cached.as_mut()?)))?
     }
+}
+
+/// Whether everybody is told that there is no such xattr. For `user.*` one needs the right to read, and what
+/// no host has is refused.
+fn is_told_to_all(name: &[u8]) -> bool {
+    let acl = name == b"system.posix_acl_access" || name == b"system.posix_acl_default";
+    acl || name.starts_with(b"security.")
 }
 
 #[cfg(test)]

@@ -322,6 +322,7 @@ mod tests {
             atime: Timestamp::default(),
             mtime: Timestamp::default(),
             ctime: Timestamp::default(),
+            xattrs: true,
         }
     }
 

@@ -236,6 +236,7 @@ mod tests {
             atime: Timestamp::default(),
             mtime: Timestamp::default(),
             ctime: Timestamp::default(),
+            xattrs: true,
         };
         inodes.refer(handle(number), &attr, at)
     }

@@ -11,3 +11,4 @@ mod opens;
 mod requests;
 mod said;
 mod world;
+mod xattrs;

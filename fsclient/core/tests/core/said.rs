@@ -71,6 +71,7 @@ pub fn attr(object: u8, kind: FileKind) -> Attr {
         atime: Default::default(),
         mtime: Default::default(),
         ctime: Default::default(),
+        xattrs: true,
     }
 }
 

@@ -287,14 +287,19 @@ impl World {
 
     /// A process asks for something.
     pub fn call_by(&mut self, pid: u32, call: Call) -> Waiter {
+        let asker = Asker {
+            pid,
+            ..Asker::default()
+        };
+        self.call_of(asker, call)
+    }
+
+    pub fn call_of(&mut self, asker: Asker, call: Call) -> Waiter {
         self.waiters += 1;
         let waiter = Waiter(self.waiters);
         self.tell(Event::Call {
             waiter,
-            asker: Asker {
-                pid,
-                ..Asker::default()
-            },
+            asker,
             call,
         });
         waiter

@@ -46,6 +46,7 @@ pub(super) fn attr() -> Attr {
         atime: Default::default(),
         mtime: Default::default(),
         ctime: Default::default(),
+        xattrs: true,
     }
 }
 

@@ -35,6 +35,21 @@ fn attributes_are_set_and_told_as_they_are() {
 }
 
 #[test]
+fn attributes_tell_whether_there_may_be_xattrs() {
+    let w = world();
+    let file = w.create(0, "f", 0o600).node;
+    let may = |w: &World| w.store.getattr(&file.handle).expect("getattr").xattrs;
+    assert!(!file.attr.xattrs && !may(&w));
+    let who = w.who(0);
+    for name in [b"user.t".as_slice(), b"security.t"] {
+        let set = w.store.setxattr(&who, &file.handle, name, b"x", 0);
+        assert_eq!((set, may(&w)), (Ok(()), true));
+        let removed = w.store.removexattr(&who, &file.handle, name);
+        assert_eq!((removed, may(&w)), (Ok(()), false));
+    }
+}
+
+#[test]
 fn times_that_mean_something_else_to_the_kernel_are_invalid() {
     let w = world();
     for nanos in [1_000_000_000, 0x3fff_ffff, 0x3fff_fffe] {

@@ -48,6 +48,7 @@ pub fn attr() -> Attr {
             seconds: 300,
             nanos: 6,
         },
+        xattrs: true,
     }
 }
 
@@ -66,6 +67,7 @@ fn device_attr() -> Attr {
         atime: timestamp(i64::MIN),
         mtime: timestamp(1),
         ctime: timestamp(2),
+        xattrs: false,
     }
 }
 
