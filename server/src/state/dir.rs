@@ -188,6 +188,27 @@ impl StateDir {
         self.location.own.join(name)
     }
 
+    /// The path of a file that no other version can read. Those of others are let go.
+    pub(super) fn file_of_version(&self, name: &str, version: u32) -> Result<PathBuf, StateError> {
+        let own = &self.location.own;
+        let path = own.join(format!("{name}.{version}"));
+        let of_any = |file: &str| match file.strip_prefix(name) {
+            Some("") => true,
+            Some(rest) => rest
+                .strip_prefix('.')
+                .is_some_and(|n| n.parse::<u32>().is_ok()),
+            None => false,
+        };
+        for entry in fs::read_dir(own).map_err(StateError::file(own))? {
+            let other = entry.map_err(StateError::file(own))?;
+            if other.file_name().to_str().is_some_and(of_any) && other.path() != path {
+                tracing::info!(file = %other.path().display(), "of another version: let go");
+                fs::remove_file(other.path()).map_err(StateError::file(&other.path()))?;
+            }
+        }
+        Ok(path)
+    }
+
     /// The server's key, made on first use.
     ///
     /// # Errors

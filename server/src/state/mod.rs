@@ -10,7 +10,10 @@
 //! | `spent` | revoked keys and used tickets, once more | before `clients.json` |
 //! | `life.json` | clean-shutdown mark, largest term and drift bound | before the first grant |
 //! | `sessions` | sessions on record | before a session's first grant |
-//! | `journal` | changes that have begun, their answers, Write leases | survives the process, not the host |
+//! | `journal.5` | changes that have begun, their answers, Write leases | survives the process, not the host |
+//!
+//! The journal is of one version of the protocol: a client that speaks another can't come back for its
+//! answers. One of another version is let go, as if the host had crashed unless the server had ended in order.
 //!
 //! All of it is in a folder of mode 0700 that one process has at a time.
 
@@ -38,6 +41,7 @@ use crate::sync::lock;
 use journal::{Journal, Journalled};
 use leasefs_host::boot::{self, boot_id};
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
+use leasefs_protocol::limits::PROTOCOL_VERSION;
 use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use life::LifeRecord;
 use sessions::SessionRecord;
@@ -70,7 +74,7 @@ impl State {
         let clean = life.ended_clean();
         let path = dir.file("sessions");
         let mut sessions = SessionRecord::open(&path)?;
-        let path = dir.file("journal");
+        let path = dir.file_of_version("journal", PROTOCOL_VERSION)?;
         let (mut journal, mut journalled) = Journal::open(&path, host, clean)?;
         let registry = dir.registry()?;
         // Revoked while no server ran. Nobody is to wait for what they had.

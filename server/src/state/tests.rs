@@ -87,6 +87,37 @@ fn after_a_crash_of_the_process_the_next_life_finds_everything() {
 }
 
 #[test]
+fn a_journal_of_another_version_is_let_go_and_nothing_is_believed_of_the_life_that_wrote_it() {
+    for clean in [true, false] {
+        let scratch = Scratch::new();
+        {
+            let (state, _) = open(&scratch);
+            state.begin_life(TERM, 1000).expect("begin");
+            state.record_session(A, OWNER).expect("record");
+            if clean {
+                state.end_life().expect("end");
+            }
+        }
+        let own = scratch.path("state/server");
+        let journal = own.join(format!("journal.{PROTOCOL_VERSION}"));
+        for older in ["journal", "journal.1"] {
+            std::fs::write(own.join(older), "another format").expect("written");
+        }
+        std::fs::remove_file(&journal).expect("written by the life before");
+        let (_, found) = open(&scratch);
+        assert_eq!(found.host_crashed, !clean, "what was leased is waited for");
+        assert_eq!(found.writes == Writes::Unknown, !clean);
+        let left = std::fs::read_dir(&own).expect("the folder");
+        let left = left.map(|entry| entry.expect("an entry").file_name());
+        let journals = left.filter(|name| name.to_string_lossy().starts_with("journal"));
+        assert_eq!(
+            journals.collect::<Vec<_>>(),
+            [journal.file_name().expect("a name")]
+        );
+    }
+}
+
+#[test]
 fn a_shorter_term_does_not_shorten_what_is_remembered_while_leases_may_live() {
     let scratch = Scratch::new();
     let short = Duration::from_secs(2);

@@ -37,6 +37,8 @@ pub struct Store {
     naming: Naming,
     resolver: Box<dyn Resolver>,
     by_handle: bool,
+    /// Whether its file system lists every extended attribute.
+    pub(crate) lists_xattrs: bool,
     pub(crate) sealer: Sealer,
     pub(crate) rights: Rights,
     pub(crate) in_use: Arc<InUse>,
@@ -114,6 +116,7 @@ impl Store {
         }
         Ok(Self {
             root_handle: sealer.seal(&root_id),
+            lists_xattrs: stat::lists_xattrs(root.as_fd()),
             root,
             device,
             isolated,

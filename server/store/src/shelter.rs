@@ -83,7 +83,7 @@ impl Store {
         if self.orphans.have_folder() && (self.orphans.holds(handle) || counted()) {
             attr.nlink = attr.nlink.saturating_sub(1);
         }
-        attr.xattrs = stat::may_have_xattrs(fd);
+        attr.xattrs = !self.lists_xattrs || stat::may_have_xattrs(fd);
         Ok(attr)
     }
 

@@ -1,9 +1,12 @@
 //! Attributes as the host tells them.
 
 use crate::sys;
+use leasefs_protocol::limits::MAX_XATTR_VALUE;
 use leasefs_protocol::{Attr, FileKind, Timestamp};
+use rustix::buffer::spare_capacity;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
+use rustix::io::Errno;
 use std::io;
 
 /// The attributes of what is behind `fd`.
@@ -27,10 +30,32 @@ pub(crate) fn of(fd: BorrowedFd<'_>) -> io::Result<Attr> {
     })
 }
 
-/// Whether what is behind `fd` may have extended attributes: it has, or its host doesn't say. Those that
-/// are root's are not told to a thread that isn't a caller's.
+/// Whether what is behind `fd` may have extended attributes: it has, or its host doesn't say. `trusted.*` are
+/// listed only to who may administer the host.
 pub(crate) fn may_have_xattrs(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::listxattr_query(sys::proc_path(fd)) != Ok(0)
+}
+
+/// Whether a file system's list of extended attributes can be believed: there is none that it doesn't list, and what
+/// isn't there is `ENODATA`. So it isn't where labels are made up, or without ACLs. Looked at for a directory of it.
+pub(crate) fn lists_xattrs(dir: BorrowedFd<'_>) -> bool {
+    let path = sys::proc_path(dir);
+    let mut names = Vec::with_capacity(MAX_XATTR_VALUE);
+    if rustix::fs::listxattr(&path, spare_capacity(&mut names)).is_err() {
+        return false;
+    }
+    let is_listed = |name: &str| names.split(|byte| *byte == 0).any(|n| n == name.as_bytes());
+    let asked = [
+        "security.selinux",
+        "security.SMACK64",
+        "system.posix_acl_access",
+    ];
+    asked
+        .iter()
+        .all(|name| match rustix::fs::getxattr_query(&path, *name) {
+            Ok(_) => is_listed(name),
+            Err(error) => error == Errno::NODATA,
+        })
 }
 
 /// Number of a file system: where inode numbers tell objects apart.
