@@ -198,6 +198,29 @@ fn a_long_listing_asks_for_no_xattrs_of_files_that_have_none() {
 }
 
 #[test]
+fn who_lists_a_large_directory_and_then_looks_at_each_entry_asks_for_many_at_a_time() {
+    const FILES: usize = 7_000;
+    let world = World::start_on("walk", &WorldOptions::mounts(1), |export| {
+        fs::create_dir(export.join("many")).expect("a folder");
+        for number in 0..FILES {
+            fs::write(export.join("many").join(format!("f{number}")), b"x").expect("a file");
+        }
+    });
+    let folder = world.mount(0).path("many");
+    let before = world.mount(0).settled_requests();
+    within("a walk", LIMIT, move || {
+        let entries = fs::read_dir(folder).expect("the folder");
+        let paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+        assert_eq!(paths.len(), FILES);
+        for path in paths {
+            assert_eq!(fs::symlink_metadata(&path).expect("its attributes").len(), 1);
+        }
+    });
+    let sent = world.mount(0).settled_requests().since(&before);
+    assert!(sent.total() <= FILES as u64 / 50, "{sent:?}");
+}
+
+#[test]
 fn a_change_elsewhere_is_seen_after_all_this() {
     let world = World::start_on("recall", &WorldOptions::mounts(2), |export| {
         fs::write(export.join("f"), b"old").expect("a file");

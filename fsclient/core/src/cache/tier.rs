@@ -95,6 +95,16 @@ impl<'a> Tier<'a> {
         self.read(Kind::Listing, |inodes, live| inodes.listing(live, dir))
     }
 
+    /// Where a directory goes on behind an entry of its listing, if that has this name. For the daemon's own use.
+    pub fn behind(&mut self, dir: &Handle, at: usize, name: &[u8]) -> Option<u64> {
+        let State {
+            session, inodes, ..
+        } = &mut *self.state;
+        let listing = inodes.listing(&session.witness(self.now)?, dir)?;
+        let entry = listing.get(at)?;
+        (*entry.name == *name).then_some(entry.cookie)
+    }
+
     /// A symlink's target.
     pub fn target(&mut self, object: &Handle) -> Option<Bytes> {
         self.read(Kind::Target, |inodes, live| inodes.target(live, object))

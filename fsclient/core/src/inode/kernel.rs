@@ -33,6 +33,9 @@ pub(super) struct KernelRefs {
     pub known: Vec<KnownAs>,
     /// A name was looked up in it since [`Inodes::take_searched`].
     searched: bool,
+    /// Whose turn it is in its listing if whoever looks at its entries goes on in their order: the first of which
+    /// it isn't known what it denotes.
+    walk: Option<usize>,
     /// The kernel believes that it has at least this size.
     floor: u64,
     /// An answer that tells less than one before may still be on its way to the kernel.
@@ -51,6 +54,7 @@ impl KernelRefs {
             kind,
             known: Vec::new(),
             searched: false,
+            walk: None,
             floor,
             shrinks: false,
             stirred: None,
@@ -210,6 +214,18 @@ impl Inodes {
     pub fn take_searched(&mut self, id: NodeId) -> bool {
         let refs = self.refs_mut(id);
         refs.is_some_and(|refs| std::mem::take(&mut refs.searched))
+    }
+
+    /// What the entries of a directory's listing denote is known up to this one.
+    pub fn walks_from(&mut self, id: NodeId, at: Option<usize>) {
+        if let Some(refs) = self.refs_mut(id) {
+            refs.walk = at;
+        }
+    }
+
+    /// Whose turn it is then.
+    pub fn walk(&self, id: NodeId) -> Option<usize> {
+        self.refs(id)?.walk
     }
 
     /// A name of a directory is being changed here.

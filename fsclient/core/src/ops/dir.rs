@@ -3,6 +3,7 @@
 //! An open directory is a stream: a rewind (offset 0) begins it anew, and what was read since
 //! stays as it was, so that offsets mean the same entry until the next rewind.
 
+use super::names::NameIn;
 use super::opens::OpenDir;
 use super::stream::Stream;
 use super::{Ask, Ops, Told};
@@ -109,6 +110,30 @@ impl Ops {
         }
     }
 
+    /// Who has listed a directory, and then looks at its entries in their order, is told of a page of them at a
+    /// time. To be called when `at` is looked up at the server. As [`Ops::look_ahead`] it only saves requests.
+    pub(super) async fn walk(&self, ask: &Ask, at: NameIn<'_>) {
+        let turn = self.inodes().walk(at.parent);
+        let behind = |turn| self.cache().live()?.behind(&at.dir, turn, at.name);
+        let Some((turn, cookie)) = turn.and_then(|turn| Some((turn, behind(turn)?))) else {
+            return;
+        };
+        let caller = self.caller(ask);
+        let open = self.cache().live();
+        let open = open.and_then(|mut tier| tier.reuse_open(&at.dir, &caller));
+        let Some(open) = open else { return };
+        let request = query::ReadDir {
+            open: open.id(),
+            cookie,
+            nodes: true,
+        };
+        if let Ok(told) = self.call_as(ask, caller, request).await {
+            self.learn_nodes(&told, &at.dir);
+            let next = turn + 1 + told.answer.entries.len();
+            self.inodes().walks_from(at.parent, Some(next));
+        }
+    }
+
     fn learn_nodes(&self, told: &Told<Entries>, dir: &Handle) {
         let mut learned = told.learn(self.cache());
         for entry in &told.answer.entries {
@@ -127,11 +152,15 @@ impl Ops {
     ) -> Result<(), Refusal> {
         let first = stream.pages == 0;
         stream.nodes |= self.inodes().take_searched(open.node);
+        let nodes = stream.nodes || stream.pages < PAGES_WITH_NODES;
         let request = query::ReadDir {
             open: open.server.id(),
             cookie: stream.cookie,
-            nodes: stream.nodes || stream.pages < PAGES_WITH_NODES,
+            nodes,
         };
+        if !nodes {
+            stream.plain_from.get_or_insert(stream.entries.len());
+        }
         let told = self.call_as(ask, open.caller.clone(), request).await?;
         if first {
             stream.lease = told.learn(self.cache()).listing(&open.object);
@@ -139,6 +168,9 @@ impl Ops {
         self.learn_nodes(&told, &open.object);
         stream.extend(&told.answer.entries, told.answer.end, &self.listing_room)?;
         self.keep_listing(stream);
+        if stream.complete {
+            self.inodes().walks_from(open.node, stream.plain_from);
+        }
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use crate::call::{Entry, NewMode, Node, NodeId};
 use crate::inode::{Dentry, Place};
 use crate::recall::ChangeScope;
 use bytes::Bytes;
+use futures_util::future::join;
 use leasefs_protocol::answer::Object;
 use leasefs_protocol::change::What;
 use leasefs_protocol::control::IdentityPolicy;
@@ -76,7 +77,9 @@ impl Ops {
         let dir = self.node(parent)?.handle;
         let raw = Name::new(name)?.to_raw();
         let request = query::Lookup { dir, name: raw };
-        let told = self.call(ask, request).await?;
+        let walk = self.walk(ask, NameIn { parent, dir, name });
+        let (told, ()) = join(self.call(ask, request), walk).await;
+        let told = told?;
         let Some(Object { handle, attr }) = told.answer else {
             let mut learned = told.learn(self.cache());
             learned.name(&dir, name, Dentry::Absent);

@@ -20,6 +20,8 @@ pub(super) struct Stream {
     pub pages: u32,
     /// Whoever reads it looks at the entries, too.
     pub nodes: bool,
+    /// The first entry that came without what it denotes.
+    pub plain_from: Option<usize>,
     pub complete: bool,
     /// To be cached when it is complete.
     pub lease: Option<ListingLease>,
