@@ -210,10 +210,15 @@ fn who_lists_a_large_directory_and_then_looks_at_each_entry_asks_for_many_at_a_t
     let before = world.mount(0).settled_requests();
     within("a walk", LIMIT, move || {
         let entries = fs::read_dir(folder).expect("the folder");
-        let paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+        let paths: Vec<_> = entries
+            .map(|entry| entry.expect("an entry").path())
+            .collect();
         assert_eq!(paths.len(), FILES);
         for path in paths {
-            assert_eq!(fs::symlink_metadata(&path).expect("its attributes").len(), 1);
+            assert_eq!(
+                fs::symlink_metadata(&path).expect("its attributes").len(),
+                1
+            );
         }
     });
     let sent = world.mount(0).settled_requests().since(&before);

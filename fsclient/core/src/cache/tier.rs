@@ -95,14 +95,22 @@ impl<'a> Tier<'a> {
         self.read(Kind::Listing, |inodes, live| inodes.listing(live, dir))
     }
 
-    /// Where a directory goes on behind an entry of its listing, if that has this name. For the daemon's own use.
-    pub fn behind(&mut self, dir: &Handle, at: usize, name: &[u8]) -> Option<u64> {
+    /// Where a directory goes on behind an entry of its listing, if that has this name, and an open to go on with. For
+    /// the daemon's own use.
+    pub fn behind(
+        &mut self,
+        dir: &Handle,
+        at: usize,
+        name: &[u8],
+        caller: &Caller,
+    ) -> Option<(u64, Arc<ServerOpen>)> {
         let State {
             session, inodes, ..
         } = &mut *self.state;
-        let listing = inodes.listing(&session.witness(self.now)?, dir)?;
-        let entry = listing.get(at)?;
-        (*entry.name == *name).then_some(entry.cookie)
+        let live = session.witness(self.now)?;
+        let listing = inodes.listing(&live, dir)?;
+        let entry = listing.get(at).filter(|entry| *entry.name == *name)?;
+        Some((entry.cookie, inodes.reuse_open(&live, dir, caller)?))
     }
 
     /// A symlink's target.

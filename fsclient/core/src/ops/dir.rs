@@ -113,15 +113,13 @@ impl Ops {
     /// Who has listed a directory, and then looks at its entries in their order, is told of a page of them at a
     /// time. To be called when `at` is looked up at the server. As [`Ops::look_ahead`] it only saves requests.
     pub(super) async fn walk(&self, ask: &Ask, at: NameIn<'_>) {
-        let turn = self.inodes().walk(at.parent);
-        let behind = |turn| self.cache().live()?.behind(&at.dir, turn, at.name);
-        let Some((turn, cookie)) = turn.and_then(|turn| Some((turn, behind(turn)?))) else {
+        let Some(turn) = self.inodes().walk(at.parent) else {
             return;
         };
         let caller = self.caller(ask);
-        let open = self.cache().live();
-        let open = open.and_then(|mut tier| tier.reuse_open(&at.dir, &caller));
-        let Some(open) = open else { return };
+        let tier = self.cache().live();
+        let behind = tier.and_then(|mut tier| tier.behind(&at.dir, turn, at.name, &caller));
+        let Some((cookie, open)) = behind else { return };
         let request = query::ReadDir {
             open: open.id(),
             cookie,
