@@ -13,6 +13,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -188,22 +189,28 @@ impl StateDir {
         self.location.own.join(name)
     }
 
-    /// The path of a file that no other version can read. Those of others are let go.
+    /// The path of a file that no other version can read. Once another version has run, what is there of this one is
+    /// older than that: all of it is let go.
     pub(super) fn file_of_version(&self, name: &str, version: u32) -> Result<PathBuf, StateError> {
         let own = &self.location.own;
         let path = own.join(format!("{name}.{version}"));
-        let of_any = |file: &str| match file.strip_prefix(name) {
-            Some("") => true,
-            Some(rest) => rest
-                .strip_prefix('.')
-                .is_some_and(|n| n.parse::<u32>().is_ok()),
-            None => false,
+        let is_one = |file: &Path| {
+            let file = file.file_name().and_then(OsStr::to_str);
+            let rest = file.and_then(|file| file.strip_prefix(name));
+            rest.is_some_and(|rest| {
+                let number = rest.strip_prefix('.').map(str::parse::<u32>);
+                rest.is_empty() || matches!(number, Some(Ok(_)))
+            })
         };
-        for entry in fs::read_dir(own).map_err(StateError::file(own))? {
-            let other = entry.map_err(StateError::file(own))?;
-            if other.file_name().to_str().is_some_and(of_any) && other.path() != path {
-                tracing::info!(file = %other.path().display(), "of another version: let go");
-                fs::remove_file(other.path()).map_err(StateError::file(&other.path()))?;
+        let entries = fs::read_dir(own).map_err(StateError::file(own))?;
+        let mut all: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        all.retain(|file| is_one(file));
+        // This version's first: while another is there it isn't believed.
+        all.sort_by_key(|file| *file != path);
+        if all.iter().any(|file| *file != path) {
+            for file in all {
+                tracing::info!(file = %file.display(), "another version has run: let go");
+                fs::remove_file(&file).map_err(StateError::file(&file))?;
             }
         }
         Ok(path)

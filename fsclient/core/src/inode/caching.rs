@@ -228,7 +228,9 @@ impl Inodes {
 /// no host has is refused.
 fn is_told_to_all(name: &[u8]) -> bool {
     let acl = name == b"system.posix_acl_access" || name == b"system.posix_acl_default";
-    acl || name.starts_with(b"security.")
+    acl || name
+        .strip_prefix(b"security.")
+        .is_some_and(|label| !label.is_empty())
 }
 
 #[cfg(test)]

@@ -120,6 +120,8 @@ impl Ops {
         let tier = self.cache().live();
         let behind = tier.and_then(|mut tier| tier.behind(&at.dir, turn, at.name, &caller));
         let Some((cookie, open)) = behind else { return };
+        // Until it is told nobody else asks for it.
+        self.inodes().walks_from(at.parent, None);
         let request = query::ReadDir {
             open: open.id(),
             cookie,
