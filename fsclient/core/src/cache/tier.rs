@@ -14,6 +14,9 @@ use leasefs_protocol::{Attr, Caller, Handle};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Entries that whoever goes through a listing may have left out: it knew what they denote.
+const SOON: usize = 64;
+
 /// The cached data, at a moment at which the leases are valid.
 ///
 /// It holds the cache's lock: it can't be held over an `.await`, and should be short-lived.
@@ -95,22 +98,23 @@ impl<'a> Tier<'a> {
         self.read(Kind::Listing, |inodes, live| inodes.listing(live, dir))
     }
 
-    /// Where a directory goes on behind an entry of its listing, if that has this name, and an open to go on with. For
-    /// the daemon's own use.
+    /// Where this name is in a directory's listing, if it is at `from` or soon behind, where the server goes on behind
+    /// it, and an open to go on with. For the daemon's own use.
     pub fn behind(
         &mut self,
         dir: &Handle,
-        at: usize,
+        from: usize,
         name: &[u8],
         caller: &Caller,
-    ) -> Option<(u64, Arc<ServerOpen>)> {
+    ) -> Option<(usize, u64, Arc<ServerOpen>)> {
         let State {
             session, inodes, ..
         } = &mut *self.state;
         let live = session.witness(self.now)?;
         let listing = inodes.listing(&live, dir)?;
-        let entry = listing.get(at).filter(|entry| *entry.name == *name)?;
-        Some((entry.cookie, inodes.reuse_open(&live, dir, caller)?))
+        let mut soon = listing.iter().enumerate().skip(from).take(SOON);
+        let (at, entry) = soon.find(|(_, entry)| *entry.name == *name)?;
+        Some((at, entry.cookie, inodes.reuse_open(&live, dir, caller)?))
     }
 
     /// A symlink's target.

@@ -5,6 +5,7 @@ use super::{Ask, Ops};
 use crate::call::{Answer, Asker, Call, NodeId};
 use crate::inode::Place;
 use leasefs_protocol::Refusal;
+use std::sync::Arc;
 
 impl Ops {
     /// What a request is answered if nothing has to be waited for.
@@ -52,7 +53,7 @@ impl Ops {
     ///
     /// # Errors
     /// What the application is told instead.
-    pub async fn answer(&self, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
+    pub async fn answer(self: &Arc<Self>, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
         let (node, walks) = (call.node(), call.walks());
         let now = self.cx.monotonic();
         let about = About {
@@ -71,7 +72,7 @@ impl Ops {
         }
     }
 
-    async fn answer_to(&self, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
+    async fn answer_to(self: &Arc<Self>, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
         Ok(match call {
             Call::Lookup { parent, name } => Answer::Found(self.lookup(ask, parent, &name).await?),
             Call::GetAttr { node } => Answer::Attr(self.getattr(ask, node).await?),

@@ -21,6 +21,15 @@ const PAGES_WITH_NODES: u32 = 16;
 /// Pages that are looked at ahead of a reader; about as many entries as the kernel asks for at once.
 const LOOK_AHEAD: u32 = 3;
 
+/// Where a directory's listing goes on.
+struct Behind {
+    dir: Handle,
+    open: Arc<ServerOpen>,
+    /// Whose verdict allowed the open.
+    caller: Caller,
+    cookie: u64,
+}
+
 impl Ops {
     /// Opens a directory that this identity has open already, or had until lately.
     pub fn opendir_cached(&self, asker: Asker, node: NodeId) -> Option<Fh> {
@@ -81,7 +90,13 @@ impl Ops {
             *stream = Stream::default();
         }
         if stream.complete && stream.reaches(offset) && self.inodes().take_searched(open.node) {
-            self.look_ahead(ask, &open, stream.cookie_at(offset)).await;
+            let behind = Behind {
+                dir: open.object,
+                open: Arc::clone(&open.server),
+                caller: open.caller.clone(),
+                cookie: stream.cookie_at(offset),
+            };
+            self.look_ahead(ask, behind).await;
         }
         while !stream.complete && !stream.reaches(offset) {
             self.read_page(ask, &open, &mut stream).await?;
@@ -89,49 +104,56 @@ impl Ops {
         Ok(stream.from(open.node, offset))
     }
 
-    /// Caches what entries behind `cookie` denote: their names are known, but whoever reads them
-    /// looks at each.
-    async fn look_ahead(&self, ask: &Ask, open: &OpenDir, mut cookie: u64) {
+    /// Caches what some entries denote: their names are known, but whoever reads them looks at each.
+    /// Returns how many it was told of.
+    async fn look_ahead(&self, ask: &Ask, mut behind: Behind) -> usize {
+        let mut entries = 0;
         for _ in 0..LOOK_AHEAD {
             let request = query::ReadDir {
-                open: open.server.id(),
-                cookie,
+                open: behind.open.id(),
+                cookie: behind.cookie,
                 nodes: true,
             };
             // It only saves requests: without it each entry is looked up for itself.
-            let Ok(told) = self.call_as(ask, open.caller.clone(), request).await else {
-                return;
+            let Ok(told) = self.call_as(ask, behind.caller.clone(), request).await else {
+                break;
             };
-            self.learn_nodes(&told, &open.object);
+            self.learn_nodes(&told, &behind.dir);
+            entries += told.answer.entries.len();
             match told.answer.entries.last() {
-                Some(last) if !told.answer.end => cookie = last.cookie,
-                _ => return,
+                Some(last) if !told.answer.end => behind.cookie = last.cookie,
+                _ => break,
             }
         }
+        entries
     }
 
-    /// Who has listed a directory, and then looks at its entries in their order, is told of a page of them at a
-    /// time. To be called when `at` is looked up at the server. As [`Ops::look_ahead`] it only saves requests.
-    pub(super) async fn walk(&self, ask: &Ask, at: NameIn<'_>) {
+    /// Who has listed a directory, and then looks at its entries in their order, is told of pages of them at a
+    /// time. To be called when `at` is looked up at the server, which doesn't wait for it: a page may have to wait
+    /// for others' write-back.
+    pub(super) fn walk(self: &Arc<Self>, ask: &Ask, at: NameIn<'_>) {
         let Some(turn) = self.inodes().walk(at.parent) else {
             return;
         };
         let caller = self.caller(ask);
         let tier = self.cache().live();
-        let behind = tier.and_then(|mut tier| tier.behind(&at.dir, turn, at.name, &caller));
-        let Some((cookie, open)) = behind else { return };
+        let found = tier.and_then(|mut tier| tier.behind(&at.dir, turn, at.name, &caller));
+        let Some((here, cookie, open)) = found else {
+            return;
+        };
         // Until it is told nobody else asks for it.
         self.inodes().walks_from(at.parent, None);
-        let request = query::ReadDir {
-            open: open.id(),
+        let behind = Behind {
+            dir: at.dir,
+            open,
+            caller,
             cookie,
-            nodes: true,
         };
-        if let Ok(told) = self.call_as(ask, caller, request).await {
-            self.learn_nodes(&told, &at.dir);
-            let next = turn + 1 + told.answer.entries.len();
-            self.inodes().walks_from(at.parent, Some(next));
-        }
+        let (ops, ask, dir) = (Arc::clone(self), Ask::new(ask.asker), at.parent);
+        self.cx.spawn(async move {
+            let told = ops.look_ahead(&ask, behind).await;
+            ops.inodes().walks_from(dir, Some(here + 1 + told));
+        });
     }
 
     fn learn_nodes(&self, told: &Told<Entries>, dir: &Handle) {

@@ -5,12 +5,12 @@ use crate::call::{Entry, NewMode, Node, NodeId};
 use crate::inode::{Dentry, Place};
 use crate::recall::ChangeScope;
 use bytes::Bytes;
-use futures_util::future::join;
 use leasefs_protocol::answer::Object;
 use leasefs_protocol::change::What;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::MAX_SYMLINK;
 use leasefs_protocol::{Attr, FileKind, Handle, Name, Parts, RawName, Refusal, change, query};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Permission bits of a directory that everybody may search.
@@ -69,7 +69,7 @@ impl Ops {
     /// # Errors
     /// The server's refusal, or the name's.
     pub async fn lookup(
-        &self,
+        self: &Arc<Self>,
         ask: &Ask,
         parent: NodeId,
         name: &[u8],
@@ -77,9 +77,8 @@ impl Ops {
         let dir = self.node(parent)?.handle;
         let raw = Name::new(name)?.to_raw();
         let request = query::Lookup { dir, name: raw };
-        let walk = self.walk(ask, NameIn { parent, dir, name });
-        let (told, ()) = join(self.call(ask, request), walk).await;
-        let told = told?;
+        self.walk(ask, NameIn { parent, dir, name });
+        let told = self.call(ask, request).await?;
         let Some(Object { handle, attr }) = told.answer else {
             let mut learned = told.learn(self.cache());
             learned.name(&dir, name, Dentry::Absent);
