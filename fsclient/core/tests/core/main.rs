@@ -10,5 +10,6 @@ mod kernel;
 mod opens;
 mod requests;
 mod said;
+mod walks;
 mod world;
 mod xattrs;
