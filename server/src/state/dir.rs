@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -190,8 +191,12 @@ impl StateDir {
     }
 
     /// The path of a file that no other version can read. Once another version has run, what is there of this one is
-    /// older than that: all of it is let go.
-    pub(super) fn file_of_version(&self, name: &str, version: u32) -> Result<PathBuf, StateError> {
+    /// older than that: all of it is let go. Returns whether there was any, too.
+    pub(super) fn file_of_version(
+        &self,
+        name: &str,
+        version: u32,
+    ) -> Result<(PathBuf, bool), StateError> {
         let own = &self.location.own;
         let path = own.join(format!("{name}.{version}"));
         let is_one = |file: &Path| {
@@ -202,18 +207,18 @@ impl StateDir {
                 rest.is_empty() || matches!(number, Some(Ok(_)))
             })
         };
-        let entries = fs::read_dir(own).map_err(StateError::file(own))?;
-        let mut all: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        let mut all = paths_in(own).map_err(StateError::file(own))?;
         all.retain(|file| is_one(file));
         // This version's first: while another is there it isn't believed.
         all.sort_by_key(|file| *file != path);
-        if all.iter().any(|file| *file != path) {
+        let let_go = all.iter().any(|file| *file != path);
+        if let_go {
             for file in all {
                 tracing::info!(file = %file.display(), "another version has run: let go");
                 fs::remove_file(&file).map_err(StateError::file(&file))?;
             }
         }
-        Ok(path)
+        Ok((path, let_go))
     }
 
     /// The server's key, made on first use.
@@ -296,6 +301,11 @@ impl StateDir {
         files::write_json(&path, &export).map_err(StateError::file(&path))?;
         Ok(id)
     }
+}
+
+fn paths_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder)?;
+    entries.map(|entry| Ok(entry?.path())).collect()
 }
 
 #[cfg(test)]

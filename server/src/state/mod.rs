@@ -74,7 +74,7 @@ impl State {
         let clean = life.ended_clean();
         let path = dir.file("sessions");
         let mut sessions = SessionRecord::open(&path)?;
-        let path = dir.file_of_version("journal", PROTOCOL_VERSION)?;
+        let (path, let_go) = dir.file_of_version("journal", PROTOCOL_VERSION)?;
         let (mut journal, mut journalled) = Journal::open(&path, host, clean)?;
         let registry = dir.registry()?;
         // Revoked while no server ran. Nobody is to wait for what they had.
@@ -86,7 +86,9 @@ impl State {
             }
         }
         let host_crashed = journalled.is_none();
-        if host_crashed {
+        // What was let go told which changes have run, also where the life before ended in order.
+        let unknown = host_crashed || let_go;
+        if unknown {
             for (session, _) in sessions.all() {
                 journal.crashed(session).map_err(StateError::file(&path))?;
             }
@@ -104,7 +106,7 @@ impl State {
                 }
                 _ => Writes::Unknown,
             },
-            sessions: recorded(&sessions, journalled.unwrap_or_default(), clean),
+            sessions: recorded(&sessions, journalled.unwrap_or_default(), clean, unknown),
         };
         let state = Self {
             registry: Mutex::new(registry),
@@ -164,6 +166,7 @@ fn recorded(
     sessions: &SessionRecord,
     mut journalled: Journalled,
     clean: bool,
+    unknown: bool,
 ) -> Vec<RecordedSession> {
     sessions
         .all()
@@ -173,7 +176,7 @@ fn recorded(
                 session,
                 owner: on_record.owner,
                 leased: on_record.leased && !clean,
-                host_crashed: changes.host_crashed(),
+                host_crashed: unknown || changes.host_crashed(),
                 changes: changes.into_recorded(),
             }
         })

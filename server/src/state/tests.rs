@@ -105,6 +105,8 @@ fn a_journal_of_another_version_is_let_go_and_nothing_is_believed_of_the_life_th
         }
         let (_, found) = open(&scratch);
         assert_eq!(found.host_crashed, !clean, "what was leased is waited for");
+        let sessions: Vec<bool> = found.sessions.iter().map(|s| s.host_crashed).collect();
+        assert_eq!(sessions, [true], "what is sent again may have run");
         assert_eq!(
             found.writes == Writes::Unknown,
             !clean,

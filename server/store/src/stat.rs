@@ -37,25 +37,28 @@ pub(crate) fn may_have_xattrs(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Whether a file system's list of extended attributes can be believed: there is none that it doesn't list, and what
-/// isn't there is `ENODATA`. So it isn't where labels are made up, or without ACLs. Looked at for a directory of it.
+/// isn't there is `ENODATA`. So it isn't without ACLs, nor where there are labels: they are made up for what has none.
+/// Looked at for a directory of it.
 pub(crate) fn lists_xattrs(dir: BorrowedFd<'_>) -> bool {
     let path = sys::proc_path(dir);
     let mut names = Vec::with_capacity(MAX_XATTR_VALUE);
     if rustix::fs::listxattr(&path, spare_capacity(&mut names)).is_err() {
         return false;
     }
-    let is_listed = |name: &str| names.split(|byte| *byte == 0).any(|n| n == name.as_bytes());
-    let asked = [
-        "security.selinux",
-        "security.SMACK64",
-        "system.posix_acl_access",
-    ];
-    asked
-        .iter()
-        .all(|name| match rustix::fs::getxattr_query(&path, *name) {
-            Ok(_) => is_listed(name),
-            Err(error) => error == Errno::NODATA,
-        })
+    let label = |name: &str| rustix::fs::getxattr_query(&path, name) != Err(Errno::NODATA);
+    if ["security.selinux", "security.SMACK64"]
+        .into_iter()
+        .any(label)
+    {
+        return false;
+    }
+    let acl = "system.posix_acl_access";
+    match rustix::fs::getxattr_query(&path, acl) {
+        Ok(_) => names
+            .split(|byte| *byte == 0)
+            .any(|name| name == acl.as_bytes()),
+        Err(error) => error == Errno::NODATA,
+    }
 }
 
 /// Number of a file system: where inode numbers tell objects apart.

@@ -33,9 +33,8 @@ pub(super) struct KernelRefs {
     pub known: Vec<KnownAs>,
     /// A name was looked up in it since [`Inodes::take_searched`].
     searched: bool,
-    /// Whose turn it is in its listing if whoever looks at its entries goes on in their order: the first of which
-    /// it isn't known what it denotes.
-    walk: Option<usize>,
+    /// If its listing came without what all of its entries denote.
+    walk: Option<Walk>,
     /// The kernel believes that it has at least this size.
     floor: u64,
     /// An answer that tells less than one before may still be on its way to the kernel.
@@ -46,6 +45,17 @@ pub(super) struct KernelRefs {
     outdated: bool,
     /// What it was told of it last.
     told: Option<Attr>,
+}
+
+/// Somebody may go through a directory's listing.
+#[derive(Debug)]
+struct Walk {
+    /// Another for each listing.
+    number: u64,
+    /// Whose turn it is then.
+    at: usize,
+    /// What those behind denote is being asked for.
+    asks: bool,
 }
 
 impl KernelRefs {
@@ -216,16 +226,37 @@ impl Inodes {
         refs.is_some_and(|refs| std::mem::take(&mut refs.searched))
     }
 
-    /// What the entries of a directory's listing denote is known up to this one.
-    pub fn walks_from(&mut self, id: NodeId, at: Option<usize>) {
+    /// A directory has been listed; `at`: the first entry of which it isn't known what it denotes. `number`: of no walk
+    /// before.
+    pub fn walks_from(&mut self, id: NodeId, at: Option<usize>, number: u64) {
         if let Some(refs) = self.refs_mut(id) {
-            refs.walk = at;
+            refs.walk = at.map(|at| Walk {
+                number,
+                at,
+                asks: false,
+            });
         }
     }
 
-    /// Whose turn it is then.
+    /// Whose turn it is if whoever looks at a directory's entries goes on in their order.
     pub fn walk(&self, id: NodeId) -> Option<usize> {
-        self.refs(id)?.walk
+        self.refs(id)?.walk.as_ref().map(|walk| walk.at)
+    }
+
+    /// The walk has come to an entry, which is asked for. Its number, if those behind are to be asked for, too.
+    pub fn walks_on(&mut self, id: NodeId, here: usize) -> Option<u64> {
+        let walk = self.refs_mut(id)?.walk.as_mut()?;
+        walk.at = here + 1;
+        (!std::mem::replace(&mut walk.asks, true)).then_some(walk.number)
+    }
+
+    /// What those entries denote has been told up to this one.
+    pub fn walked(&mut self, id: NodeId, number: u64, to: usize) {
+        let walk = self.refs_mut(id).and_then(|refs| refs.walk.as_mut());
+        if let Some(walk) = walk.filter(|walk| walk.number == number) {
+            walk.at = walk.at.max(to);
+            walk.asks = false;
+        }
     }
 
     /// A name of a directory is being changed here.
@@ -406,6 +437,22 @@ mod tests {
             assert!(inodes.is_searched(id) && inodes.take_searched(id));
             assert!(!inodes.take_searched(id));
         }
+    }
+
+    #[test]
+    fn a_walk_asks_once_at_a_time_and_never_goes_back() {
+        let (mut inodes, root) = (inodes(), NodeId::ROOT);
+        inodes.walks_from(root, Some(5), 1);
+        assert_eq!(inodes.walks_on(root, 5), Some(1));
+        assert_eq!(inodes.walks_on(root, 40), None);
+        inodes.walked(root, 1, 20);
+        assert_eq!(inodes.walk(root), Some(41));
+        assert_eq!(inodes.walks_on(root, 41), Some(1));
+        inodes.walks_from(root, Some(7), 2);
+        inodes.walked(root, 1, 90);
+        assert_eq!(inodes.walk(root), Some(7), "of another listing");
+        inodes.walks_from(root, None, 3);
+        assert_eq!(inodes.walks_on(root, 8), None);
     }
 
     #[test]

@@ -131,28 +131,29 @@ impl Ops {
     /// Who has listed a directory, and then looks at its entries in their order, is told of pages of them at a
     /// time. To be called when `at` is looked up at the server, which doesn't wait for it: a page may have to wait
     /// for others' write-back.
-    pub(super) fn walk(self: &Arc<Self>, ask: &Ask, at: NameIn<'_>) {
+    pub(super) fn walk(self: &Arc<Self>, caller: &Caller, at: NameIn<'_>) {
         let Some(turn) = self.inodes().walk(at.parent) else {
             return;
         };
-        let caller = self.caller(ask);
         let tier = self.cache().live();
-        let found = tier.and_then(|mut tier| tier.behind(&at.dir, turn, at.name, &caller));
+        let found = tier.and_then(|mut tier| tier.behind(&at.dir, turn, at.name, caller));
         let Some((here, cookie, open)) = found else {
             return;
         };
-        // Until it is told nobody else asks for it.
-        self.inodes().walks_from(at.parent, None);
+        let Some(number) = self.inodes().walks_on(at.parent, here) else {
+            return;
+        };
         let behind = Behind {
             dir: at.dir,
             open,
-            caller,
+            caller: caller.clone(),
             cookie,
         };
-        let (ops, ask, dir) = (Arc::clone(self), Ask::new(ask.asker), at.parent);
+        let (ops, dir) = (Arc::clone(self), at.parent);
         self.cx.spawn(async move {
-            let told = ops.look_ahead(&ask, behind).await;
-            ops.inodes().walks_from(dir, Some(here + 1 + told));
+            let nobody = Ask::new(Asker::default());
+            let told = ops.look_ahead(&nobody, behind).await;
+            ops.inodes().walked(dir, number, here + 1 + told);
         });
     }
 
@@ -191,7 +192,9 @@ impl Ops {
         stream.extend(&told.answer.entries, told.answer.end, &self.listing_room)?;
         self.keep_listing(stream);
         if stream.complete {
-            self.inodes().walks_from(open.node, stream.plain_from);
+            let number = self.cx.number();
+            self.inodes()
+                .walks_from(open.node, stream.plain_from, number);
         }
         Ok(())
     }

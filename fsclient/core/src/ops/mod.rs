@@ -76,7 +76,7 @@ impl Ask {
     fn options(&self) -> CallOptions<'_> {
         CallOptions {
             abandon: Some(&self.abandon),
-            pid: Some(self.asker.pid),
+            pid: Some(self.asker.pid).filter(|pid| *pid != 0),
             ..CallOptions::default()
         }
     }

@@ -77,8 +77,9 @@ impl Ops {
         let dir = self.node(parent)?.handle;
         let raw = Name::new(name)?.to_raw();
         let request = query::Lookup { dir, name: raw };
-        self.walk(ask, NameIn { parent, dir, name });
-        let told = self.call(ask, request).await?;
+        let caller = self.caller(ask);
+        self.walk(&caller, NameIn { parent, dir, name });
+        let told = self.call_as(ask, caller, request).await?;
         let Some(Object { handle, attr }) = told.answer else {
             let mut learned = told.learn(self.cache());
             learned.name(&dir, name, Dentry::Absent);

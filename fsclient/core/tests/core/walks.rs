@@ -154,6 +154,32 @@ fn a_lookup_does_not_wait_for_its_walk() {
     assert!(world.answered(next).is_ok());
 }
 
+/// Who looks at entries faster than their pages come leaves them behind.
+#[test]
+fn a_walk_goes_on_where_its_walker_has_come_to_meanwhile() {
+    const FAR: u8 = 90;
+    let mut world = listed();
+    let (_, asked, mut ahead) = walks(&mut world);
+    finds(&mut world, &asked, WITH_NODES);
+    for at in WITH_NODES + 1..FAR {
+        look_up(&mut world, at);
+        let asked = world.asked();
+        assert!(page(&asked).is_none() && !world.is_asked());
+        finds(&mut world, &asked, at);
+    }
+    loop {
+        tell_page(&mut world, &ahead);
+        match world.is_asked() {
+            true => ahead = world.asked(),
+            false => break,
+        }
+    }
+    look_up(&mut world, FAR);
+    let asked = world.take_asked();
+    let pages: Vec<_> = asked.iter().filter_map(page).collect();
+    assert_eq!(pages, [(FAR + 1, true)]);
+}
+
 #[test]
 fn who_looks_at_an_entry_far_ahead_is_on_no_walk() {
     let mut world = listed();
