@@ -190,35 +190,19 @@ impl StateDir {
         self.location.own.join(name)
     }
 
-    /// The path of a file that no other version can read. Once another version has run, what is there of this one is
-    /// older than that: all of it is let go. Returns whether there was any, too.
-    pub(super) fn file_of_version(
-        &self,
-        name: &str,
-        version: u32,
-    ) -> Result<(PathBuf, bool), StateError> {
+    /// The files in it that are named as `file` but for the version at their end, or have none.
+    pub(super) fn other_versions_of(&self, file: &Path) -> Result<Vec<PathBuf>, StateError> {
         let own = &self.location.own;
-        let path = own.join(format!("{name}.{version}"));
-        let is_one = |file: &Path| {
-            let file = file.file_name().and_then(OsStr::to_str);
-            let rest = file.and_then(|file| file.strip_prefix(name));
-            rest.is_some_and(|rest| {
-                let number = rest.strip_prefix('.').map(str::parse::<u32>);
-                rest.is_empty() || matches!(number, Some(Ok(_)))
-            })
+        let stem = file.file_stem();
+        let is_one = |other: &PathBuf| {
+            let version = other.extension().map(OsStr::to_string_lossy);
+            other != file
+                && other.file_stem() == stem
+                && version.is_none_or(|version| version.parse::<u32>().is_ok())
         };
         let mut all = paths_in(own).map_err(StateError::file(own))?;
-        all.retain(|file| is_one(file));
-        // This version's first: while another is there it isn't believed.
-        all.sort_by_key(|file| *file != path);
-        let let_go = all.iter().any(|file| *file != path);
-        if let_go {
-            for file in all {
-                tracing::info!(file = %file.display(), "another version has run: let go");
-                fs::remove_file(&file).map_err(StateError::file(&file))?;
-            }
-        }
-        Ok((path, let_go))
+        all.retain(is_one);
+        Ok(all)
     }
 
     /// The server's key, made on first use.

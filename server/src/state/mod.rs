@@ -45,8 +45,9 @@ use leasefs_protocol::limits::PROTOCOL_VERSION;
 use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use life::LifeRecord;
 use sessions::SessionRecord;
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -74,7 +75,12 @@ impl State {
         let clean = life.ended_clean();
         let path = dir.file("sessions");
         let mut sessions = SessionRecord::open(&path)?;
-        let (path, let_go) = dir.file_of_version("journal", PROTOCOL_VERSION)?;
+        let path = dir.file(&format!("journal.{PROTOCOL_VERSION}"));
+        let others = dir.other_versions_of(&path)?;
+        if !others.is_empty() {
+            tracing::info!(?others, "another version has run: no journal is believed");
+            let_go(std::slice::from_ref(&path))?;
+        }
         let (mut journal, mut journalled) = Journal::open(&path, host, clean)?;
         let registry = dir.registry()?;
         // Revoked while no server ran. Nobody is to wait for what they had.
@@ -87,11 +93,17 @@ impl State {
         }
         let host_crashed = journalled.is_none();
         // What was let go told which changes have run, also where the life before ended in order.
-        let unknown = host_crashed || let_go;
+        let unknown = host_crashed || !others.is_empty();
         if unknown {
             for (session, _) in sessions.all() {
                 journal.crashed(session).map_err(StateError::file(&path))?;
             }
+        }
+        if !others.is_empty() {
+            // Not before that is on the disk: whoever finds them gone believes in what is there.
+            sync(&path)?;
+            sync(dir.location().own())?;
+            let_go(&others)?;
         }
         let found = Found {
             process: BootId(files::random()?),
@@ -160,6 +172,22 @@ impl State {
             None => (self.policy.untrusted(), None),
         }
     }
+}
+
+fn sync(path: &Path) -> Result<(), StateError> {
+    let synced = fs::File::open(path).and_then(|file| file.sync_all());
+    synced.map_err(StateError::file(path))
+}
+
+fn let_go(files: &[PathBuf]) -> Result<(), StateError> {
+    files
+        .iter()
+        .try_for_each(|file| match fs::remove_file(file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StateError::file(file)(error))
+            }
+            _ => Ok(()),
+        })
 }
 
 fn recorded(

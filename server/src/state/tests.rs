@@ -123,6 +123,26 @@ fn a_journal_of_another_version_is_let_go_and_nothing_is_believed_of_the_life_th
 }
 
 #[test]
+fn what_was_let_go_stays_unknown_when_letting_go_is_cut_short() {
+    let scratch = Scratch::new();
+    {
+        let (state, _) = open(&scratch);
+        state.begin_life(TERM, 1000).expect("begin");
+        state.record_session(A, OWNER).expect("record");
+        state.end_life().expect("end");
+    }
+    let other = scratch.path("state/server/journal.1");
+    std::fs::create_dir(&other).expect("what can't be removed as a file");
+    let place = Location::find(Some(&scratch.path("state"))).expect("place");
+    let dir = place.take().expect("take");
+    State::open(dir, Policy::RootSquash).expect_err("it can't be let go");
+    std::fs::remove_dir(&other).expect("removed");
+    let (_, found) = open(&scratch);
+    let sessions: Vec<bool> = found.sessions.iter().map(|s| s.host_crashed).collect();
+    assert_eq!(sessions, [true]);
+}
+
+#[test]
 fn a_shorter_term_does_not_shorten_what_is_remembered_while_leases_may_live() {
     let scratch = Scratch::new();
     let short = Duration::from_secs(2);
