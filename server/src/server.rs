@@ -19,8 +19,10 @@ use leasefs_transport::CloseCode;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::runtime::{Builder, Runtime};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Waker};
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
@@ -57,6 +59,8 @@ pub struct Server {
     pub committing: tokio::sync::Mutex<()>,
     /// Calls that may take long leave threads to those that don't.
     slow: Semaphore,
+    /// A request is on the thread that requests begin on.
+    alone: AtomicBool,
     /// Never has a permit; closed when the server begins to end.
     stop: Semaphore,
 }
@@ -73,9 +77,14 @@ impl Drop for Io {
     }
 }
 
+/// Longer than any server runs.
+const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+
 fn io_threads(settings: &Settings) -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(settings.io_threads.max(2))
+        .max_blocking_threads(1)
+        .thread_keep_alive(FOR_EVER)
         .thread_name("store")
         .enable_time()
         .build()
@@ -102,6 +111,8 @@ impl Server {
     ) -> io::Result<(Arc<Self>, mpsc::UnboundedReceiver<Notice>)> {
         records.begin_life(settings.term, settings.drift_ppm)?;
         let runtime = io_threads(&settings)?;
+        // The thread that requests begin on is there from now on.
+        drop(runtime.spawn_blocking(|| ()));
         let clock: Clock = boot_time;
         let grace = grace(&found);
         if grace.is_none() {
@@ -146,6 +157,7 @@ impl Server {
             violations: AtomicU64::new(0),
             clock,
             links: AtomicU64::new(0),
+            alone: AtomicBool::new(false),
             stop: Semaphore::new(0),
         };
         Ok((Arc::new(server), notices))
@@ -159,6 +171,28 @@ impl Server {
     /// A number for a new connection.
     pub fn next_link(&self) -> u64 {
         self.links.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Runs a request that may block. Most never wait for anything but the host: one that is alone begins on a thread
+    /// that does nothing else, which alone is woken. A runtime's worker that finds work wakes another to look for more,
+    /// which is right where there is more.
+    pub fn begin_io(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        let Some(runtime) = &self.io.0 else { return };
+        if self.alone.swap(true, Ordering::Relaxed) {
+            runtime.spawn(work);
+            return;
+        }
+        let (server, mut work) = (Arc::clone(self), Box::pin(work));
+        runtime.spawn_blocking(move || {
+            let mut nobody = Context::from_waker(Waker::noop());
+            // Within the runtime, which bounds what goes on without a pause.
+            let polled = Handle::current().block_on(async { work.as_mut().poll(&mut nobody) });
+            server.alone.store(false, Ordering::Relaxed);
+            // What it waits for it asks for again there, where it can be woken.
+            if polled.is_pending() {
+                tokio::spawn(work);
+            }
+        });
     }
 
     /// Runs something that may block.

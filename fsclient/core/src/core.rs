@@ -163,6 +163,11 @@ impl<W> ClientCore<W> {
         self.rpc.status()
     }
 
+    /// How many requests are not answered.
+    pub fn requests_under_way(&self) -> usize {
+        self.rpc.under_way()
+    }
+
     /// What waits to be written back, and how it gets on.
     pub fn write_back_status(&self) -> WriteBackStatus {
         self.writeback.status()

@@ -49,6 +49,9 @@ impl Drop for ServerOpen {
         if queued {
             self.opens.0.closes.ring_one();
         }
+        if self.opens.fills_a_request() {
+            self.opens.hurry();
+        }
     }
 }
 
@@ -57,6 +60,8 @@ struct OpensInner {
     table: Part<OpenRegistry>,
     /// Something is to be closed.
     closes: Bell,
+    /// It is to be closed now.
+    hurry: Bell,
     /// A Close request has ended.
     told: Bell,
 }
@@ -107,6 +112,26 @@ impl Opens {
         self.0.closes.listen()
     }
 
+    /// Resolves when somebody waits for closes, or there are as many as one request takes.
+    pub fn hurried(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.0.hurry.listen()
+    }
+
+    /// Whoever tells the server of closes is not to wait for more of them.
+    pub fn hurry(&self) {
+        self.0.hurry.ring_one();
+    }
+
+    /// Whether the server is to be told to close something.
+    pub fn has_closing(&self) -> bool {
+        !self.0.table.borrow().closing.is_empty()
+    }
+
+    /// Whether there are as many to be closed as one request takes.
+    pub fn fills_a_request(&self) -> bool {
+        self.0.table.borrow().closing.len() >= MAX_BATCH
+    }
+
     /// Those that nobody else uses are closed by an approval that is about to be sent. Returns them; the
     /// server knows once it has answered this keep-alive.
     pub fn close_by_approval(
@@ -145,11 +170,15 @@ impl Opens {
         table.queue(approved.into_iter().map(|(_, open)| open));
     }
 
-    /// The opens of the next Close request; the one before has ended.
+    /// The opens of the next Close request.
     pub fn take_closing(&self) -> Vec<OpenId> {
-        let closing = self.0.table.borrow_mut().take_closing();
+        self.0.table.borrow_mut().take_closing()
+    }
+
+    /// A Close request of so many has ended.
+    pub fn closes_ended(&self, opens: usize) {
+        self.0.table.borrow_mut().under_way -= opens;
         self.0.told.ring_all();
-        closing
     }
 
     /// Everything is gone. Returns what was open.
@@ -188,7 +217,7 @@ struct OpenRegistry {
     held: Map<OpenId, Held>,
     /// To be closed by the next Close request.
     closing: Vec<OpenId>,
-    /// In the Close request under way.
+    /// In the Close requests under way.
     under_way: usize,
     /// Put into `closing` so far.
     closed: u64,
@@ -251,8 +280,9 @@ impl OpenRegistry {
     }
 
     fn take_closing(&mut self) -> Vec<OpenId> {
-        self.under_way = self.closing.len().min(MAX_BATCH);
-        self.closing.drain(..self.under_way).collect()
+        let taken = self.closing.len().min(MAX_BATCH);
+        self.under_way += taken;
+        self.closing.drain(..taken).collect()
     }
 }
 

@@ -3,13 +3,14 @@
 use crate::connection::Connection;
 use crate::error::{CloseCode, Lost, TransportError};
 use crate::identity::{EndpointSecret, Identity, key_hash};
+use crate::prompt::Prompt;
 use crate::tls;
 use crate::tuning::{self, Path, Role};
 use leasefs_protocol::KeyHash;
 use leasefs_protocol::limits::{
     HANDSHAKES_UNVALIDATED, MAX_HANDSHAKES, UNSEEN_BYTES, UNSEEN_BYTES_IN_ALL,
 };
-use quinn::{EndpointConfig, TokioRuntime};
+use quinn::EndpointConfig;
 use quinn_proto::HashedConnectionIdGenerator;
 use rustls::pki_types::CertificateDer;
 use std::io;
@@ -226,7 +227,7 @@ fn endpoint(
             .max_udp_payload_size(datagram)
             .map_err(io::Error::other)?;
     }
-    quinn::Endpoint::new(config, server, socket, Arc::new(TokioRuntime))
+    quinn::Endpoint::new(config, server, socket, Prompt::current())
 }
 
 fn peer_key(connection: &quinn::Connection) -> Option<KeyHash> {

@@ -14,6 +14,8 @@ mod error;
 mod frame;
 mod identity;
 mod outbox;
+mod prompt;
+mod socket;
 mod tls;
 mod tuning;
 
@@ -23,4 +25,5 @@ pub use error::{CloseCode, FrameError, Lost, TransportError};
 pub use frame::{Assembler, FrameReader, FrameWriter, OutFrame};
 pub use identity::{EndpointSecret, Identity, IdentityError, key_hash};
 pub use outbox::{Outbox, OutboxClosed};
+pub use prompt::{prompt, promptly};
 pub use tuning::network_threads;

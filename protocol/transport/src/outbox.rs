@@ -1,8 +1,10 @@
 //! A queue in front of a stream: many tasks put frames in, one task sends them.
 
 use crate::frame::{FrameWriter, Held, OutFrame};
+use crate::prompt;
 use leasefs_protocol::limits::MAX_LANE_QUEUE;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 /// Bytes given to QUIC in one go.
@@ -129,7 +131,7 @@ impl FrameWriter {
 impl Outbox {
     fn start(writer: FrameWriter) -> Self {
         let queue = Arc::new(Queue::default());
-        tokio::spawn(run(queue.clone(), writer));
+        prompt::spawn(&Handle::current(), run(queue.clone(), writer));
         Self {
             _open: Arc::new(Open(queue.clone())),
             queue,

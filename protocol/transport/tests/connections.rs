@@ -221,6 +221,45 @@ async fn an_outbox_delivers_everything_in_order_and_then_ends_the_stream() -> Re
     Ok(())
 }
 
+/// The runtime of the client is this thread, which does nothing for it meanwhile.
+#[tokio::test]
+async fn what_is_sent_promptly_goes_out_without_the_runtimes_threads() -> Result<()> {
+    let identity = Identity::generate()?;
+    let key = identity.key_hash();
+    let (told, address) = std::sync::mpsc::channel();
+    let (heard, came) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let serve = async move {
+            let secret = EndpointSecret::generate().expect("a secret");
+            let server = Server::bind(ANY, &identity, &secret).expect("bind");
+            told.send(server.local_addr()).expect("the test waits");
+            let held = accept(&server).await.expect("a client");
+            let (_, _writer, mut reader) = held.accept().await.expect("a stream");
+            while let Ok(Some((message, _))) = reader.next::<ToServer>().await {
+                heard.send(message).expect("the test waits");
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().expect("a runtime");
+        runtime.block_on(serve);
+    });
+    let client = connect(address.recv()?, &Identity::generate()?, key).await?;
+    let (writer, _reader) = client.open().await?;
+    let outbox = writer.into_outbox();
+    let first = OutFrame::new(&ToServer::KeepAlive { number: 0 }, Bytes::new())?;
+    outbox.send(first).await?;
+    // Until the outbox has begun and the handshake is done with.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for number in 1..10 {
+        let message = ToServer::KeepAlive { number };
+        let frame = OutFrame::new(&message, Bytes::new())?;
+        leasefs_transport::promptly(|| outbox.push(frame))?;
+        let last = std::iter::from_fn(|| came.recv_timeout(Duration::from_secs(10)).ok());
+        assert!({ last }.any(|came| came == message), "{number}");
+    }
+    Ok(())
+}
+
 /// A link so slow that nothing moves: nobody reads the bulk lanes.
 #[tokio::test]
 async fn a_control_message_waits_behind_no_bulk_data() -> Result<()> {

@@ -84,11 +84,10 @@ impl Leases {
     /// Runs the core's deadlines as they come. Never ends.
     pub async fn keep_time(&self) {
         loop {
-            let left = self.with(|state, now| {
+            let sleep = self.with(|state, now| {
                 state.step(&self.progress, now, Event::Tick);
-                state.sleeps(now)
+                state.sleeps(now, LONGEST_SLEEP)
             });
-            let sleep = left.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
             tokio::select! {
                 () = tokio::time::sleep(sleep) => (),
                 () = self.alarm.notified() => (),

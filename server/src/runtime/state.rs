@@ -74,7 +74,8 @@ pub(super) struct State {
     core: Core,
     waiters: HashMap<OpId, Waiter>,
     lines: HashMap<SessionId, Line>,
-    armed: Option<BootTime>,
+    /// When the timer looks next.
+    armed: BootTime,
     notices: mpsc::UnboundedSender<Notice>,
 }
 
@@ -102,7 +103,7 @@ impl State {
             core: Core::new(config, now, grace),
             waiters: HashMap::new(),
             lines: HashMap::new(),
-            armed: None,
+            armed: now,
             notices,
         }
     }
@@ -251,24 +252,24 @@ impl State {
         self.core.check_invariants()
     }
 
-    /// Whether the next deadline is earlier than the timer knows.
+    /// Whether the next deadline is earlier than the timer looks.
     pub fn rearm(&mut self) -> bool {
         let next = self.core.next_deadline();
-        let earlier = match (next, self.armed) {
-            (Some(next), Some(armed)) => next < armed,
-            (next, None) => next.is_some(),
-            (None, Some(_)) => false,
-        };
-        if earlier {
+        let earlier = next.is_some_and(|next| next < self.armed);
+        if let (true, Some(next)) = (earlier, next) {
             self.armed = next;
         }
         earlier
     }
 
-    /// How long the timer may sleep.
-    pub fn sleeps(&mut self, now: BootTime) -> Option<Duration> {
-        self.armed = self.core.next_deadline();
-        self.armed.map(|at| at.left_at(now))
+    /// How long the timer may sleep, but not longer than `most`.
+    pub fn sleeps(&mut self, now: BootTime, most: Duration) -> Duration {
+        let latest = now + most;
+        self.armed = self
+            .core
+            .next_deadline()
+            .map_or(latest, |at| at.min(latest));
+        self.armed.left_at(now)
     }
 
     pub fn snapshot(&self, now: BootTime) -> Snapshot {

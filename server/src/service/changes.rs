@@ -16,6 +16,7 @@ use leasefs_lease::server::Touch;
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::limits::MAX_TURNS;
 use leasefs_protocol::{Change, Handle, Refusal, Reply, Response, Seq};
+use leasefs_transport::prompt;
 use std::sync::Arc;
 
 /// A change on its way.
@@ -37,10 +38,14 @@ enum Step {
 
 /// Starts a change whose predecessors are done.
 pub fn start(server: &Arc<Server>, session: &Arc<Session>, seq: Seq, job: Job) {
-    let (task_server, task_session) = (Arc::clone(server), Arc::clone(session));
-    session.start(seq, || {
-        let task = run(task_server, task_session, seq, job);
-        server.spawn_io(task).abort_handle()
+    let withdrawn = session.start(seq);
+    let task = run(Arc::clone(server), Arc::clone(session), seq, job);
+    server.begin_io(async move {
+        tokio::select! {
+            biased;
+            () = withdrawn.notified() => (),
+            () = task => (),
+        }
     });
 }
 
@@ -80,7 +85,7 @@ pub async fn finish(server: &Arc<Server>, session: &Arc<Session>, seq: Seq, repl
         start(server, session, seq, job);
     }
     if let Some(sink) = sink {
-        sink.send((*reply).clone(), bytes::Bytes::new()).await;
+        prompt(sink.send((*reply).clone(), bytes::Bytes::new())).await;
     }
 }
 

@@ -27,7 +27,7 @@ use leasefs_store::Holder;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use tokio::task::AbortHandle;
+use tokio::sync::Notify;
 
 /// A change that has arrived and not run.
 #[derive(Debug)]
@@ -82,7 +82,8 @@ pub struct Session {
 struct State {
     changes: Answers<Job, Sink>,
     /// Of changes that wait or run.
-    tasks: HashMap<Seq, AbortHandle>,
+    /// Of those that have begun, how to end them.
+    tasks: HashMap<Seq, Arc<Notify>>,
     link: Option<Arc<Link>>,
     mount: String,
     /// Since when it has neither connection nor leases.
@@ -269,12 +270,12 @@ impl Session {
         state.changes.arrive(numbered, job, sink)
     }
 
-    /// Starts the task of a change whose turn has come.
-    pub fn start(&self, seq: Seq, spawn: impl FnOnce() -> AbortHandle) {
+    /// The task of a change begins, whose turn has come. It is to end where it waits when it is notified.
+    pub fn start(&self, seq: Seq) -> Arc<Notify> {
+        let withdrawn = Arc::new(Notify::new());
         let mut state = sync::lock(&self.state);
-        // Under the lock, so that the task's end finds the entry.
-        let task = spawn();
-        state.tasks.insert(seq, task);
+        state.tasks.insert(seq, Arc::clone(&withdrawn));
+        withdrawn
     }
 
     /// The change is about to run, and has run when the pass is dropped; `None` if it must not
@@ -306,7 +307,7 @@ impl Session {
         if outcome.withdraw
             && let Some(task) = state.tasks.remove(&seq)
         {
-            task.abort();
+            task.notify_one();
         }
         Cancelled {
             begun: outcome.begun,

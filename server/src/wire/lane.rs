@@ -12,7 +12,7 @@ use leasefs_protocol::limits::MAX_TOUCHED;
 use leasefs_protocol::{
     Caller, Change, Numbered, Query, Refusal, Request, RequestFrame, RequestId, Response, Seq,
 };
-use leasefs_transport::{FrameReader, Outbox};
+use leasefs_transport::{FrameReader, Outbox, prompt};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
@@ -168,7 +168,7 @@ impl Lane {
             Some(Break(answer)) => send(sink, answer).await,
             Some(Continue(read)) => {
                 let link = Arc::clone(&self.link);
-                self.server.spawn_io(elsewhere(read, sink, link));
+                self.server.begin_io(elsewhere(read, sink, link));
             }
             None => fail(sink).await,
         }
@@ -248,7 +248,7 @@ async fn elsewhere(read: reads::Read, sink: Sink, link: Arc<Link>) {
         () = link.ended() => return,
     };
     match answer {
-        Some(Some(answer)) => send(sink, answer).await,
+        Some(Some(answer)) => prompt(send(sink, answer)).await,
         // The server ends, or the client is shut out.
         Some(None) => (),
         None => fail(sink).await,

@@ -9,6 +9,12 @@ use bytes::Bytes;
 use leasefs_protocol::control::ToServer;
 use leasefs_protocol::limits::MAX_BATCH;
 use leasefs_protocol::{Approval, Caller, Release, query};
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+/// How long the server is not told of a close, if nobody waits for that: further ones are told with it.
+const GATHER: Duration = Duration::from_millis(10);
 
 impl Rpc {
     /// Of how many opens that were closed nobody has to tell the server any more.
@@ -21,6 +27,7 @@ impl Rpc {
     pub async fn further_closes(&self, told: u64, options: CallOptions<'_>) -> bool {
         let wait = self.wait(Patience::Usual);
         let closed = self.0.opens.closed();
+        self.0.opens.hurry();
         let all_told = async {
             loop {
                 let next = self.0.opens.further_told();
@@ -62,25 +69,51 @@ impl Rpc {
     pub(super) async fn run_closer(self) {
         loop {
             let closes = self.0.opens.further_closes();
-            let opens = self.0.opens.take_closing();
-            if opens.is_empty() {
+            if !self.0.opens.has_closing() {
                 closes.await;
-                continue;
             }
-            let close = New {
-                caller: Caller::default(),
-                asked: Asked::Query(query::Close { opens }.into()),
-                payload: Bytes::new(),
-                wait: None,
-                pid: None,
-                permit: None,
-            };
-            if let RequestOutcome::GaveUp { refusal, .. } =
-                self.run(close, CallOptions::default()).await
-            {
-                tracing::debug!(%refusal, "closes were not delivered");
+            // A program that closes one file mostly goes on to the next.
+            if !self.0.opens.fills_a_request() {
+                let hurried = self.0.opens.hurried();
+                let _ = self.0.cx.timeout(GATHER, hurried).await;
             }
+            self.clone().close().await;
         }
+    }
+
+    /// Tells the server of closed opens ahead of what is sent next.
+    pub(super) async fn close_ahead(&self) {
+        if !self.0.opens.has_closing() {
+            return;
+        }
+        let mut close = Box::pin(self.clone().close());
+        // It is sent when it is first polled.
+        let sent = poll_fn(|cx| Poll::Ready(close.as_mut().poll(cx))).await;
+        if sent.is_pending() {
+            self.0.cx.spawn(close);
+        }
+    }
+
+    async fn close(self) {
+        let opens = self.0.opens.take_closing();
+        let count = opens.len();
+        if count == 0 {
+            return self.0.opens.closes_ended(0);
+        }
+        let close = New {
+            caller: Caller::default(),
+            asked: Asked::Query(query::Close { opens }.into()),
+            payload: Bytes::new(),
+            wait: None,
+            pid: None,
+            permit: None,
+        };
+        if let RequestOutcome::GaveUp { refusal, .. } =
+            self.run(close, CallOptions::default()).await
+        {
+            tracing::debug!(%refusal, "closes were not delivered");
+        }
+        self.0.opens.closes_ended(count);
     }
 }
 

@@ -155,6 +155,9 @@ impl Rpc {
             pid: options.pid,
             permit: None,
         };
+        if takes_names(&change) {
+            self.close_ahead().await;
+        }
         let changed = self.change_once(new(), options).await;
         let again = changed.finds_no_room() && !may_have_written(&change);
         match again && self.further_closes(told, options).await {
@@ -209,6 +212,11 @@ impl Rpc {
             frame,
             payload,
         });
+    }
+
+    /// How many requests are not answered.
+    pub(crate) fn under_way(&self) -> usize {
+        self.0.table.borrow().under_way()
     }
 
     /// The request is over a bound of the protocol: no server would take it.
@@ -376,6 +384,12 @@ impl Rpc {
 /// durable have found no room.
 fn may_have_written(change: &Change) -> bool {
     matches!(change, Change::Write(write) if write.durability != Durability::None)
+}
+
+/// A file that loses its last name is gone at once if the server has nothing of it open; else it is kept, in another
+/// folder, until it is closed.
+fn takes_names(change: &Change) -> bool {
+    matches!(change, Change::Unlink(_) | Change::Rename(_))
 }
 
 async fn leaves(abandon: Option<&Abandon>) {

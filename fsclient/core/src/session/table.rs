@@ -502,6 +502,10 @@ impl Table {
         self.counts.clone()
     }
 
+    pub(super) fn under_way(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Requests that wait.
     pub(super) fn waiting(&self) -> Vec<Waiting> {
         self.entries
