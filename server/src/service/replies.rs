@@ -51,9 +51,10 @@ impl Pending<'_> {
                 wants.push(Wanted::write(object, Parts::ATTRS | Parts::DATA));
             }
         }
-        let leases = &self.order.call.server.leases;
         let Finished { stamp, grants } = turn.finish(wants);
-        gone.into_iter().for_each(|object| leases.gone(object));
+        let server = &self.order.call.server;
+        let at_once = gone.into_iter().filter(|o| !server.store.note_gone(*o));
+        at_once.for_each(|object| server.leases.gone(object));
         let mut reply = Reply {
             id: RequestId(0),
             renews: false,

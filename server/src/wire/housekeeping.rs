@@ -13,8 +13,9 @@ use tokio::sync::mpsc;
 
 /// How often sessions are looked over.
 const SWEEP: Duration = Duration::from_secs(5);
-/// Of how many files that went with their last open the leases are recalled in one sweep: a client owes a
-/// bounded number of approvals.
+/// How often leases on what is gone are recalled: nobody waits for that, and recalls of many cost less than of each.
+const GONE: Duration = Duration::from_millis(500);
+/// On how many objects at a time: a client owes a bounded number of approvals.
 const MOST_GONE: usize = MAX_RECALLS_OPEN / 4;
 
 /// Acts on what the lease core has to say about whole sessions.
@@ -79,10 +80,17 @@ pub async fn sweep(server: Arc<Server>) {
             tracing::info!(session = %session.id, client = %session.key, "session ended: its client hasn't come back");
             server.end_session(&session);
         }
+        note_ended_leases(&server).await;
+    }
+}
+
+/// Recalls the leases on objects that are gone. Never ends.
+pub async fn forget_gone(server: Arc<Server>) {
+    loop {
+        tokio::time::sleep(GONE).await;
         for object in server.store.take_gone(MOST_GONE) {
             server.leases.gone(object);
         }
-        note_ended_leases(&server).await;
     }
 }
 

@@ -45,6 +45,7 @@ pub async fn serve(
     tasks.spawn(async move { keeper.keep_time().await });
     tasks.spawn(housekeeping::notices(Arc::clone(&server), notices));
     tasks.spawn(housekeeping::sweep(Arc::clone(&server)));
+    tasks.spawn(housekeeping::forget_gone(Arc::clone(&server)));
     let entrance = Arc::new(Entrance::default());
     tokio::pin!(stop);
     loop {
@@ -157,8 +158,13 @@ async fn lanes(
                 lanes.spawn(lane.serve(reader));
             }
             Some(ended) = lanes.join_next() => {
-                if let Ok(Err(end)) = ended {
-                    return end;
+                match ended {
+                    Ok(Ok(())) => (),
+                    Ok(Err(end)) => return end,
+                    Err(error) => {
+                        tracing::error!(%error, "a request stream failed inside");
+                        return End::Gone;
+                    }
                 }
             }
         }

@@ -181,11 +181,21 @@ impl Orphans {
         })
     }
 
+    /// It is gone for good. False if too many are.
+    pub fn note_gone(&self, handle: Handle) -> bool {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = gone.len() < MAX_GONE;
+        if room {
+            gone.push(handle);
+        }
+        room
+    }
+
     /// Takes out up to `most` of those that have gone.
     pub fn take_gone(&self, most: usize) -> Vec<Handle> {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        let rest = gone.len().saturating_sub(most);
-        gone.split_off(rest)
+        let taken = gone.len().min(most);
+        gone.drain(..taken).collect()
     }
 
     fn held_mut(&self) -> RwLockWriteGuard<'_, HashMap<Handle, Held>> {
@@ -246,10 +256,7 @@ impl Orphans {
             Ok(()) | Err(Errno::NOENT) => {
                 self.held_mut().remove(handle);
                 if is_last {
-                    let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-                    if gone.len() < MAX_GONE {
-                        gone.push(*handle);
-                    }
+                    self.note_gone(*handle);
                 }
             }
             Err(error) => {

@@ -49,7 +49,12 @@ impl Store {
         self.orphans.settle_all();
     }
 
-    /// Takes out up to `most` files that have gone with their last open since this was asked.
+    /// An object is gone for good, and nobody has it open. False if too many are for one more to be noted.
+    pub fn note_gone(&self, object: Handle) -> bool {
+        self.orphans.note_gone(object)
+    }
+
+    /// Takes out up to `most` objects that have gone since this was asked.
     pub fn take_gone(&self, most: usize) -> Vec<Handle> {
         self.orphans.take_gone(most)
     }
