@@ -12,6 +12,14 @@ const BIG: usize = 256 * 1024 * 1024;
 const FILES: usize = 1000;
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// Makes `folder` with files `f0`, `f1`… of one byte.
+fn fill(folder: &Path, files: usize) {
+    fs::create_dir(folder).expect("a folder");
+    for number in 0..files {
+        fs::write(folder.join(format!("f{number}")), b"x").expect("a file");
+    }
+}
+
 fn fill_big(export: &Path) {
     let block: Vec<u8> = (0..1024 * 1024u32)
         .map(|index| (index % 251) as u8)
@@ -82,10 +90,7 @@ fn reading_a_cached_256_mib_file_again_sends_nothing() {
 #[test]
 fn stat_of_1000_cached_files_again_sends_nothing() {
     let world = World::start_on("restat", &WorldOptions::mounts(1), |export| {
-        fs::create_dir(export.join("many")).expect("a folder");
-        for number in 0..FILES {
-            fs::write(export.join("many").join(format!("f{number}")), b"x").expect("a file");
-        }
+        fill(&export.join("many"), FILES);
     });
     let folder: PathBuf = world.mount(0).path("many");
     second_time_sends_nothing(world.mount(0), move || {
@@ -101,10 +106,7 @@ fn stat_of_1000_cached_files_again_sends_nothing() {
 #[test]
 fn listing_a_cached_directory_and_asking_for_missing_names_again_sends_nothing() {
     let world = World::start_on("relist", &WorldOptions::mounts(1), |export| {
-        fs::create_dir(export.join("some")).expect("a folder");
-        for number in 0..100 {
-            fs::write(export.join("some").join(format!("f{number}")), b"x").expect("a file");
-        }
+        fill(&export.join("some"), 100);
     });
     let folder = world.mount(0).path("some");
     second_time_sends_nothing(world.mount(0), move || {
@@ -143,6 +145,25 @@ fn names_of_a_directory_that_was_made_or_listed_here_are_not_asked_for_one_by_on
     let sent = world.mount(0).settled_requests().since(&before);
     assert!(sent.of("lookup") <= 4, "{sent:?}");
     assert_eq!(sent.of("create"), 200, "{sent:?}");
+    let before = world.mount(0).settled_requests();
+    let folders = here.clone();
+    within("names that go and come back", LIMIT, move || {
+        for round in 0..50 {
+            for folder in ["new", "old"].map(|name| folders.join(name)) {
+                let file = folder.join("f7");
+                fs::remove_file(&file).expect("it is there");
+                assert!(!file.exists(), "{round}");
+                File::create_new(&file).expect("a file");
+            }
+        }
+    });
+    let sent = world.mount(0).settled_requests().since(&before);
+    assert_eq!(
+        (sent.of("unlink"), sent.of("create")),
+        (100, 100),
+        "{sent:?}"
+    );
+    assert!(sent.of("lookup") <= 4, "{sent:?}");
     within("names made elsewhere", LIMIT, move || {
         for name in ["new", "old"].map(|folder| format!("{folder}/elsewhere")) {
             assert!(!here.join(&name).exists());
@@ -162,10 +183,7 @@ fn acl(path: &Path) -> Result<usize, rustix::io::Errno> {
 #[test]
 fn a_long_listing_asks_for_no_xattrs_of_files_that_have_none() {
     let world = World::start_on("long", &WorldOptions::mounts(2), |export| {
-        fs::create_dir(export.join("many")).expect("a folder");
-        for number in 0..100 {
-            fs::write(export.join("many").join(format!("f{number}")), b"x").expect("a file");
-        }
+        fill(&export.join("many"), 100);
     });
     let [here, there] = [0, 1].map(|at| world.mount(at).path("many"));
     let before = world.mount(0).settled_requests();
@@ -201,10 +219,7 @@ fn a_long_listing_asks_for_no_xattrs_of_files_that_have_none() {
 fn who_lists_a_large_directory_and_then_looks_at_each_entry_asks_for_many_at_a_time() {
     const FILES: usize = 7_000;
     let world = World::start_on("walk", &WorldOptions::mounts(1), |export| {
-        fs::create_dir(export.join("many")).expect("a folder");
-        for number in 0..FILES {
-            fs::write(export.join("many").join(format!("f{number}")), b"x").expect("a file");
-        }
+        fill(&export.join("many"), FILES);
     });
     let folder = world.mount(0).path("many");
     let before = world.mount(0).settled_requests();

@@ -317,7 +317,9 @@ impl Ops {
     ) -> Result<(), Refusal> {
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let scope = self.with_victim(scope, dir, name);
-        self.change(ask, scope, request, Bytes::new()).await?;
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        let mut learned = told.learn(self.cache());
+        learned.name(&dir, name.as_bytes(), Dentry::Absent);
         Ok(())
     }
 
@@ -348,7 +350,12 @@ impl Ops {
         let scope = self.with_victim(scope, new_dir, &new_name);
         // The kernel moves its entry with the timeout it has. It has none: if the kernel was
         // told the old name with a timeout, this change makes it look up all names again.
-        self.change(ask, scope, request, Bytes::new()).await?;
+        let told = self.change(ask, scope, request, Bytes::new()).await?;
+        // From one name of an object to another of it nothing moves, and nothing is touched.
+        if flags & !libc::RENAME_NOREPLACE == 0 && !told.touched.is_empty() {
+            let mut learned = told.learn(self.cache());
+            learned.name(&dir, name.as_bytes(), Dentry::Absent);
+        }
         let exchanged = flags & libc::RENAME_EXCHANGE != 0;
         self.inodes().moved(from, to, exchanged);
         Ok(())
