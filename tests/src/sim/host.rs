@@ -330,6 +330,17 @@ impl Host {
         Ok(cells.len() as u64 * CELL)
     }
 
+    /// What an interrupted append has left beyond this size goes.
+    pub fn cut_back(&mut self, cx: &mut Cx, file: Obj, size: u64) {
+        let Some(inode) = self.objects.get_mut(&file) else {
+            return;
+        };
+        let beyond = ((size / CELL) as usize).min(inode.cells.len());
+        cx.judge.taken_back(&inode.cells.split_off(beyond));
+        cx.trace(Some(file), || format!("host: cut back to {size}"));
+        self.changed(cx, file, true, None);
+    }
+
     /// Sets attributes: size, mode.
     ///
     /// # Errors

@@ -273,6 +273,15 @@ impl Judge {
         }
     }
 
+    /// What was put at the end of a file is taken away again: nobody was told of it.
+    pub fn taken_back(&mut self, values: &[u64]) {
+        for value in values {
+            if let Some(writing) = self.ledger.writings.get_mut(value) {
+                writing.appended = false;
+            }
+        }
+    }
+
     /// The host has these cells and attributes of a file from now on.
     pub fn host_has(
         &mut self,
@@ -398,7 +407,9 @@ impl Judge {
             let since = all.rev().take(8).map(|(_, value)| *value);
             let since = since.take_while(|value| *value != is).chain([was]);
             undone.push((item, since.collect::<Vec<_>>()));
-            if let Some(writing) = self.ledger.writings.get(&was) {
+            // What its client has written over it since counts, once it is written back.
+            let over = before.over.contains_key(&cell);
+            if let Some(writing) = self.ledger.writings.get(&was).filter(|_| !over) {
                 self.ledger.lost.insert(was, writing.fd);
             }
         }

@@ -132,7 +132,14 @@ impl Server {
                         .note_answer((session, seq), Ok(response.clone()));
                     recovered.push((seq, answered(Ok(response))));
                 }
-                Verdict::Partly { .. } | Verdict::Unknown => {
+                Verdict::Partly { size } => {
+                    // The host was full.
+                    if let Intent::Append { object, .. } = &intent {
+                        self.host.cut_back(cx, Obj::of(object), size);
+                    }
+                    self.durable.undone((session, seq));
+                }
+                Verdict::Unknown => {
                     cx.judge.accuse(None, || {
                         format!("what {session} {seq} has come to can't be told: {intent:?}")
                     });
