@@ -63,14 +63,6 @@ impl Writeback {
         self.0.host_is(host);
     }
 
-    /// What was written and not committed counts as not written.
-    pub fn take_back(&self) {
-        let given_up = self.0.cache.inodes().give_up_unstable();
-        for undone in given_up {
-            self.0.restore(undone);
-        }
-    }
-
     /// Bytes were written, and answered in this life of the host. False if it has crashed since.
     pub fn wrote(&self, wrote: Wrote, host: BootId) -> bool {
         self.0.wrote(wrote, host)

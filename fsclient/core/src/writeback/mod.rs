@@ -14,11 +14,12 @@ pub use status::WriteBackStatus;
 use crate::api::{Undelivered, WhyNot};
 use crate::cache::{Cache, DirtyFile, Stored};
 use crate::call::NodeId;
+use crate::inode::Undone;
 use crate::outside::Outside;
 use crate::run::{Bell, Cx, Part, Places};
 use crate::session::Rpc;
-use leasefs_lease::client::Run;
-use leasefs_protocol::Handle;
+use leasefs_lease::client::{Buffer, Run};
+use leasefs_protocol::{Handle, Version};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -104,18 +105,29 @@ impl Writeback {
         }
     }
 
-    /// Everything that could not be brought to the server, or to its disk.
+    /// Everything that could not be brought to the server, or to its disk. What was written and isn't committed stays
+    /// out of the file: others may have changed it since.
     pub fn take_undelivered(&self) -> Vec<Undelivered> {
-        self.take_back();
-        let state = self.0.cache.state();
-        let undelivered = |object: Handle| {
-            let DirtyFile { path, size } = state.dirty_file(&object)?;
-            let runs = state.buffered(&object);
-            Some(undelivered(object, path, size, runs, WhyNot::Unreachable))
+        let given_up = self.0.cache.inodes().give_up_unstable();
+        let left = |undone: Undone| {
+            let size = undone.base.size;
+            (undone.object, (undone.path, size, undone.runs))
         };
-        let files = state.inodes.dirty_files().into_iter();
-        files
-            .filter_map(undelivered)
+        let mut left: BTreeMap<Handle, _> = given_up.into_iter().map(left).collect();
+        let state = self.0.cache.state();
+        for object in state.inodes.dirty_files() {
+            let Some(DirtyFile { path, size }) = state.dirty_file(&object) else {
+                continue;
+            };
+            let (known, _, mut runs) = left.remove(&object).unwrap_or_default();
+            runs.extend(state.buffered(&object));
+            left.insert(object, (path.or(known), size, runs));
+        }
+        let undelivered = |(object, (path, size, runs))| {
+            undelivered(object, path, size, merged(runs), WhyNot::Unreachable)
+        };
+        left.into_iter()
+            .map(undelivered)
             .chain(self.take_pages())
             .collect()
     }
@@ -134,6 +146,15 @@ impl Writeback {
         // A while is enough.
         let _ = self.0.cx.timeout(AGE, freed).await;
     }
+}
+
+/// Of bytes that were written several times the last, given the oldest first.
+fn merged(runs: Vec<Run>) -> Vec<Run> {
+    let mut buffer = Buffer::new(Version::default());
+    for run in runs {
+        buffer.put(run.offset, run.data, false);
+    }
+    buffer.everything()
 }
 
 fn undelivered(

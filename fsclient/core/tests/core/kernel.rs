@@ -5,7 +5,7 @@ use crate::world::{Waiter, World};
 use bytes::Bytes;
 use leasefs_client::call::{At, Fh, Writing};
 use leasefs_client::{Answer, Call, Event, NodeId, Notice, WhyNot};
-use leasefs_protocol::change::WriteKind;
+use leasefs_protocol::change::{WriteAt, WriteKind};
 use leasefs_protocol::control::{Standing, ToServer, Welcome};
 use leasefs_protocol::{
     Attr, BootId, Change, Grant, Mode, Parts, Query, RecallId, Refusal, Release, Reply, Request,
@@ -199,11 +199,16 @@ fn is_late_flush(asked: &Asked) -> bool {
 
 /// The file is held so that writes to it are buffered.
 fn may_buffer(world: &mut World, fh: Fh) {
+    may_buffer_since(world, fh, 1);
+}
+
+/// As [`may_buffer`], by a lease of this stamp.
+fn may_buffer_since(world: &mut World, fh: Fh, stamp: u64) {
     let call = writes(world, fh, 0);
     let asked = world.asked();
     let lease = Grant {
         mode: Mode::Write,
-        ..grant(1, Parts::ATTRS | Parts::DATA, 1)
+        ..grant(1, Parts::ATTRS | Parts::DATA, stamp)
     };
     let len = PAGE.len() as u64;
     let written = Response::Written(answer::Written { len, offset: 0 });
@@ -219,6 +224,43 @@ fn may_buffer(world: &mut World, fh: Fh) {
     };
     world.reply(reply, b"");
     world.answered(call).expect("written");
+}
+
+#[test]
+fn what_is_kept_when_the_mount_ends_as_not_committed_is_not_sent_any_more() {
+    let mut world = World::new();
+    let (_, fh) = opened_file(&mut world);
+    may_buffer(&mut world, fh);
+    world.recall(recall(1, 1, Parts::ATTRS | Parts::DATA, &[]));
+    assert!(!world.is_asked(), "it is not dirty");
+    // Another mount may write to the file from here on; then this one has a lease again.
+    may_buffer_since(&mut world, fh, 200);
+    let buffered = writes(&mut world, fh, 3);
+    world.answered(buffered).expect("buffered");
+    let left = world.core.take_undelivered();
+    let [file] = left.as_slice() else {
+        panic!("not kept once: {left:?}")
+    };
+    let both = Bytes::from([&PAGE[..3], PAGE].concat());
+    assert_eq!(file.extents, [(0, both)]);
+    world.pass(Duration::from_secs(2));
+    let sent = world.take_asked();
+    let [flush] = sent.as_slice() else {
+        panic!("not what was dirty alone: {sent:?}")
+    };
+    match flush.change() {
+        Change::Write(write) => {
+            assert_eq!(write.at, WriteAt::Offset(3));
+            assert!(matches!(
+                write.kind,
+                WriteKind::Flush {
+                    repeated: false,
+                    ..
+                }
+            ));
+        }
+        other => panic!("not a write: {other:?}"),
+    }
 }
 
 #[test]
