@@ -164,6 +164,22 @@ fn names_of_a_directory_that_was_made_or_listed_here_are_not_asked_for_one_by_on
         "{sent:?}"
     );
     assert!(sent.of("lookup") <= 4, "{sent:?}");
+    let before = world.mount(0).settled_requests();
+    let folder = here.join("new");
+    within("names that are renamed away", LIMIT, move || {
+        let [file, again] = ["f7", "again"].map(|name| folder.join(name));
+        for round in 0..50 {
+            fs::rename(&file, folder.join("f8")).expect("it is there");
+            assert!(!file.exists(), "{round}");
+            File::create_new(&file).expect("a file");
+        }
+        fs::hard_link(&file, &again).expect("a link");
+        fs::rename(&file, &again).expect("nothing moves");
+        assert!(file.exists() && again.exists());
+    });
+    let sent = world.mount(0).settled_requests().since(&before);
+    // What is replaced is asked for; the name that is free isn't.
+    assert!(sent.of("lookup") <= 50 + 6, "{sent:?}");
     within("names made elsewhere", LIMIT, move || {
         for name in ["new", "old"].map(|folder| format!("{folder}/elsewhere")) {
             assert!(!here.join(&name).exists());

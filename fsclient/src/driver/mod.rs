@@ -296,7 +296,7 @@ impl<W: Waiter> Driver<W> {
 fn ear<W: Waiter>(driver: Weak<Driver<W>>) -> Ear<W> {
     Arc::new(move |event| {
         if let Some(driver) = driver.upgrade() {
-            // On a thread of the runtime.
+            // On a thread of the runtime, which puts together what there is.
             driver.run(event, 0);
         }
     })

@@ -102,7 +102,11 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
     new.into_iter().rev().try_for_each(sync_parent)
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
+/// Removes a file, if there is one.
+///
+/// # Errors
+/// The kernel's.
+pub fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
         _ => Ok(()),

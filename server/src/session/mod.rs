@@ -81,8 +81,7 @@ pub struct Session {
 #[derive(Debug)]
 struct State {
     changes: Answers<Job, Sink>,
-    /// Of changes that wait or run.
-    /// Of those that have begun, how to end them.
+    /// Of changes that wait or run: notified, they end where they wait.
     tasks: HashMap<Seq, Arc<Notify>>,
     link: Option<Arc<Link>>,
     mount: String,

@@ -40,12 +40,12 @@ use crate::records::{Client, Found, Owner, RecordedSession, Records, Writes};
 use crate::sync::lock;
 use journal::{Journal, Journalled};
 use leasefs_host::boot::{self, boot_id};
+use leasefs_host::files::{remove_if_there, sync_parent};
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
 use leasefs_protocol::limits::PROTOCOL_VERSION;
 use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use life::LifeRecord;
 use sessions::SessionRecord;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -101,8 +101,8 @@ impl State {
         }
         if !others.is_empty() {
             // Not before that is on the disk: whoever finds them gone believes in what is there.
-            sync(&path)?;
-            sync(dir.location().own())?;
+            let synced = journal.sync().and_then(|()| sync_parent(&path));
+            synced.map_err(StateError::file(&path))?;
             let_go(&others)?;
         }
         let found = Found {
@@ -174,20 +174,9 @@ impl State {
     }
 }
 
-fn sync(path: &Path) -> Result<(), StateError> {
-    let synced = fs::File::open(path).and_then(|file| file.sync_all());
-    synced.map_err(StateError::file(path))
-}
-
 fn let_go(files: &[PathBuf]) -> Result<(), StateError> {
-    files
-        .iter()
-        .try_for_each(|file| match fs::remove_file(file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(StateError::file(file)(error))
-            }
-            _ => Ok(()),
-        })
+    let mut files = files.iter();
+    files.try_for_each(|file| remove_if_there(file).map_err(StateError::file(file)))
 }
 
 fn recorded(

@@ -50,6 +50,14 @@ fn open(scratch: &Scratch) -> (State, Found) {
     State::open(place.take().expect("take"), Policy::RootSquash).expect("open")
 }
 
+/// A life that has a session.
+fn begun(scratch: &Scratch) -> State {
+    let (state, _) = open(scratch);
+    state.begin_life(TERM, 1000).expect("begin");
+    state.record_session(A, OWNER).expect("record");
+    state
+}
+
 #[test]
 fn the_first_life_finds_nothing_to_wait_for() {
     let scratch = Scratch::new();
@@ -64,9 +72,7 @@ fn after_a_crash_of_the_process_the_next_life_finds_everything() {
     let scratch = Scratch::new();
     let object = Handle::new(&[3; 40]).expect("fits");
     {
-        let (state, _) = open(&scratch);
-        state.begin_life(TERM, 1000).expect("begin");
-        state.record_session(A, OWNER).expect("record");
+        let state = begun(&scratch);
         state
             .change_begins(A, Seq(1), Seq(0), &intent())
             .expect("journal");
@@ -91,9 +97,7 @@ fn a_journal_of_another_version_is_let_go_and_nothing_is_believed_of_the_life_th
     for clean in [true, false] {
         let scratch = Scratch::new();
         {
-            let (state, _) = open(&scratch);
-            state.begin_life(TERM, 1000).expect("begin");
-            state.record_session(A, OWNER).expect("record");
+            let state = begun(&scratch);
             if clean {
                 state.end_life().expect("end");
             }
@@ -125,12 +129,7 @@ fn a_journal_of_another_version_is_let_go_and_nothing_is_believed_of_the_life_th
 #[test]
 fn what_was_let_go_stays_unknown_when_letting_go_is_cut_short() {
     let scratch = Scratch::new();
-    {
-        let (state, _) = open(&scratch);
-        state.begin_life(TERM, 1000).expect("begin");
-        state.record_session(A, OWNER).expect("record");
-        state.end_life().expect("end");
-    }
+    begun(&scratch).end_life().expect("end");
     let other = scratch.path("state/server/journal.1");
     std::fs::create_dir(&other).expect("what can't be removed as a file");
     let place = Location::find(Some(&scratch.path("state"))).expect("place");
@@ -146,11 +145,7 @@ fn what_was_let_go_stays_unknown_when_letting_go_is_cut_short() {
 fn a_shorter_term_does_not_shorten_what_is_remembered_while_leases_may_live() {
     let scratch = Scratch::new();
     let short = Duration::from_secs(2);
-    {
-        let (state, _) = open(&scratch);
-        state.begin_life(TERM, 1000).expect("begin");
-        state.record_session(A, OWNER).expect("record");
-    }
+    drop(begun(&scratch));
     {
         let (state, found) = open(&scratch);
         assert_eq!(found.max_term, TERM);
@@ -168,9 +163,7 @@ fn a_shorter_term_does_not_shorten_what_is_remembered_while_leases_may_live() {
 fn after_an_orderly_end_no_lease_is_alive_even_if_the_next_life_crashes_at_once() {
     let scratch = Scratch::new();
     {
-        let (state, _) = open(&scratch);
-        state.begin_life(TERM, 1000).expect("begin");
-        state.record_session(A, OWNER).expect("record");
+        let state = begun(&scratch);
         state
             .change_begins(A, Seq(7), Seq(0), &intent())
             .expect("journal");

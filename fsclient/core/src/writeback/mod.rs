@@ -151,9 +151,7 @@ impl Writeback {
 /// Of bytes that were written several times the last, given the oldest first.
 fn merged(runs: Vec<Run>) -> Vec<Run> {
     let mut buffer = Buffer::new(Version::default());
-    for run in runs {
-        buffer.put(run.offset, run.data, false);
-    }
+    buffer.restore(runs);
     buffer.everything()
 }
 
