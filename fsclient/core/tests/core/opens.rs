@@ -11,6 +11,7 @@ use leasefs_protocol::{
     Approval, Grant, Mode, OpenId, OpenToken, Parts, Query, Recall, RecallId, Refusal, Reply,
     Request, Response, Scope, Stamp, Touched, answer, query,
 };
+use std::time::Duration;
 
 fn full() -> Refusal {
     Refusal::Host(libc::ENOSPC as u16)
@@ -22,8 +23,11 @@ fn close(opens: &[u64]) -> Request {
     }))
 }
 
-/// The server is told to close these.
+/// The server is told to close these: at the latest once no further ones are waited for.
 fn is_told_to_close(world: &mut World, opens: &[u64]) -> Asked {
+    if !world.is_asked() {
+        world.pass(Duration::from_millis(10));
+    }
     let asked = world.asked();
     assert_eq!(asked.frame.request, close(opens));
     asked
