@@ -17,8 +17,10 @@ use std::sync::Arc;
 use std::thread;
 use tokio::sync::watch;
 
-/// The kernel reads ahead at most this much of a file, where the daemon may say so.
-const READ_AHEAD_KB: &str = "1024";
+/// The kernel reads ahead this much of a file at least, and at most, where the daemon may say so.
+const READ_AHEAD_KIB: (u64, u64) = (1024, 4096);
+/// Of a link of 1 Gbit/s, in a microsecond.
+const BYTES_PER_US: u64 = 125;
 
 /// What answers the kernel.
 pub type Driver = driver::Driver<Waiter>;
@@ -78,6 +80,7 @@ pub fn mount(
     let mountpoint = fs::canonicalize(&config.mountpoint)?;
     let (end, ended) = watch::channel(false);
     let posix_acl = checks_permissions(config.identity);
+    let round_trip = driver.status().rtt_us.unwrap_or_default();
     let dispatch = Dispatch::new(driver, posix_acl, end);
     let session = Session::new(dispatch, &mountpoint, &session_options(config))?;
     let descriptor = session.as_fd().try_clone_to_owned()?;
@@ -86,7 +89,7 @@ pub fn mount(
     // Its drop would unmount whatever is mounted there by then, ours or not: fuser can't tell
     // (it takes a dead connection for a live mount). Unmounting is `Mounted::unmount`.
     std::mem::forget(background);
-    read_ahead(&kernel);
+    read_ahead(&kernel, round_trip);
     Ok(Mounted {
         mountpoint,
         kernel,
@@ -172,13 +175,34 @@ fn dispatchers() -> usize {
         .max(2)
 }
 
+/// As much as such a link has under way. (On a near one more would only make each fault of a mapping bring in more.)
+fn read_ahead_kib(round_trip_us: u64) -> u64 {
+    let (least, most) = READ_AHEAD_KIB;
+    let under_way = round_trip_us.saturating_mul(BYTES_PER_US) / 1024;
+    under_way.next_multiple_of(least).clamp(least, most)
+}
+
 /// Only root may; without it the kernel's default stands.
-fn read_ahead(kernel: &Kernel) {
+fn read_ahead(kernel: &Kernel, round_trip_us: u64) {
     let Some((major, minor)) = kernel.device() else {
         return;
     };
     let file = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-    if let Err(error) = fs::write(&file, READ_AHEAD_KB) {
+    let kib = read_ahead_kib(round_trip_us).to_string();
+    if let Err(error) = fs::write(&file, kib) {
         tracing::debug!(%file, %error, "read-ahead stays at the kernel's default");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_reads_as_far_ahead_as_a_far_link_holds_within_bounds() {
+        assert_eq!(read_ahead_kib(0), 1024);
+        assert_eq!(read_ahead_kib(100), 1024);
+        assert_eq!(read_ahead_kib(20_000), 3072);
+        assert_eq!(read_ahead_kib(u64::MAX), 4096);
     }
 }
