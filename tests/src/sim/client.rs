@@ -109,6 +109,8 @@ pub struct Client {
     pub kernel: Option<Kernel>,
     /// When something last went wrong on it, or with the server's host.
     pub hurt: Nanos,
+    /// Until when something else than itself keeps it from being served.
+    pub troubled: Nanos,
     /// It had leases when the server ended, and has not found it again.
     trusted: bool,
     core: Option<ClientCore<Unique>>,
@@ -155,6 +157,7 @@ impl Client {
             stalled_until: 0,
             kernel: None,
             hurt: cx.now,
+            troubled: 0,
             trusted: false,
             core: None,
             connection: None,
@@ -612,7 +615,7 @@ impl Client {
                         format!("client {index}: {value:x} is refused, although its file has not changed")
                     });
                 }
-                let blameless = self.hurt < since;
+                let blameless = self.hurt.max(self.troubled) < since;
                 if undelivered.reason == WhyNot::ChangedElsewhere && blameless {
                     let item = Item::Cell(object, cell as u32);
                     cx.judge.accuse(Some(item), || {

@@ -630,7 +630,7 @@ impl World {
                 let until = &mut client.stalled_until;
                 *until = (cx.now + time).max(*until);
                 let until = *until + 300 * MS;
-                client.hurt = client.hurt.max(until);
+                client.troubled = client.troubled.max(until);
                 if let Some(kernel) = &mut client.kernel {
                     kernel.stale_until = kernel.stale_until.max(until);
                 }
@@ -659,7 +659,7 @@ impl World {
                 if self.server.up && !self.server.is_ending() {
                     // It takes in no flush any more, but may see the session expire.
                     for client in &mut self.clients {
-                        client.hurt = client.hurt.max(cx.now + down_for + 4 * S);
+                        client.troubled = client.troubled.max(cx.now + down_for + 4 * S);
                     }
                     self.server.shut_down(cx, down_for);
                 }
@@ -716,13 +716,13 @@ impl World {
         let far = far.unwrap_or_default() > 10 * MS || cx.net.slowest() > 100 * MS;
         if down_for > 300 * MS || far {
             for client in &mut self.clients {
-                client.hurt = client.hurt.max(cx.now + down_for + 2 * S);
+                client.troubled = client.troubled.max(cx.now + down_for + 2 * S);
             }
         }
         if host_crashed {
             self.server.clock = any_clock(cx, self.drift_ppm);
             for client in &mut self.clients {
-                client.hurt = client.hurt.max(cx.now + 5 * S);
+                client.troubled = client.troubled.max(cx.now + 5 * S);
             }
         }
         cx.after(down_for, Ev::Blow(Blow::Start { host_crashed }));
@@ -872,6 +872,6 @@ fn break_link(cx: &mut Cx, client: &mut Client) {
     cx.net.cut(link, up, down);
     let noticed = up.max(down) + cx.rng.below(400 * MS as usize) as Nanos;
     // Until it is in contact again.
-    client.hurt = client.hurt.max(noticed + S);
+    client.troubled = client.troubled.max(noticed + S);
     cx.at(noticed, Ev::Blow(Blow::Lost(client.make.index, link)));
 }
