@@ -2,6 +2,7 @@
 
 use crate::attr::{Attr, DirEntry, FsStat};
 use crate::ids::{Handle, OpenId, OpenToken};
+use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 
 /// The answer to a request that was not refused.
@@ -146,6 +147,8 @@ pub struct Written {
     pub len: u64,
     /// Where they begin (append: decided by the server).
     pub offset: u64,
+    /// Why what was to be [set](crate::change::WriteKind::Flush) with them isn't, though they are written.
+    pub unset: Option<Refusal>,
 }
 
 /// Where data or a hole begins.

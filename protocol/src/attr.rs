@@ -120,6 +120,66 @@ pub struct SetAttr {
     pub kill_priv: bool,
 }
 
+impl SetAttr {
+    /// Whether it leaves everything as it is.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Mode and owner alone.
+    #[must_use]
+    pub fn rights(self) -> Self {
+        Self {
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            ..Self::default()
+        }
+    }
+
+    /// Times alone.
+    #[must_use]
+    pub fn times(self) -> Self {
+        Self {
+            atime: self.atime,
+            mtime: self.mtime,
+            ..Self::default()
+        }
+    }
+
+    /// What it comes to behind what was set earlier.
+    #[must_use]
+    pub fn behind(self, earlier: Self) -> Self {
+        Self {
+            mode: self.mode.or(earlier.mode),
+            uid: self.uid.or(earlier.uid),
+            gid: self.gid.or(earlier.gid),
+            size: self.size.or(earlier.size),
+            atime: self.atime.or(earlier.atime),
+            mtime: self.mtime.or(earlier.mtime),
+            kill_priv: self.kill_priv || earlier.kill_priv,
+        }
+    }
+
+    /// An object's attributes when they have been set so, as far as that can be told; `None` for "now".
+    pub fn applied(&self, attr: Attr) -> Option<Attr> {
+        let time = |set: Option<SetTime>, old| match set {
+            None => Some(old),
+            Some(SetTime::At(time)) => Some(time),
+            Some(SetTime::Now) => None,
+        };
+        Some(Attr {
+            mode: self.mode.unwrap_or(attr.mode),
+            uid: self.uid.unwrap_or(attr.uid),
+            gid: self.gid.unwrap_or(attr.gid),
+            size: self.size.unwrap_or(attr.size),
+            atime: time(self.atime, attr.atime)?,
+            mtime: time(self.mtime, attr.mtime)?,
+            ..attr
+        })
+    }
+}
+
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]

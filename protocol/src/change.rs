@@ -97,6 +97,9 @@ pub enum WriteKind {
         /// Some of it may have been carried out before, by an earlier request: then it isn't refused if
         /// the file holds the bytes already. So it is with what is [sent again](crate::Numbered::resent).
         repeated: bool,
+        /// What its caller has set of the file (never a size): mode and owner before these bytes, so that none are
+        /// readable that were written behind a `chmod`; times behind the last of them.
+        set: attr::SetAttr,
     },
 }
 

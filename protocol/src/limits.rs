@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 /// Version of the protocol; both sides must speak the same one.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 /// The ALPN identifier, constant over all versions: versions are refused in `Hello`.
 pub const ALPN: &[u8] = b"leasefs";
 /// UDP port a server listens on unless told otherwise.

@@ -214,6 +214,7 @@ fn appended(before: u64, len: u64, now: u64) -> Verdict {
         Some(grown) if grown == len => happened(Response::Written(Written {
             len,
             offset: before,
+            unset: None,
         })),
         Some(grown) if grown < len => Verdict::Partly { size: before },
         _ => Verdict::Unknown,

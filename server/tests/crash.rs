@@ -335,12 +335,29 @@ fn check_answer(kind: &str, result: &Result<Response, Refusal>) {
         "mkdir" | "symlink" | "fifo" | "link" => matches!(response, Response::Object(_)),
         "append" | "append-synced" => {
             let (len, offset) = (4, 2 * BLOCK);
-            *response == Response::Written(answer::Written { len, offset })
+            *response
+                == Response::Written(answer::Written {
+                    len,
+                    offset,
+                    unset: None,
+                })
         }
-        "write" => *response == Response::Written(answer::Written { len: 4, offset: 1 }),
+        "write" => {
+            *response
+                == Response::Written(answer::Written {
+                    len: 4,
+                    offset: 1,
+                    unset: None,
+                })
+        }
         "copy" => {
             let (len, offset) = (BLOCK, 2 * BLOCK);
-            *response == Response::Written(answer::Written { len, offset })
+            *response
+                == Response::Written(answer::Written {
+                    len,
+                    offset,
+                    unset: None,
+                })
         }
         "truncate" => matches!(response, Response::Attr(attr) if attr.size == 1),
         "open-truncating" => matches!(response, Response::Opened(_)),
@@ -523,6 +540,7 @@ async fn a_flush_that_a_crash_has_interrupted_is_in_time_when_it_is_sent_again()
             written: None,
             late: false,
             repeated: false,
+            set: SetAttr::default(),
         },
     });
     let mut frame = case.survivor.client.frame(flush);

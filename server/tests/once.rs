@@ -6,8 +6,8 @@ use leasefs_protocol::Durability;
 use leasefs_protocol::change::{WriteAt, WriteKind};
 use leasefs_protocol::query::{self, Fill};
 use leasefs_protocol::{
-    Change, Mode, OpenId, Query, Refusal, Reply, RequestFrame, Response, Seq, Version, answer,
-    change,
+    Change, Mode, OpenId, Query, Refusal, Reply, RequestFrame, Response, Seq, SetAttr, Version,
+    answer, change,
 };
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -83,7 +83,7 @@ impl Appender {
         let (reply, _) = client.reply().await;
         let found = self.unanswered.iter().find(|(_, f)| f.id == reply.id);
         let seq = *found.expect("an answer to what was asked").0;
-        let Ok(Response::Written(answer::Written { offset, len: 8 })) = reply.result else {
+        let Ok(Response::Written(answer::Written { offset, len: 8, .. })) = reply.result else {
             panic!("not written: {reply:?}");
         };
         self.unanswered.remove(&seq);
@@ -158,6 +158,7 @@ fn flush(open: OpenId, offset: u64, base: Version, repeated: bool) -> Change {
             written: None,
             late: true,
             repeated,
+            set: SetAttr::default(),
         },
     })
 }
@@ -193,7 +194,11 @@ async fn bytes_that_come_too_late_again_are_taken_if_the_file_holds_them_and_not
     for reply in [repeated, resent] {
         assert_eq!(
             reply.result,
-            Ok(Response::Written(answer::Written { len: 3, offset: 2 }))
+            Ok(Response::Written(answer::Written {
+                len: 3,
+                offset: 2,
+                unset: None
+            }))
         );
         assert_eq!((reply.grants, reply.touched), (Vec::new(), Vec::new()));
     }

@@ -614,6 +614,43 @@ async fn write_only(house: &House, server: &Running) -> (Client, Handle, OpenId)
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_set_with_a_flush_is_decided_under_its_callers_identity() {
+    let house = House::new();
+    std::fs::write(house.path("box"), b"theirs").expect("a file");
+    chmod(&house.path("box"), 0o622);
+    let server = house.serve().await;
+    let (mut bob, _, open) = write_only(&house, &server).await;
+    let sizes = with(|set| set.size = Some(1));
+    for (set, errno) in [
+        (with(|set| set.mode = Some(0o777)), libc::EPERM),
+        (with(|set| set.uid = Some(BOB)), libc::EPERM),
+        (with(|set| set.atime = Some(SetTime::Now)), libc::EPERM),
+        (sizes, libc::EINVAL),
+    ] {
+        let flush = Ask::Change(Change::Write(change::Write {
+            open,
+            at: WriteAt::Offset(0),
+            kill_priv: false,
+            durability: Durability::None,
+            kind: WriteKind::Flush {
+                base: Version::default(),
+                written: None,
+                late: false,
+                repeated: true,
+                set,
+            },
+        }));
+        let (reply, _) = bob.ask_with(flush, b"bob's!").await;
+        let refusal = reply.result.expect_err("refused");
+        assert_eq!(refusal.errno(), errno, "{set:?}");
+    }
+    let found = std::fs::metadata(house.path("box")).expect("the file");
+    assert_eq!(found.permissions().mode() & 0o7777, 0o622);
+    let bytes = std::fs::read(house.path("box")).expect("the file");
+    assert_eq!(bytes, b"theirs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn late_pages_and_repeated_flushes_confirm_no_bytes_that_may_not_be_read() {
     let house = House::new();
     std::fs::write(house.path("box"), b"secret").expect("a file");
@@ -631,6 +668,7 @@ async fn late_pages_and_repeated_flushes_confirm_no_bytes_that_may_not_be_read()
         written: None,
         late: false,
         repeated: true,
+        set: SetAttr::default(),
     };
     for kind in [WriteKind::Page { late: false }, flush] {
         let guess = Ask::Change(Change::Write(change::Write {

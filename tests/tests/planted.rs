@@ -110,7 +110,7 @@ impl Runs {
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
-                .from(600),
+                .from(80),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
                 both.and_host_crashes().from(503)
@@ -126,17 +126,16 @@ impl Runs {
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
             Bug::SyncUntold => Self::rough(&["part"]).from(35),
             Bug::ForgetRefused => Self::rough(&["part"]).from(630),
-            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(720),
+            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(520),
             Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(1066),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(102),
-            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(262),
+            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(680),
             Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(40),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
             Bug::RenewOverdue => Self::ANY.from(700),
             Bug::ReleaseStale => Self::rough(&[]).from(154),
-            Bug::FetchStale => Self::ANY.from(557),
-            Bug::OldAnswer => Self::ANY.from(2650),
-            Bug::LatePages => Self::rough(&["part"]).with_maps().from(2600),
+            Bug::OldAnswer => Self::ANY.from(3500),
+            Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(700),
             _ => Self::ANY,
         }
     }

@@ -161,6 +161,7 @@ fn an_append_is_told_by_the_size_and_a_part_of_it_is_cut_off() {
     let written = Response::Written(Written {
         len: 10,
         offset: 100,
+        unset: None,
     });
     assert_eq!(decide(&intent, &sized(100)), NotHappened);
     assert_eq!(decide(&intent, &sized(110)), happened(written));

@@ -290,6 +290,7 @@ impl Pending<'_> {
                 result: Ok(Response::Written(Written {
                     len: self.job.payload.len() as u64,
                     offset,
+                    unset: None,
                 })),
                 ..refused(Refusal::Internal)
             },

@@ -152,7 +152,9 @@ stats! {
     writebacks,
     /// Requests that flush.
     flushes,
-    /// Of those: refused because the file has changed elsewhere.
+    /// Modes that came with them.
+    sets,
+    /// Flushes refused because the file has changed elsewhere.
     late,
     /// Too late, but the file held them.
     held,

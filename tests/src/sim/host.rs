@@ -2,7 +2,7 @@
 
 use super::cx::Cx;
 use super::model::{
-    ABSENT, CELL, DeedId, Item, Nanos, Obj, cells_of, digest, name_of, nanos_of, timestamp,
+    ABSENT, CELL, DeedId, Item, Nanos, OWNER, Obj, cells_of, digest, name_of, nanos_of, timestamp,
     value_of,
 };
 use leasefs_protocol::{Attr, FileKind, SessionId, Timestamp};
@@ -226,8 +226,8 @@ impl Host {
             kind: inode.kind,
             mode: inode.mode,
             nlink: inode.links,
-            uid: 0,
-            gid: 0,
+            uid: OWNER,
+            gid: OWNER,
             rdev: (0, 0),
             size,
             blocks: size / 512,

@@ -15,6 +15,8 @@ pub const S: Nanos = 1_000_000_000;
 
 /// Bytes that are written together, and all alike: a value of a file.
 pub const CELL: u64 = 1024;
+/// Who owns all files, and is everybody but those who have an id for what they do.
+pub const OWNER: u32 = 500;
 /// Cells of a page of the kernel's.
 pub const CELLS: u32 = 4;
 /// A page of the kernel's.

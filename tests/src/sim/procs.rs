@@ -6,8 +6,8 @@ use super::judge::End;
 use super::kernel::{Asked, For, How, Kernel, KernelEv, Page, PagesFollow, State, Unique, Who};
 use super::ledger::FdId;
 use super::model::{
-    ABSENT, CELL, CELLS, DeedId, Item, MS, NAMES, Nanos, Obj, PAGE, PAGES, bytes_of, cells_of,
-    digest, name_of, session, unique_value, value_of,
+    ABSENT, CELL, CELLS, DeedId, Item, MS, NAMES, Nanos, OWNER, Obj, PAGE, PAGES, bytes_of,
+    cells_of, digest, name_of, session, unique_value, value_of,
 };
 use super::server::DEEDS;
 use leasefs_client::call::{At, Caching, Fh, NewMode, Writing};
@@ -290,11 +290,11 @@ impl Kernel {
     pub(super) fn asker(&self, process: usize, deed: Option<DeedId>) -> Asker {
         let uid = match deed {
             Some(deed) => DEEDS + deed.0,
-            None => 500,
+            None => OWNER,
         };
         Asker {
             uid,
-            gid: 500,
+            gid: OWNER,
             pid: self.pid(process),
         }
     }
@@ -1041,7 +1041,9 @@ impl Kernel {
                 | Kind::Rename(..)
                 | Kind::Link(..)
         );
-        if deeds {
+        // What its owner sets of a file may be kept with what is written to it.
+        let kept = matches!(op.kind, Kind::Chmod(_)) && op.sent % 2 == 0;
+        if deeds && !kept {
             op.deed = Some(cx.judge.deed());
         }
         let deed = op.deed;

@@ -107,6 +107,7 @@ pub(crate) fn answer(state: &mut State, run: Run, stamp: u64) {
     let written = Written {
         len: run.data.len() as u64,
         offset: run.offset,
+        unset: None,
     };
     let reply = Box::new(Reply {
         id: RequestId(0),

@@ -10,7 +10,9 @@ use leasefs_lease::client::Run;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::answer::Written;
-use leasefs_protocol::{Attr, Grant, Handle, Parts, Refusal, Reply, Stamp, Timestamp, Version};
+use leasefs_protocol::{
+    Attr, Grant, Handle, Parts, Refusal, Reply, SetAttr, Stamp, Timestamp, Version,
+};
 use std::sync::Arc;
 
 /// Requests that bring bytes to the server.
@@ -30,6 +32,8 @@ pub struct Round {
     pub repeated: bool,
     /// When the last of it was written, by the server's clock.
     pub date: Option<Timestamp>,
+    /// What is set behind the last of the runs.
+    pub set: SetAttr,
 }
 
 /// What became of a request of a round.
@@ -86,6 +90,7 @@ impl State {
                 base,
                 repeated: file.repeated,
                 date: file.date,
+                set: file.sets.begin_round(),
             })
         };
         self.inodes.with_dirty(object, round)?
@@ -127,6 +132,10 @@ impl State {
                 if !planted::is(Bug::ForgetRefused) {
                     self.inodes.bytes_failed(object, refusal);
                 }
+                let sets = |file: &Dirty| file.sets.are_under_way();
+                if self.inodes.dirty(object).is_some_and(sets) {
+                    self.inodes.not_set(object, refusal);
+                }
             }
         }
         let wake = self.end_of_round(object);
@@ -156,6 +165,7 @@ fn end_of_round(file: &mut Dirty) -> Vec<oneshot::Sender<()>> {
         return Vec::new();
     }
     file.repeated = std::mem::take(&mut file.again);
+    file.sets.end_round(file.repeated);
     if file.repeated {
         file.this_round.append(&mut file.next_round);
         return Vec::new();

@@ -89,6 +89,7 @@ impl State {
         if self.host.replace(host).is_none_or(same) {
             return;
         }
+        self.inodes.forget_clean_attrs();
         let inodes = &self.inodes;
         self.leases.lose_all_but(|object| inodes.is_dirty(object));
         self.sweep();

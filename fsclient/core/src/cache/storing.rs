@@ -7,7 +7,7 @@ use bytes::Bytes;
 use leasefs_lease::client::{ChangeOf, Run};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::change::WriteAt;
-use leasefs_protocol::{Handle, Parts, Refusal, Timestamp, Version};
+use leasefs_protocol::{Attr, Handle, Parts, Refusal, SetAttr, Timestamp, Version};
 use std::path::PathBuf;
 
 /// A write that its caller need not wait for.
@@ -87,7 +87,12 @@ impl State {
         };
         let end = offset.saturating_add(store.data.len() as u64);
         let changing = self.inodes.is_changing(&object);
-        if changing || !self.leases.may_buffer(&object) || end > MAX_END {
+        // What is set goes under the identity of who has written.
+        let of_other = |file: &Dirty| {
+            !file.sets.all().is_empty() && file.writer.caller.uid != store.writer.caller.uid
+        };
+        let of_other = self.inodes.dirty(&object).is_some_and(of_other);
+        if of_other || changing || !self.leases.may_buffer(&object) || end > MAX_END {
             return Stored::Through;
         }
         let len = store.data.len();
@@ -102,13 +107,37 @@ impl State {
             return Stored::Pages;
         }
         let base = attr.map(|attr| attr.version()).unwrap_or_default();
-        let first = self.becomes_dirty(object, base, &store.writer, dropped);
+        let first = self.becomes_dirty(object, (attr, base), &store.writer, dropped);
         self.inodes.with_dirty(&object, |file| {
             file.buffer.put(offset, store.data.clone(), store.kill_priv);
             file.date = store.date;
+            file.sets.written();
+            file.appended |= store.at == WriteAt::Append;
             file.written_by(&store.writer);
         });
         Stored::Done { first }
+    }
+
+    /// Keeps what is set of a dirty file here, to go to the server behind the bytes that are still to be sent; under
+    /// the lease under which they are kept, and if `may` says that nothing will stand against it there. Returns the
+    /// file's attributes with it.
+    pub fn set(
+        &mut self,
+        now: BootTime,
+        object: &Handle,
+        set: SetAttr,
+        may: impl FnOnce(&Dirty, &Attr) -> bool,
+    ) -> Option<Attr> {
+        self.session.witness(now)?;
+        let held_up = self.session.is_asleep() || self.inodes.is_changing(object);
+        if held_up || !self.leases.may_buffer(object) {
+            return None;
+        }
+        let kept = self.inodes.with_dirty(object, |file| {
+            let attr = file.attr()?;
+            (may(file, &attr) && file.set(set)).then(|| file.attr())?
+        });
+        kept.flatten()
     }
 
     /// Whether there is no room for so many more bytes until some have been flushed.
@@ -133,7 +162,7 @@ impl State {
     fn becomes_dirty(
         &mut self,
         object: Handle,
-        base: Version,
+        was: (Option<Attr>, Version),
         writer: &Writer,
         dropped: &mut Dropped,
     ) -> bool {
@@ -142,7 +171,7 @@ impl State {
         }
         self.leases.begin_change(&attrs(object));
         self.inodes.drop_parts(&object, Parts::ATTRS, [], dropped);
-        self.inodes.becomes_dirty(object, base, writer.clone());
+        self.inodes.becomes_dirty(object, was, writer.clone());
         true
     }
 
@@ -151,12 +180,16 @@ impl State {
     pub fn restore(&mut self, undone: Undone) -> bool {
         let mut work = self.swept.take().unwrap_or_default();
         let (object, writer) = (undone.object, &undone.writer);
-        let first = self.becomes_dirty(object, undone.base, writer, &mut work.dropped);
+        let was = (None, undone.base);
+        let first = self.becomes_dirty(object, was, writer, &mut work.dropped);
         self.swept = Some(work);
         self.inodes.with_dirty(&undone.object, |file| {
             file.buffer.restore(undone.runs);
             file.hearers.add_all(&undone.hearers);
-            file.written_by(&undone.writer);
+            match file.sets.all().is_empty() {
+                true => file.written_by(&undone.writer),
+                false => file.hearers.add(&undone.writer.written),
+            }
             file.repeated = true;
             file.path = file.path.take().or(undone.path);
         });
@@ -165,10 +198,18 @@ impl State {
 
     /// Takes out everything that no round has taken: it will not be flushed.
     pub fn abandon(&mut self, object: &Handle, refusal: Refusal) -> Vec<Run> {
-        let unsent = |file: &mut Dirty| file.buffer.take_unsent();
-        let runs = self.inodes.with_dirty(object, unsent);
+        let unsent = |file: &mut Dirty| {
+            let sets = !file.sets.all().is_empty();
+            file.sets.give_up();
+            (file.buffer.take_unsent(), sets)
+        };
+        let unsent = self.inodes.with_dirty(object, unsent);
+        let (runs, sets) = unsent.unwrap_or_default();
         self.inodes.bytes_failed(object, refusal);
-        runs.unwrap_or_default()
+        if sets {
+            self.inodes.not_set(object, refusal);
+        }
+        runs
     }
 
     /// What a dirty file is, for people.

@@ -72,6 +72,18 @@ impl<'a> Tier<'a> {
         })
     }
 
+    /// Attributes of a dirty file as those know them here who have written to it: not to be shown, since its times will
+    /// be the server's.
+    pub fn written_attr(&mut self, object: &Handle) -> Option<Attr> {
+        self.state.session.witness(self.now)?;
+        let exclusive = self.state.leases.may_buffer(object);
+        self.state
+            .inodes
+            .dirty(object)
+            .filter(|_| exclusive)?
+            .attr()
+    }
+
     /// The object a name denotes, for the daemon's own use: no answer is given with it.
     pub fn denoted(&mut self, dir: &Handle, name: &[u8]) -> Option<Handle> {
         let State {
@@ -124,7 +136,11 @@ impl<'a> Tier<'a> {
 
     /// An xattr's value; `Some(None)` if there is no such xattr.
     pub fn xattr(&mut self, object: &Handle, name: &[u8]) -> Option<Option<Bytes>> {
-        self.read(Kind::Xattr, |inodes, live| inodes.xattr(live, object, name))
+        let exclusive = self.state.leases.may_buffer(object);
+        self.read(Kind::Xattr, |inodes, live| {
+            let known = inodes.xattr(live, object, name);
+            known.or_else(|| inodes.xattr_of_dirty(object, name).filter(|_| exclusive))
+        })
     }
 
     /// The names of all xattrs that root or others are told, each with a NUL behind it.

@@ -113,13 +113,9 @@ impl Cached {
         }
     }
 
-    /// Whether it is known to be a file or a directory without extended attributes that others than root see.
+    /// Whether it is known to have none, as [`has_no_xattrs`] says.
     pub fn has_no_xattrs(&self) -> bool {
-        let may = |attr: &Attr| match attr.kind {
-            FileKind::File | FileKind::Directory => attr.xattrs,
-            _ => true,
-        };
-        self.attr.as_ref().is_some_and(|attr| !may(attr))
+        self.attr.as_ref().is_some_and(has_no_xattrs)
     }
 
     /// What a name denotes, if that is known.
@@ -265,4 +261,12 @@ impl Cached {
 
 fn xattr_cost(name: &[u8], value: &Option<Bytes>) -> usize {
     name_cost(name) + value.as_ref().map_or(0, Bytes::len)
+}
+/// Whether it is a file or a directory without extended attributes that others than root see.
+pub(super) fn has_no_xattrs(attr: &Attr) -> bool {
+    let may_have = match attr.kind {
+        FileKind::File | FileKind::Directory => attr.xattrs,
+        _ => true,
+    };
+    !may_have
 }

@@ -3,7 +3,7 @@
 //! What is cached is covered by a lease: it comes in only if it is cacheable, and goes out in the same
 //! critical section in which the lease is given up.
 
-use super::cached::{Cached, Dentry, Dropped};
+use super::cached::{Cached, Dentry, Dropped, has_no_xattrs};
 use super::{Inode, Inodes};
 use crate::call::Listing;
 use crate::opens::ServerOpen;
@@ -76,6 +76,15 @@ impl Inodes {
         let cached = self.used(object)?;
         let known = cached.xattrs.get(name).cloned();
         known.or_else(|| (cached.has_no_xattrs() && is_told_to_all(name)).then_some(None))
+    }
+
+    /// Of a dirty file nothing is cached, but what it had not when it was clean it has not.
+    pub fn xattr_of_dirty(&self, object: &Handle, name: &[u8]) -> Option<Option<Bytes>> {
+        let has_none = self
+            .dirty(object)?
+            .attr()
+            .is_some_and(|attr| has_no_xattrs(&attr));
+        (has_none && is_told_to_all(name)).then_some(None)
     }
 
     pub fn xattr_names(&mut self, _: &Live<'_>, object: &Handle, to_root: bool) -> Option<Bytes> {

@@ -5,6 +5,7 @@
 //! in the kernel, and whoever asks for them has it flushed first.
 
 use super::Inodes;
+use super::sets::Sets;
 use super::table::ServersRoom;
 use super::writer::{Hearers, Writer};
 use crate::run::Bell;
@@ -12,7 +13,7 @@ use futures_channel::oneshot;
 use leasefs_lease::client::{Buffer, Known};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::ROOM_LASTS;
-use leasefs_protocol::{Handle, Refusal, Timestamp, Version};
+use leasefs_protocol::{Attr, Handle, Refusal, SetAttr, Timestamp, Version};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,6 +25,10 @@ pub(crate) struct Dirty {
     pub path: Option<PathBuf>,
     /// When it was written last, by the server's clock.
     pub date: Option<Timestamp>,
+    /// As it was when its first bytes were buffered, if that is known. Nothing changes that but what is here.
+    clean: Option<Attr>,
+    /// What is set behind the bytes.
+    pub sets: Sets,
     /// Through which it is written: the last to write. Its open stands as long as there is anything here.
     pub writer: Writer,
     /// Who may have written it.
@@ -32,6 +37,8 @@ pub(crate) struct Dirty {
     pub repeated: bool,
     /// Some of what is here was written under a lease that has ended.
     pub late: bool,
+    /// Some of it was appended: so it may be to a file that takes nothing else (`chattr +a`).
+    pub appended: bool,
     /// Wait for the round under way, or else for the next.
     pub this_round: Vec<oneshot::Sender<()>>,
     /// Wait for the round after the one under way.
@@ -46,16 +53,19 @@ pub(crate) struct Dirty {
 pub(crate) const MAX_END: u64 = 1 << 40;
 
 impl Dirty {
-    /// Nothing is written yet to a file of this version.
-    pub fn new(base: Version, writer: Writer) -> Self {
+    /// Nothing is written yet to a file with these attributes, or else of this version.
+    pub fn new(clean: Option<Attr>, base: Version, writer: Writer) -> Self {
         Self {
             buffer: Buffer::new(base),
             path: None,
             date: None,
+            clean,
+            sets: Sets::default(),
             hearers: Hearers::of(&writer),
             writer,
             repeated: false,
             late: false,
+            appended: false,
             this_round: Vec::new(),
             next_round: Vec::new(),
             again: false,
@@ -73,14 +83,39 @@ impl Dirty {
         self.hearers.add(&writer.written);
         self.writer = writer.clone();
     }
+
+    /// Its attributes as those know them who have written and set what is here, if they are known.
+    pub fn attr(&self) -> Option<Attr> {
+        let clean = self.clean.filter(|_| !self.late)?;
+        let written = Attr {
+            size: self.buffer.size(),
+            mtime: self.date.unwrap_or(clean.mtime),
+            ..clean
+        };
+        Some(self.sets.applied(written))
+    }
+
+    /// Sets attributes behind the bytes that are here. False if none of them are still to be sent.
+    pub fn set(&mut self, set: SetAttr) -> bool {
+        let goes_along = self.buffer.has_unsent();
+        if goes_along {
+            self.sets.set(set);
+        }
+        goes_along
+    }
 }
 
 impl Inodes {
-    /// A clean file becomes dirty.
-    pub fn becomes_dirty(&mut self, file: Handle, base: Version, writer: Writer) {
+    /// A clean file becomes dirty that has these attributes, or else is of this version.
+    pub fn becomes_dirty(
+        &mut self,
+        file: Handle,
+        (clean, base): (Option<Attr>, Version),
+        writer: Writer,
+    ) {
         self.make(file, |inode| {
             assert!(inode.dirty.is_none(), "a dirty file becomes dirty");
-            inode.dirty = Some(Box::new(Dirty::new(base, writer)));
+            inode.dirty = Some(Box::new(Dirty::new(clean, base, writer)));
         });
         self.dirty.insert(file);
     }
@@ -92,6 +127,15 @@ impl Inodes {
         if hearers.is_some_and(Hearers::are_all) {
             self.is_lost(*file);
         }
+    }
+
+    /// What was set of a dirty file isn't set at the server: who may have done it is told, and who syncs the file next.
+    pub fn not_set(&mut self, file: &Handle, refusal: Refusal) {
+        tracing::warn!(object = %file, %refusal, "what was set of a file that was just written is not set at the server");
+        if let Some(dirty) = self.dirty(file) {
+            dirty.hearers.failed(refusal);
+        }
+        self.is_lost(*file);
     }
 
     /// A file is clean again.
@@ -120,6 +164,13 @@ impl Inodes {
         change: impl FnOnce(&mut Dirty) -> R,
     ) -> Option<R> {
         self.change(file, |inode| Some(change(inode.dirty.as_mut()?)))?
+    }
+
+    /// The server's host has crashed: what clean files were may never have reached its disk.
+    pub fn forget_clean_attrs(&mut self) {
+        for file in self.dirty_files() {
+            self.with_dirty(&file, |dirty| dirty.clean = None);
+        }
     }
 
     /// Whether the file has bytes that the server may not have.

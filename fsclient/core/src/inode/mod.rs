@@ -17,6 +17,7 @@ mod gate;
 mod in_use;
 mod kernel;
 mod places;
+mod sets;
 mod shared_opens;
 mod table;
 mod unstable;

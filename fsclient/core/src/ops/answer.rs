@@ -21,6 +21,9 @@ impl Ops {
         let answer = match call {
             Call::Lookup { parent, name } => Answer::Found(self.lookup_cached(*parent, name)?),
             Call::GetAttr { node } => Answer::Attr(self.getattr_cached(*node)?),
+            Call::SetAttr { node, set, .. } => {
+                Answer::Attr(self.setattr_at_once(asker, *node, set)?)
+            }
             Call::ReadLink { node } => Answer::Bytes(self.readlink_cached(*node)?),
             Call::Open { node, flags } => Answer::Opened(self.open_cached(asker, *node, *flags)?),
             Call::OpenDir { node } => Answer::OpenedDir(self.opendir_cached(asker, *node)?),

@@ -3,20 +3,63 @@
 use super::opens::{OpenFile, durability};
 use super::{Ask, Ops, Told};
 use crate::cache::{Store, Stored};
-use crate::call::{Fh, Writing};
-use crate::inode::{Committed, Hearers, Wrote};
+use crate::call::{Asker, Fh, NodeId, ShownFor, Writing};
+use crate::inode::{Committed, Dirty, Hearers, Wrote};
 use crate::writeback::MappedPages;
 use leasefs_lease::client::{Run, Tenure};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::WriteKind;
-use leasefs_protocol::{Attr, Durability, Handle, Mode, Parts, Refusal, query};
+use leasefs_protocol::control::IdentityPolicy;
+use leasefs_protocol::{Attr, Durability, Handle, Mode, Parts, Refusal, SetAttr, SetTime, query};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the answer of a mapped page waits to be told how long its file is.
 const SOON: Duration = Duration::from_secs(1);
+
+/// The mode bits that mean the same to whomever sets them.
+const PERMISSIONS: u16 = 0o777;
+
+/// Whether what is set doesn't depend on when, or on what else the file is.
+fn is_plain(set: &SetAttr) -> bool {
+    let time = |time: Option<SetTime>| match time {
+        None => true,
+        Some(SetTime::At(at)) => at.nanos < 1_000_000_000,
+        Some(SetTime::Now) => false,
+    };
+    let mode = set.mode.is_none_or(|mode| mode & !PERMISSIONS == 0);
+    mode && time(set.atime) && time(set.mtime) && set.size.is_none() && !set.kill_priv
+}
+
+/// Whether a user may set this of a file, as the storage host's kernel will decide it, and nobody else may do more
+/// afterwards of what the server decides without asking for the file's attributes.
+fn may_set(identity: IdentityPolicy, uid: u32, attr: &Attr, set: &SetAttr) -> bool {
+    let gives_away = set.uid.is_some() || set.gid.is_some();
+    let keeps = |id: Option<u32>, own| id.is_none_or(|id| id == own);
+    let same = keeps(set.uid, attr.uid) && keeps(set.gid, attr.gid);
+    let opens_up = set.mode.is_some_and(|mode| opens_up(attr.mode, mode));
+    let owns = match identity {
+        IdentityPolicy::Trust if uid == 0 => true,
+        IdentityPolicy::Trust | IdentityPolicy::RootSquash => {
+            uid != 0 && uid == attr.uid && !gives_away
+        }
+        IdentityPolicy::Squash => false,
+    };
+    owns && same && !opens_up
+}
+
+/// Whether somebody may write to the file who might not before, or read it who may write to it (and so link it): what
+/// depends on that is refused by the server at once.
+fn opens_up(old: u16, new: u16) -> bool {
+    let added = new & !old;
+    let of = |class: u32| (added >> class & 0o7, new >> class & 0o7);
+    [0, 3, 6].map(of).iter().any(|(added, new)| {
+        let (writes, reads) = (0o2, 0o4);
+        added & writes != 0 || added & reads != 0 && new & writes != 0
+    })
+}
 
 impl Ops {
     /// Whether the caller of a write need not wait until the server has it.
@@ -40,6 +83,27 @@ impl Ops {
         let store = self.to_store(&open, writing);
         let stored = self.engine.store_at_once(&store);
         self.kept(&open, &store, stored)
+    }
+
+    /// Keeps what is set of a file here, with the bytes that are buffered of it, if it is certain that the server
+    /// will take it; else `None`, and [`Ops::setattr`] is asked.
+    pub fn setattr_at_once(&self, asker: Asker, node: NodeId, set: &SetAttr) -> Option<ShownFor> {
+        let object = self.inodes().node(node)?.handle;
+        if !self.manner.buffers || !self.cache().is_dirty(&object) || !is_plain(set) {
+            return None;
+        }
+        let (cache, identity) = (self.cache(), self.manner.identity);
+        // It goes under the identity of who has written.
+        let may = |file: &Dirty, attr: &Attr| {
+            let writes = file.writer.caller.uid == asker.uid && !file.appended;
+            writes && attr.mode & !PERMISSIONS == 0 && may_set(identity, asker.uid, attr, set)
+        };
+        let attr = cache.state().set(cache.now(), &object, *set, may)?;
+        self.inodes().told(node, &attr);
+        Some(ShownFor {
+            shown: self.shown(attr),
+            valid: Duration::ZERO,
+        })
     }
 
     fn to_store(&self, open: &OpenFile, writing: &Writing) -> Store {
@@ -99,7 +163,7 @@ impl Ops {
         before: Option<Tenure>,
         told: &Told<Written>,
     ) -> Result<(), Refusal> {
-        let Written { len, offset } = told.answer;
+        let Written { len, offset, .. } = told.answer;
         let taken = usize::try_from(len).unwrap_or(usize::MAX);
         let attr = told.touched.iter().find(|t| t.object == open.object);
         match (self.manner.buffers, attr, writing.data.get(..taken)) {
@@ -198,6 +262,20 @@ impl Ops {
         ask.unless_left(flushed).await
     }
 
+    /// Waits until the server has what is set of a file with what is buffered of it: an ACL goes by its mode, and its
+    /// capabilities by its owner.
+    ///
+    /// # Errors
+    /// As [`Ops::settle`].
+    pub(super) async fn settle_sets(&self, ask: &Ask, object: &Handle) -> Result<(), Refusal> {
+        let sets = |file: &Dirty| !file.sets.all().is_empty();
+        let is_set = self.inodes().dirty(object).is_some_and(sets);
+        match is_set {
+            true => self.settle(ask, object).await,
+            false => Ok(()),
+        }
+    }
+
     /// The attributes of an object as they are with what is buffered of it.
     pub(super) async fn settled_attr(
         &self,
@@ -209,8 +287,14 @@ impl Ops {
             return Ok(attr);
         }
         self.settle(ask, object).await?;
-        let told = self.call(ask, query::GetAttr { object: *object }).await?;
-        Ok(told.answer)
+        let cached = self.cache().live().and_then(|mut tier| tier.attr(object));
+        match cached {
+            Some(attr) => Ok(attr),
+            None => {
+                let told = self.call(ask, query::GetAttr { object: *object }).await?;
+                Ok(told.answer)
+            }
+        }
     }
 
     /// Makes durable what was written to the file or directory.

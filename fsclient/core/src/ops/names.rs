@@ -55,8 +55,12 @@ impl Ops {
                 }
                 (Dentry::Absent, _) => return Some(None),
             };
-            let attr = tier.attr(&handle)?;
             let known = tier.node_of(&handle).is_some();
+            let attr = match tier.attr(&handle) {
+                Some(attr) => attr,
+                // The kernel doesn't look at them: see `found`.
+                None => tier.written_attr(&handle).filter(|_| known)?,
+            };
             let node = tier.refer(handle, &attr, Place { parent, name });
             (node, attr, valid, known)
         };

@@ -62,6 +62,7 @@ impl Ops {
     ) -> Result<Fitted, Refusal> {
         let object = self.node(node)?.handle;
         let raw = xattr_name(name)?;
+        self.settle_sets(ask, &object).await?;
         let request = query::GetXattr { object, name: raw };
         let (asked, answer) = self.ask_server(ask, self.caller(ask), request).await?;
         let value = match answer.reply.result {
@@ -94,6 +95,7 @@ impl Ops {
     /// The server's refusal; `ERANGE` if they don't fit.
     pub async fn listxattr(&self, ask: &Ask, node: NodeId, room: Room) -> Result<Fitted, Refusal> {
         let object = self.node(node)?.handle;
+        self.settle_sets(ask, &object).await?;
         let told = self.call(ask, query::ListXattr { object }).await?;
         let names = told.payload.clone();
         told.learn(self.cache())

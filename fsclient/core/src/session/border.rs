@@ -120,7 +120,7 @@ fn attr(attr: &Attr) -> Result<(), Broken> {
 }
 
 fn written(request: &Request, sent: usize, found: Written) -> Result<(), Broken> {
-    let Written { len, offset } = found;
+    let Written { len, offset, .. } = found;
     let (most, at) = match request {
         Request::Change(_, Change::Write(write)) => (sent as u64, Some(write.at)),
         Request::Change(_, Change::CopyRange(copy)) => (copy.len, None),

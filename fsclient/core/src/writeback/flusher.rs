@@ -11,7 +11,7 @@ use leasefs_lease::client::{Run, Tenure};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::{self, WriteAt, WriteKind};
-use leasefs_protocol::{Attr, BootId, Durability, Handle, Refusal, Reply, Version};
+use leasefs_protocol::{Attr, BootId, Durability, Handle, Refusal, Reply, SetAttr, Version};
 use std::sync::Arc;
 
 /// A request of a round that has ended: when it was asked, and in which life of the server's host it
@@ -48,8 +48,21 @@ impl Flush {
                 late: false,
                 written: round.date,
                 repeated: round.repeated,
+                set: SetAttr::default(),
             },
         }
+    }
+
+    /// What is set with the bytes.
+    fn set_mut(&mut self) -> Option<&mut SetAttr> {
+        match &mut self.kind {
+            WriteKind::Flush { set, .. } => Some(set),
+            WriteKind::Through { .. } | WriteKind::Page { .. } => None,
+        }
+    }
+
+    fn sets(&self) -> bool {
+        matches!(self.kind, WriteKind::Flush { set, .. } if !set.is_empty())
     }
 
     fn request(&self) -> change::Write {
@@ -106,12 +119,20 @@ impl WritebackInner {
 
     /// Sends a round; false if some of it has to be sent again.
     async fn send(self: Arc<Self>, object: Handle, round: Round) -> bool {
-        let mut under_way = Vec::with_capacity(round.runs.len());
+        let flush = |run: &Run| Flush::new(object, &round, run.clone());
+        let mut flushes: Vec<Flush> = round.runs.iter().map(flush).collect();
+        // None of the bytes may be read by whom a `chmod` before them has shut out; and the times are those behind all.
+        if let Some(set) = flushes.first_mut().and_then(Flush::set_mut) {
+            *set = round.set.rights();
+        }
+        if let Some(set) = flushes.last_mut().and_then(Flush::set_mut) {
+            *set = round.set.times().behind(*set);
+        }
+        let mut under_way = Vec::with_capacity(flushes.len());
         // They take effect one after the other: what a crash leaves of them has no hole.
         let mut before = Arc::new(Bell::default());
         before.ring_one();
-        for run in &round.runs {
-            let flush = Flush::new(object, &round, run.clone());
+        for flush in flushes {
             let (inner, next) = (&self, Arc::new(Bell::default()));
             let before = std::mem::replace(&mut before, Arc::clone(&next));
             under_way.push(async move {
@@ -236,13 +257,33 @@ impl WritebackInner {
         len: usize,
         answer: &Answered<Written>,
     ) -> bool {
-        let Some(attr) = attr_after(&answer.reply, &flush.object) else {
-            // They were there before, nobody knows since when.
-            self.cache
-                .inodes()
-                .unstable_change(flush.object, answer.host, true);
-            return true;
+        let noted = match attr_after(&answer.reply, &flush.object) {
+            Some(attr) => self.noted_bytes(flush, before, len, (attr, answer.host)),
+            None => {
+                // They were there before, nobody knows since when.
+                let mut inodes = self.cache.inodes();
+                inodes.unstable_change(flush.object, answer.host, true);
+                true
+            }
         };
+        if noted && flush.sets() {
+            let mut inodes = self.cache.inodes();
+            inodes.unstable_change(flush.object, answer.host, false);
+            let unset = answer.reply.result.as_ref().ok().and_then(|w| w.unset);
+            if let Some(refusal) = unset {
+                inodes.not_set(&flush.object, refusal);
+            }
+        }
+        noted
+    }
+
+    fn noted_bytes(
+        &self,
+        flush: &Flush,
+        before: Option<Tenure>,
+        len: usize,
+        (attr, host): (Attr, BootId),
+    ) -> bool {
         let now = self.cache.tenure(&flush.object);
         let wrote = Wrote {
             object: flush.object,
@@ -257,7 +298,7 @@ impl WritebackInner {
             tenure: now.filter(|_| now == before),
             durable: false,
         };
-        self.wrote(wrote, answer.host)
+        self.wrote(wrote, host)
     }
 
     fn ended(&self, asked: Asked, object: &Handle, flushed: Flushed) -> bool {

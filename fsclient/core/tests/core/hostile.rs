@@ -33,7 +33,11 @@ fn an_answer_that_cannot_be_one_is_an_io_error_and_the_session_goes_on() {
         (Response::Attr(endless), &b""[..]),
         (Response::Attr(attr(0, DIR)), b"unasked"),
         (
-            Response::Written(answer::Written { len: 1, offset: 0 }),
+            Response::Written(answer::Written {
+                len: 1,
+                offset: 0,
+                unset: None,
+            }),
             b"",
         ),
     ] {

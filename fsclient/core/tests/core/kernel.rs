@@ -35,7 +35,7 @@ fn writes_back(world: &mut World, fh: Fh) -> (Waiter, Asked) {
     (write, asked)
 }
 
-fn opened_file(world: &mut World) -> (leasefs_client::NodeId, Fh) {
+pub fn opened_file(world: &mut World) -> (leasefs_client::NodeId, Fh) {
     let node = world.node(1, FILE);
     let call = world.call(crate::calls::opening(node, libc::O_RDWR));
     let asked = world.asked();
@@ -174,7 +174,7 @@ fn a_mapped_page_whose_lease_has_ended_counts_as_late_whatever_lease_there_is_no
 }
 
 /// A process writes, and finds its bytes buffered, or not.
-fn writes(world: &mut World, fh: Fh, offset: u64) -> Waiter {
+pub fn writes(world: &mut World, fh: Fh, offset: u64) -> Waiter {
     world.call(Call::Write {
         fh,
         writing: Writing {
@@ -198,7 +198,7 @@ fn is_late_flush(asked: &Asked) -> bool {
 }
 
 /// The file is held so that writes to it are buffered.
-fn may_buffer(world: &mut World, fh: Fh) {
+pub fn may_buffer(world: &mut World, fh: Fh) {
     may_buffer_since(world, fh, 1);
 }
 
@@ -211,7 +211,11 @@ fn may_buffer_since(world: &mut World, fh: Fh, stamp: u64) {
         ..grant(1, Parts::ATTRS | Parts::DATA, stamp)
     };
     let len = PAGE.len() as u64;
-    let written = Response::Written(answer::Written { len, offset: 0 });
+    let written = Response::Written(answer::Written {
+        len,
+        offset: 0,
+        unset: None,
+    });
     let reply = Reply {
         renews: true,
         grants: vec![lease],
@@ -285,7 +289,8 @@ fn buffered_bytes_whose_lease_has_ended_count_as_late_whatever_lease_there_is_no
             ..grant(1, Parts::ATTRS | Parts::DATA, 2)
         };
         let (len, offset) = (PAGE.len() as u64, 4096);
-        let written = Response::Written(answer::Written { len, offset });
+        let unset = None;
+        let written = Response::Written(answer::Written { len, offset, unset });
         world.grant(&again, written, vec![lease]);
         world.pass(Duration::from_secs(2));
         assert_eq!(is_late_flush(&world.asked()), late, "{standing:?}");
@@ -313,7 +318,11 @@ fn all_who_have_a_file_open_are_told_of_a_mapped_page_that_a_crash_of_the_host_h
             object: handle(1),
             attr: attr(1, FILE),
         }],
-        ..asked.reply(Ok(Response::Written(answer::Written { len, offset })))
+        ..asked.reply(Ok(Response::Written(answer::Written {
+            len,
+            offset,
+            unset: None,
+        })))
     };
     world.reply(reply, b"");
     world.answered(write).expect("written");

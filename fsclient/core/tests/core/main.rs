@@ -10,6 +10,7 @@ mod kernel;
 mod opens;
 mod requests;
 mod said;
+mod sets;
 mod walks;
 mod world;
 mod xattrs;

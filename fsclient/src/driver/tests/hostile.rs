@@ -28,7 +28,11 @@ async fn an_answer_that_cannot_be_one_is_an_io_error_and_the_session_goes_on() {
     for (response, payload) in [
         (space(), Bytes::from_static(b"unasked")),
         (
-            Response::Written(answer::Written { len: 1, offset: 0 }),
+            Response::Written(answer::Written {
+                len: 1,
+                offset: 0,
+                unset: None,
+            }),
             Bytes::new(),
         ),
     ] {

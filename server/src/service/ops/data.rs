@@ -8,7 +8,8 @@ use crate::service::inputs::{Inputs, range, readable, writable};
 use crate::session::Opens;
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::{CopyRange, Fallocate, Write, WriteAt, WriteKind};
-use leasefs_protocol::{Durability, Handle, OpenId, Refusal, Reply, Response};
+use leasefs_protocol::{Durability, Handle, OpenId, Refusal, Reply, Response, SetAttr};
+use leasefs_store::OpenFile;
 
 const COLLAPSE: u32 = libc::FALLOC_FL_COLLAPSE_RANGE as u32;
 const INSERT: u32 = libc::FALLOC_FL_INSERT_RANGE as u32;
@@ -24,8 +25,30 @@ fn opened(targets: &Targets) -> Result<Handle, Refusal> {
     targets.opened.ok_or(Refusal::BadOpen)
 }
 
+/// What is set with the bytes.
+fn set_by(write: &Write) -> Option<SetAttr> {
+    match write.kind {
+        WriteKind::Flush { set, .. } => Some(set).filter(|set| !set.is_empty()),
+        WriteKind::Through { .. } | WriteKind::Page { .. } => None,
+    }
+}
+
+/// Sets what comes with bytes. That they are written doesn't depend on it: the open says that they may be.
+fn set_with(order: &Order<'_>, open: &OpenFile, set: SetAttr) -> Result<(), Refusal> {
+    if set.is_empty() {
+        return Ok(());
+    }
+    let who = order.call.identity()?;
+    order.store().setattr(&who, open.handle(), None, &set)?;
+    Ok(())
+}
+
 impl Perform for Write {
     fn bounds(&self, payload: usize) -> Result<(), Refusal> {
+        let sets = |set: SetAttr| set.size.is_some() || set.kill_priv || self.at == WriteAt::Append;
+        if set_by(self).is_some_and(sets) {
+            return Err(Refusal::Invalid);
+        }
         match self.at {
             WriteAt::Offset(offset) => range(offset, payload as u64),
             WriteAt::Append => Ok(()),
@@ -36,7 +59,11 @@ impl Perform for Write {
         written_by(self.open, opens)
     }
 
-    fn judge(&self, _: &Order<'_>, of_opens: Targets) -> Result<Targets, Refusal> {
+    fn judge(&self, order: &Order<'_>, of_opens: Targets) -> Result<Targets, Refusal> {
+        if let Some(set) = set_by(self) {
+            let (who, object) = (order.call.identity()?, opened(&of_opens)?);
+            order.store().may_set(&who, &object, None, &set)?;
+        }
         Ok(of_opens)
     }
 
@@ -56,6 +83,8 @@ impl Perform for Write {
     fn run(&self, order: &Order<'_>, _: &Targets) -> Result<Done, Refusal> {
         let (store, open, data) = (order.store(), order.open()?, order.payload);
         within_quota(data.len())?;
+        let set = set_by(self).unwrap_or_default();
+        let unset = set_with(order, open, set.rights()).err();
         let written = match self.kind {
             WriteKind::Flush {
                 written: Some(when),
@@ -63,9 +92,16 @@ impl Perform for Write {
             } => store.write_late(open, self.at, data, self.kill_priv, when)?,
             _ => store.write(open, self.at, data, self.kill_priv)?,
         };
+        // What the host didn't take comes again, and what is set behind it.
+        let all = written.len == data.len() as u64;
+        let undated = match all {
+            true => set_with(order, open, set.times()).err(),
+            false => None,
+        };
         let answer = Written {
             len: written.len,
             offset: written.offset,
+            unset: unset.or(undated),
         };
         let keeps = matches!(
             self.kind,
@@ -144,9 +180,13 @@ impl Perform for Write {
                 (holds || is_alone(), *repeated || order.resent)
             }
         };
+        let is_set = || {
+            let found = server.store.getattr(object);
+            set_by(self).is_none_or(|set| found.is_ok_and(|attr| set.applied(attr) == Some(attr)))
+        };
         let is_there = |offset| {
             let open = order.open();
-            open.is_ok_and(|open| server.store.holds(open, offset, order.payload))
+            open.is_ok_and(|open| server.store.holds(open, offset, order.payload)) && is_set()
         };
         match self.at {
             _ if in_time => Lateness::InTime,
@@ -227,7 +267,12 @@ impl Perform for CopyRange {
             .store()
             .copy_range(from, from_offset, to, offset, self.len);
         let len = copied?;
-        Ok(Done::of(self, Written { len, offset }))
+        let copied = Written {
+            len,
+            offset,
+            unset: None,
+        };
+        Ok(Done::of(self, copied))
     }
 
     fn is_slow(&self) -> bool {

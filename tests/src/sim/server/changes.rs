@@ -587,6 +587,13 @@ impl Server {
             _ => None,
         };
         cx.stats.flushes += u64::from(matches!(kind, WriteKind::Flush { .. }));
+        if let WriteKind::Flush { set, .. } = kind
+            && set.mode.is_some()
+        {
+            cx.stats.sets += 1;
+            let set = (None, set.mode);
+            self.host.set(cx, by, file, set).map_err(host)?;
+        }
         let len = self.host.write(cx, by, file, (offset, data), when);
         let len = len.map_err(host)?;
         if *at == WriteAt::Append {
@@ -598,7 +605,11 @@ impl Server {
         if *durability != Durability::None {
             self.commit(cx, file)?;
         }
-        Ok(Response::Written(answer::Written { len, offset }))
+        Ok(Response::Written(answer::Written {
+            len,
+            offset,
+            unset: None,
+        }))
     }
 
     /// Ends the turn. Attributes of what was touched are read while it still lasts.
@@ -655,6 +666,7 @@ impl Server {
         let result = Ok(Response::Written(answer::Written {
             len: change.job.payload.len() as u64,
             offset,
+            unset: None,
         }));
         self.note_progress(cx, &change, &result);
         self.running -= 1;

@@ -14,7 +14,7 @@ fn at(millis: u64) -> BootTime {
 
 /// A file that has so many dirty bytes.
 fn dirty(inodes: &mut Inodes, bytes: usize) {
-    inodes.becomes_dirty(object(), Version::default(), writer(1));
+    inodes.becomes_dirty(object(), (None, Version::default()), writer(1));
     let data = Bytes::from(vec![0; bytes]);
     inodes.with_dirty(&object(), |dirty| dirty.buffer.put(0, data, false));
 }
@@ -53,7 +53,7 @@ fn no_more_is_dirty_than_is_flushed_in_half_a_term_from_the_first_byte_on() {
     let other = Handle::new(&[2]).expect("one byte");
     state
         .inodes
-        .becomes_dirty(other, Version::default(), writer(1));
+        .becomes_dirty(other, (None, Version::default()), writer(1));
     let data = Bytes::from(vec![0; 200_000]);
     state
         .inodes

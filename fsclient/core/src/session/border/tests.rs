@@ -146,7 +146,10 @@ fn more_bytes_than_were_asked_for_are_refused() {
 
 #[test]
 fn bytes_are_written_where_they_were_sent_and_not_more_of_them() {
-    let written = |len, offset| Response::Written(Written { len, offset });
+    let written = |len, offset| {
+        let unset = None;
+        Response::Written(Written { len, offset, unset })
+    };
     let at = write(WriteAt::Offset(5));
     assert_eq!(judged(&at, written(10, 5)), Ok(()));
     assert_eq!(judged(&write(WriteAt::Append), written(3, 99)), Ok(()));

@@ -2,7 +2,7 @@ use super::*;
 use crate::session::request::Wait;
 use leasefs_protocol::Durability;
 use leasefs_protocol::change::{WriteAt, WriteKind};
-use leasefs_protocol::{BootId, Caller, OpenId, RawName, Version, change};
+use leasefs_protocol::{BootId, Caller, OpenId, RawName, SetAttr, Version, change};
 use std::time::Duration;
 
 const START: BootTime = BootTime::ZERO;
@@ -99,6 +99,7 @@ fn a_flush_follows_the_flush_of_the_same_file_before_it_alone() {
         written: None,
         late: false,
         repeated: false,
+        set: SetAttr::default(),
     };
     taken(&mut table, &[1]);
     let [first, other, second] = [1, 2, 1].map(|object| written(&mut table, object, flush));

@@ -158,6 +158,7 @@ impl Play {
                         WriteAt::Offset(offset) => *offset,
                         WriteAt::Append => 0,
                     },
+                    unset: None,
                 })
             }
             Request::Query(Query::ReadDir(_)) => Response::Entries(answer::Entries {

@@ -93,6 +93,7 @@ pub fn responses() -> Vec<Response> {
         Response::Written(answer::Written {
             len: 4096,
             offset: 8192,
+            unset: Some(Refusal::NotPermitted),
         }),
         Response::Offset(answer::Offset(300)),
         entries(),

@@ -214,6 +214,7 @@ pub fn write_kinds() -> Vec<WriteKind> {
             written: Some(timestamp(300)),
             late: false,
             repeated: true,
+            set: set_attr(),
         },
     ]
 }

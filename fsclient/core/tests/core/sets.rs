@@ -1,0 +1,341 @@
+//! What is set of a file while bytes of it are buffered goes to the server with them.
+
+use crate::kernel::{may_buffer, opened_file, writes};
+use crate::said::{Asked, FILE, attr, grant, handle};
+use crate::world::{Waiter, World};
+use leasefs_client::call::{Asker, Fh, Room};
+use leasefs_client::{Answer, Call, NodeId, Notice};
+use leasefs_protocol::change::{WriteAt, WriteKind};
+use leasefs_protocol::{
+    Change, Grant, Mode, Parts, Refusal, Reply, Request, Response, SetAttr, SetTime, Timestamp,
+    Touched, answer,
+};
+use std::time::Duration;
+
+const ROOT: u32 = 0;
+const SOON: Duration = Duration::from_secs(2);
+
+fn mode(mode: u16) -> SetAttr {
+    SetAttr {
+        mode: Some(mode),
+        ..SetAttr::default()
+    }
+}
+
+fn dated(seconds: i64) -> SetAttr {
+    SetAttr {
+        mtime: Some(SetTime::At(Timestamp { seconds, nanos: 0 })),
+        ..SetAttr::default()
+    }
+}
+
+fn owned(uid: u32) -> SetAttr {
+    SetAttr {
+        uid: Some(uid),
+        ..SetAttr::default()
+    }
+}
+
+/// A file with buffered bytes that are not sent yet.
+fn written_file(world: &mut World) -> (NodeId, Fh) {
+    let (node, fh) = opened_file(world);
+    may_buffer(world, fh);
+    let written = writes(world, fh, 4096);
+    world.answered(written).expect("buffered");
+    (node, fh)
+}
+
+fn sets(world: &mut World, uid: u32, node: NodeId, set: SetAttr) -> Waiter {
+    let asker = Asker {
+        uid,
+        ..Asker::default()
+    };
+    world.call_of(
+        asker,
+        Call::SetAttr {
+            node,
+            fh: None,
+            set,
+        },
+    )
+}
+
+/// What comes with a flush.
+fn set_by(asked: &Asked) -> SetAttr {
+    match asked.change() {
+        Change::Write(write) => match write.kind {
+            WriteKind::Flush { set, .. } => set,
+            other => panic!("not a flush: {other:?}"),
+        },
+        other => panic!("not a write: {other:?}"),
+    }
+}
+
+/// It is written; what was set with it isn't, if there is a reason.
+fn flushed_but(world: &mut World, asked: &Asked, unset: Option<Refusal>) {
+    let len = asked.payload.len() as u64;
+    let offset = match asked.change() {
+        Change::Write(write) => match write.at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::Append => panic!("an append"),
+        },
+        other => panic!("not a write: {other:?}"),
+    };
+    let lease = Grant {
+        mode: Mode::Write,
+        ..grant(1, Parts::ATTRS | Parts::DATA, 1)
+    };
+    let reply = Reply {
+        renews: true,
+        grants: vec![lease],
+        touched: vec![Touched {
+            object: handle(1),
+            attr: attr(1, FILE),
+        }],
+        ..asked.reply(Ok(Response::Written(answer::Written {
+            len,
+            offset,
+            unset,
+        })))
+    };
+    world.reply(reply, b"");
+}
+
+fn flushed(world: &mut World, asked: &Asked) {
+    flushed_but(world, asked, None);
+}
+
+#[test]
+fn what_is_set_of_a_file_that_was_just_written_costs_no_request() {
+    let mut world = World::new();
+    let (node, _) = written_file(&mut world);
+    for set in [dated(7), owned(ROOT), mode(0o640)] {
+        let call = sets(&mut world, ROOT, node, set);
+        let Ok(Answer::Attr(told)) = world.answered(call) else {
+            panic!("not set")
+        };
+        assert_eq!(told.valid, Duration::ZERO, "it is asked for the times");
+        assert!(
+            told.shown.attr.size > 4096,
+            "the kernel takes the size from it"
+        );
+    }
+    assert!(!world.is_asked());
+    world.pass(SOON);
+    let asked = world.asked();
+    let all = mode(0o640).behind(owned(ROOT)).behind(dated(7));
+    assert_eq!(set_by(&asked), all);
+    flushed(&mut world, &asked);
+    world.pass(SOON);
+    assert!(!world.is_asked(), "it is sent once");
+}
+
+#[test]
+fn a_written_file_is_looked_up_without_a_request_and_the_kernel_believes_nothing_of_it() {
+    let mut world = World::new();
+    let (node, fh) = opened_file(&mut world);
+    let lookup = Call::Lookup {
+        parent: NodeId::ROOT,
+        name: [b'a' + 1].into(),
+    };
+    let call = world.call(lookup.clone());
+    let asked = world.asked();
+    let (handle, attr) = (handle(1), attr(1, FILE));
+    let leases = vec![grant(0, Parts::NAMES, 1), grant(1, Parts::ATTRS, 1)];
+    world.grant(
+        &asked,
+        Response::Object(answer::Object { handle, attr }),
+        leases,
+    );
+    world.answered(call).expect("found");
+    may_buffer(&mut world, fh);
+    let written = writes(&mut world, fh, 4096);
+    world.answered(written).expect("buffered");
+    world.told.clear();
+    let call = world.call(lookup);
+    let Ok(Answer::Found(Some(found))) = world.answered(call) else {
+        panic!("not found")
+    };
+    assert_eq!(found.node.id, node);
+    assert!(!world.is_asked());
+    assert!(matches!(world.told[..], [Notice::DropAttrs(told)] if told == node));
+}
+
+#[test]
+fn who_asks_for_attributes_waits_until_what_is_set_is_at_the_server() {
+    let mut world = World::new();
+    let (node, _) = written_file(&mut world);
+    let set = sets(&mut world, ROOT, node, mode(0o640));
+    world.answered(set).expect("set");
+    let stat = world.call(Call::GetAttr { node });
+    let asked = world.asked();
+    assert_eq!(set_by(&asked), mode(0o640));
+    assert!(world.waits(stat));
+    flushed(&mut world, &asked);
+    world.answered(stat).expect("told");
+}
+
+#[test]
+fn who_asks_for_an_acl_does_so_too_and_that_there_are_no_xattrs_is_known() {
+    let mut world = World::new();
+    let (node, _) = written_file(&mut world);
+    let set = sets(&mut world, ROOT, node, mode(0o640));
+    world.answered(set).expect("set");
+    let name = b"system.posix_acl_access".as_slice().into();
+    let room = Room(64);
+    let acl = world.call(Call::GetXattr { node, name, room });
+    let asked = world.asked();
+    assert_eq!(set_by(&asked), mode(0o640));
+    assert!(world.waits(acl));
+}
+
+#[test]
+fn what_may_be_refused_or_means_something_else_later_goes_to_the_server_at_once() {
+    let size = SetAttr {
+        size: Some(1),
+        ..SetAttr::default()
+    };
+    let now = SetAttr {
+        mtime: Some(SetTime::Now),
+        ..SetAttr::default()
+    };
+    for (uid, set) in [
+        (ROOT, size),
+        (ROOT, now),
+        (ROOT, mode(0o4755)),
+        (ROOT, mode(0o775)),
+        (ROOT, owned(5)),
+        (1000, mode(0o640)),
+        (1000, dated(7)),
+    ] {
+        let mut world = World::new();
+        let (node, _) = written_file(&mut world);
+        let call = sets(&mut world, uid, node, set);
+        assert_eq!(set_by(&world.asked()), SetAttr::default(), "{set:?}");
+        assert!(world.waits(call), "{set:?}");
+    }
+}
+
+#[test]
+fn with_nothing_left_to_send_what_is_set_goes_to_the_server_behind_it() {
+    let mut world = World::new();
+    let (node, _) = written_file(&mut world);
+    world.pass(SOON);
+    let flush = world.asked();
+    let call = sets(&mut world, ROOT, node, mode(0o640));
+    assert!(world.waits(call) && !world.is_asked());
+    flushed(&mut world, &flush);
+    assert!(matches!(world.asked().change(), Change::SetAttr(_)));
+}
+
+#[test]
+fn what_is_sent_again_brings_what_is_set_again() {
+    let mut world = World::new();
+    let (node, _) = written_file(&mut world);
+    let set = sets(&mut world, ROOT, node, mode(0o640));
+    world.answered(set).expect("set");
+    world.pass(SOON);
+    let flush = world.asked();
+    assert_eq!(set_by(&flush), mode(0o640));
+    world.answer(&flush, Err(Refusal::Lost));
+    world.pass(SOON);
+    assert_eq!(set_by(&world.asked()), mode(0o640));
+}
+
+#[test]
+fn a_write_behind_it_dates_the_file_anew() {
+    let mut world = World::new();
+    let (node, fh) = written_file(&mut world);
+    let set = sets(&mut world, ROOT, node, dated(7).behind(mode(0o640)));
+    world.answered(set).expect("set");
+    let written = writes(&mut world, fh, 4096);
+    world.answered(written).expect("buffered");
+    world.pass(SOON);
+    assert_eq!(set_by(&world.asked()), mode(0o640));
+}
+
+#[test]
+fn what_another_user_writes_behind_it_goes_through_and_what_was_set_before_it() {
+    let mut world = World::new();
+    let (node, _) = written_file(&mut world);
+    let other = Asker {
+        uid: 1000,
+        ..Asker::default()
+    };
+    let opens = world.call_of(other, crate::calls::opening(node, libc::O_RDWR));
+    let asked = world.asked();
+    world.answer(&asked, Ok(crate::said::opened(8, 1)));
+    let Ok(Answer::Opened(opened)) = world.answered(opens) else {
+        panic!("not opened")
+    };
+    let set = sets(&mut world, ROOT, node, mode(0o640));
+    world.answered(set).expect("set");
+    let written = writes(&mut world, opened.fh, 8192);
+    assert!(world.waits(written));
+    let flush = world.asked();
+    assert_eq!(
+        (set_by(&flush), flush.frame.caller.uid),
+        (mode(0o640), ROOT)
+    );
+    assert!(!world.is_asked());
+}
+
+#[test]
+fn that_the_host_does_not_set_it_is_told_though_the_bytes_are_written() {
+    let mut world = World::new();
+    let (node, fh) = written_file(&mut world);
+    let set = sets(&mut world, ROOT, node, mode(0o640));
+    world.answered(set).expect("set");
+    world.pass(SOON);
+    let flush = world.asked();
+    flushed_but(&mut world, &flush, Some(Refusal::NotPermitted));
+    assert!(world.kept.is_empty());
+    let close = world.call(Call::Flush { fh });
+    assert_eq!(world.refused(close), Refusal::NotPermitted);
+}
+
+#[test]
+fn modes_come_before_the_bytes_and_dates_behind_them() {
+    let mut world = World::new();
+    let (node, fh) = written_file(&mut world);
+    let written = writes(&mut world, fh, 1 << 20);
+    world.answered(written).expect("buffered");
+    let set = sets(&mut world, ROOT, node, dated(7).behind(mode(0o640)));
+    world.answered(set).expect("set");
+    world.pass(SOON);
+    let sent = world.take_asked();
+    let set: Vec<SetAttr> = sent.iter().map(set_by).collect();
+    assert_eq!(set, [mode(0o640), dated(7)]);
+}
+
+#[test]
+fn a_crash_of_the_servers_host_that_may_have_undone_what_was_set_is_told_by_the_next_fsync() {
+    let mut world = World::new();
+    let (node, fh) = written_file(&mut world);
+    let set = sets(&mut world, ROOT, node, mode(0o640));
+    world.answered(set).expect("set");
+    world.pass(SOON);
+    let flush = world.asked();
+    flushed(&mut world, &flush);
+    world.cut();
+    world.wants_to_connect();
+    world.connected(leasefs_protocol::control::Welcome {
+        host: leasefs_protocol::BootId([10; 16]),
+        ..crate::said::welcome(leasefs_protocol::control::Standing::Resumed, 1)
+    });
+    let sync = world.call(Call::Sync {
+        fh,
+        data_only: false,
+    });
+    // The bytes are written again, the mode can't be.
+    while world.waits(sync) {
+        for asked in world.take_asked() {
+            match &asked.frame.request {
+                Request::Query(_) => world.done(&asked),
+                Request::Change(..) => flushed(&mut world, &asked),
+            }
+        }
+        world.pass(Duration::from_millis(100));
+    }
+    assert_eq!(world.refused(sync), Refusal::Lost);
+}
