@@ -32,7 +32,7 @@ pub struct Round {
     pub repeated: bool,
     /// When the last of it was written, by the server's clock.
     pub date: Option<Timestamp>,
-    /// What is set behind the last of the runs.
+    /// What is set with them: mode and owner before the first of the runs, times behind the last.
     pub set: SetAttr,
 }
 

@@ -118,7 +118,7 @@ impl State {
         Stored::Done { first }
     }
 
-    /// Keeps what is set of a dirty file here, to go to the server behind the bytes that are still to be sent; under
+    /// Keeps what is set of a dirty file here, to go to the server with the bytes that are still to be sent; under
     /// the lease under which they are kept, and if `may` says that nothing will stand against it there. Returns the
     /// file's attributes with it.
     pub fn set(

@@ -27,7 +27,7 @@ pub(crate) struct Dirty {
     pub date: Option<Timestamp>,
     /// As it was when its first bytes were buffered, if that is known. Nothing changes that but what is here.
     clean: Option<Attr>,
-    /// What is set behind the bytes.
+    /// What is set with the bytes.
     pub sets: Sets,
     /// Through which it is written: the last to write. Its open stands as long as there is anything here.
     pub writer: Writer,
@@ -95,7 +95,7 @@ impl Dirty {
         Some(self.sets.applied(written))
     }
 
-    /// Sets attributes behind the bytes that are here. False if none of them are still to be sent.
+    /// Sets attributes along with the bytes that are here. False if none of them are still to be sent.
     pub fn set(&mut self, set: SetAttr) -> bool {
         let goes_along = self.buffer.has_unsent();
         if goes_along {

@@ -1,8 +1,8 @@
-//! What is set of a dirty file, dates, mode and owner, and goes to the server behind its bytes.
+//! What is set of a dirty file, dates, mode and owner, and goes to the server with its bytes.
 
 use leasefs_protocol::{Attr, SetAttr};
 
-/// There are bytes to go before it whenever there is something that no round has taken.
+/// There are bytes to go along whenever there is something that no round has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sets {
     next: SetAttr,
@@ -27,7 +27,7 @@ impl Sets {
         self.sent
     }
 
-    /// The round has ended; `again`: some of it goes once more with the next, so that this has to come behind it again.
+    /// The round has ended; `again`: some of it goes once more with the next, and this has to go along again.
     pub fn end_round(&mut self, again: bool) {
         let sent = std::mem::take(&mut self.sent);
         if again {
@@ -35,7 +35,7 @@ impl Sets {
         }
     }
 
-    /// What goes before it is given up.
+    /// The bytes it would go with are given up.
     pub fn give_up(&mut self) {
         self.next = SetAttr::default();
     }
