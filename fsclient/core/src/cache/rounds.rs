@@ -32,7 +32,7 @@ pub struct Round {
     pub repeated: bool,
     /// When the last of it was written, by the server's clock.
     pub date: Option<Timestamp>,
-    /// What is set with them: mode and owner before the first of the runs, times behind the last.
+    /// What is set with them: mode and owner before the first of the runs, times behind each.
     pub set: SetAttr,
 }
 
@@ -127,8 +127,10 @@ impl State {
             Flushed::Failed(_, refusal) => {
                 // Some of it may have been taken.
                 self.inodes.drop_clean(object);
-                self.inodes
-                    .with_dirty(object, |file| file.buffer.given_up());
+                self.inodes.with_dirty(object, |file| {
+                    file.buffer.given_up();
+                    file.round_failed();
+                });
                 if !planted::is(Bug::ForgetRefused) {
                     self.inodes.bytes_failed(object, refusal);
                 }
@@ -165,7 +167,7 @@ fn end_of_round(file: &mut Dirty) -> Vec<oneshot::Sender<()>> {
         return Vec::new();
     }
     file.repeated = std::mem::take(&mut file.again);
-    file.sets.end_round(file.repeated);
+    file.round_ended(file.repeated);
     if file.repeated {
         file.this_round.append(&mut file.next_round);
         return Vec::new();

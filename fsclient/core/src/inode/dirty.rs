@@ -25,7 +25,8 @@ pub(crate) struct Dirty {
     pub path: Option<PathBuf>,
     /// When it was written last, by the server's clock.
     pub date: Option<Timestamp>,
-    /// As it was when its first bytes were buffered, if that is known. Nothing changes that but what is here.
+    /// As it was when its first bytes were buffered, with what was set since and is at the server, if that is known.
+    /// Nothing else changes it.
     clean: Option<Attr>,
     /// What is set with the bytes.
     pub sets: Sets,
@@ -95,6 +96,17 @@ impl Dirty {
         Some(self.sets.applied(written))
     }
 
+    /// The round under way has ended; `again`: some of it goes once more with the next.
+    pub fn round_ended(&mut self, again: bool) {
+        let set = self.sets.end_round(again);
+        self.clean = self.clean.and_then(|clean| set.applied(clean));
+    }
+
+    /// Some of the round under way was refused: what the file is nobody here knows any more.
+    pub fn round_failed(&mut self) {
+        self.clean = None;
+    }
+
     /// Sets attributes along with the bytes that are here. False if none of them are still to be sent.
     pub fn set(&mut self, set: SetAttr) -> bool {
         let goes_along = self.buffer.has_unsent();
@@ -132,9 +144,10 @@ impl Inodes {
     /// What was set of a dirty file isn't set at the server: who may have done it is told, and who syncs the file next.
     pub fn not_set(&mut self, file: &Handle, refusal: Refusal) {
         tracing::warn!(object = %file, %refusal, "what was set of a file that was just written is not set at the server");
-        if let Some(dirty) = self.dirty(file) {
+        self.with_dirty(file, |dirty| {
             dirty.hearers.failed(refusal);
-        }
+            dirty.round_failed();
+        });
         self.is_lost(*file);
     }
 

@@ -28,10 +28,15 @@ impl Sets {
     }
 
     /// The round has ended; `again`: some of it goes once more with the next, and this has to go along again.
-    pub fn end_round(&mut self, again: bool) {
+    /// Returns what is at the server now.
+    pub fn end_round(&mut self, again: bool) -> SetAttr {
         let sent = std::mem::take(&mut self.sent);
-        if again {
-            self.next = self.next.behind(sent);
+        match again {
+            true => {
+                self.next = self.next.behind(sent);
+                SetAttr::default()
+            }
+            false => sent,
         }
     }
 

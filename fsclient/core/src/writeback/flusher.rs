@@ -48,7 +48,8 @@ impl Flush {
                 late: false,
                 written: round.date,
                 repeated: round.repeated,
-                set: SetAttr::default(),
+                // The rest of what the host takes a part of comes behind all others, and would date the file.
+                set: round.set.times(),
             },
         }
     }
@@ -121,12 +122,9 @@ impl WritebackInner {
     async fn send(self: Arc<Self>, object: Handle, round: Round) -> bool {
         let flush = |run: &Run| Flush::new(object, &round, run.clone());
         let mut flushes: Vec<Flush> = round.runs.iter().map(flush).collect();
-        // None of the bytes may be read by whom a `chmod` before them has shut out; and the times are those behind all.
+        // None of the bytes may be read by whom a `chmod` before them has shut out.
         if let Some(set) = flushes.first_mut().and_then(Flush::set_mut) {
-            *set = round.set.rights();
-        }
-        if let Some(set) = flushes.last_mut().and_then(Flush::set_mut) {
-            *set = round.set.times().behind(*set);
+            *set = round.set;
         }
         let mut under_way = Vec::with_capacity(flushes.len());
         // They take effect one after the other: what a crash leaves of them has no hole.

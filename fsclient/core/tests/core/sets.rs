@@ -295,7 +295,7 @@ fn that_the_host_does_not_set_it_is_told_though_the_bytes_are_written() {
 }
 
 #[test]
-fn modes_come_before_the_bytes_and_dates_behind_them() {
+fn modes_come_before_the_bytes_and_dates_with_all_of_them() {
     let mut world = World::new();
     let (node, fh) = written_file(&mut world);
     let written = writes(&mut world, fh, 1 << 20);
@@ -305,7 +305,23 @@ fn modes_come_before_the_bytes_and_dates_behind_them() {
     world.pass(SOON);
     let sent = world.take_asked();
     let set: Vec<SetAttr> = sent.iter().map(set_by).collect();
-    assert_eq!(set, [mode(0o640), dated(7)]);
+    assert_eq!(set, [mode(0o640).behind(dated(7)), dated(7)]);
+}
+
+#[test]
+fn what_is_at_the_server_counts_when_more_is_set() {
+    let mut world = World::new();
+    let (node, fh) = written_file(&mut world);
+    let set = sets(&mut world, ROOT, node, mode(0o555));
+    world.answered(set).expect("set");
+    world.pass(SOON);
+    let flush = world.asked();
+    let written = writes(&mut world, fh, 8192);
+    world.answered(written).expect("buffered");
+    flushed(&mut world, &flush);
+    // It could be written to before it was buffered, but not any more.
+    let writable = sets(&mut world, ROOT, node, mode(0o755));
+    assert!(world.waits(writable));
 }
 
 #[test]
