@@ -188,12 +188,9 @@ pub fn writes(world: &mut World, fh: Fh, offset: u64) -> Waiter {
 }
 
 fn is_late_flush(asked: &Asked) -> bool {
-    match asked.change() {
-        Change::Write(write) => match write.kind {
-            WriteKind::Flush { late, .. } => late,
-            other => panic!("not a flush: {other:?}"),
-        },
-        other => panic!("not a write: {other:?}"),
+    match asked.write().kind {
+        WriteKind::Flush { late, .. } => late,
+        other => panic!("not a flush: {other:?}"),
     }
 }
 

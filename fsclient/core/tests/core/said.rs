@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use leasefs_client::ConnectionId;
+use leasefs_protocol::change::Write;
 use leasefs_protocol::control::{IdentityPolicy, Standing, Welcome};
 use leasefs_protocol::{
     Attr, BootId, Change, FileKind, Grant, Handle, Mode, Numbered, OpenId, OpenToken, Parts,
@@ -30,6 +31,13 @@ impl Asked {
         match &self.frame.request {
             Request::Change(_, change) => change,
             Request::Query(query) => panic!("no change: {query:?}"),
+        }
+    }
+
+    pub fn write(&self) -> &Write {
+        match self.change() {
+            Change::Write(write) => write,
+            other => panic!("not a write: {other:?}"),
         }
     }
 

@@ -60,26 +60,27 @@ fn sets(world: &mut World, uid: u32, node: NodeId, set: SetAttr) -> Waiter {
     )
 }
 
+/// It is set, and what it goes with is sent.
+fn goes_with_a_flush(world: &mut World, node: NodeId, set: SetAttr) -> Asked {
+    let set = sets(world, ROOT, node, set);
+    world.answered(set).expect("set");
+    world.pass(SOON);
+    world.asked()
+}
+
 /// What comes with a flush.
 fn set_by(asked: &Asked) -> SetAttr {
-    match asked.change() {
-        Change::Write(write) => match write.kind {
-            WriteKind::Flush { set, .. } => set,
-            other => panic!("not a flush: {other:?}"),
-        },
-        other => panic!("not a write: {other:?}"),
+    match asked.write().kind {
+        WriteKind::Flush { set, .. } => set,
+        other => panic!("not a flush: {other:?}"),
     }
 }
 
 /// It is written; what was set with it isn't, if there is a reason.
 fn flushed_but(world: &mut World, asked: &Asked, unset: Option<Refusal>) {
     let len = asked.payload.len() as u64;
-    let offset = match asked.change() {
-        Change::Write(write) => match write.at {
-            WriteAt::Offset(offset) => offset,
-            WriteAt::Append => panic!("an append"),
-        },
-        other => panic!("not a write: {other:?}"),
+    let WriteAt::Offset(offset) = asked.write().at else {
+        panic!("an append")
     };
     let lease = Grant {
         mode: Mode::Write,
@@ -232,10 +233,7 @@ fn with_nothing_left_to_send_what_is_set_goes_to_the_server_behind_it() {
 fn what_is_sent_again_brings_what_is_set_again() {
     let mut world = World::new();
     let (node, _) = written_file(&mut world);
-    let set = sets(&mut world, ROOT, node, mode(0o640));
-    world.answered(set).expect("set");
-    world.pass(SOON);
-    let flush = world.asked();
+    let flush = goes_with_a_flush(&mut world, node, mode(0o640));
     assert_eq!(set_by(&flush), mode(0o640));
     world.answer(&flush, Err(Refusal::Lost));
     world.pass(SOON);
@@ -284,10 +282,7 @@ fn what_another_user_writes_behind_it_goes_through_and_what_was_set_before_it() 
 fn that_the_host_does_not_set_it_is_told_though_the_bytes_are_written() {
     let mut world = World::new();
     let (node, fh) = written_file(&mut world);
-    let set = sets(&mut world, ROOT, node, mode(0o640));
-    world.answered(set).expect("set");
-    world.pass(SOON);
-    let flush = world.asked();
+    let flush = goes_with_a_flush(&mut world, node, mode(0o640));
     flushed_but(&mut world, &flush, Some(Refusal::NotPermitted));
     assert!(world.kept.is_empty());
     let close = world.call(Call::Flush { fh });
@@ -312,10 +307,7 @@ fn modes_come_before_the_bytes_and_dates_with_all_of_them() {
 fn what_is_at_the_server_counts_when_more_is_set() {
     let mut world = World::new();
     let (node, fh) = written_file(&mut world);
-    let set = sets(&mut world, ROOT, node, mode(0o555));
-    world.answered(set).expect("set");
-    world.pass(SOON);
-    let flush = world.asked();
+    let flush = goes_with_a_flush(&mut world, node, mode(0o555));
     let written = writes(&mut world, fh, 8192);
     world.answered(written).expect("buffered");
     flushed(&mut world, &flush);
@@ -328,10 +320,7 @@ fn what_is_at_the_server_counts_when_more_is_set() {
 fn a_crash_of_the_servers_host_that_may_have_undone_what_was_set_is_told_by_the_next_fsync() {
     let mut world = World::new();
     let (node, fh) = written_file(&mut world);
-    let set = sets(&mut world, ROOT, node, mode(0o640));
-    world.answered(set).expect("set");
-    world.pass(SOON);
-    let flush = world.asked();
+    let flush = goes_with_a_flush(&mut world, node, mode(0o640));
     flushed(&mut world, &flush);
     world.cut();
     world.wants_to_connect();
