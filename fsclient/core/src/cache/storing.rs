@@ -89,7 +89,7 @@ impl State {
         let changing = self.inodes.is_changing(&object);
         // What is set goes under the identity of who has written.
         let of_other = |file: &Dirty| {
-            !file.sets.all().is_empty() && file.writer.caller.uid != store.writer.caller.uid
+            !file.sets.is_empty() && file.writer.caller.uid != store.writer.caller.uid
         };
         let of_other = self.inodes.dirty(&object).is_some_and(of_other);
         if of_other || changing || !self.leases.may_buffer(&object) || end > MAX_END {
@@ -186,7 +186,7 @@ impl State {
         self.inodes.with_dirty(&undone.object, |file| {
             file.buffer.restore(undone.runs);
             file.hearers.add_all(&undone.hearers);
-            match file.sets.all().is_empty() {
+            match file.sets.is_empty() {
                 true => file.written_by(&undone.writer),
                 false => file.hearers.add(&undone.writer.written),
             }
@@ -199,7 +199,7 @@ impl State {
     /// Takes out everything that no round has taken: it will not be flushed.
     pub fn abandon(&mut self, object: &Handle, refusal: Refusal) -> Vec<Run> {
         let unsent = |file: &mut Dirty| {
-            let sets = !file.sets.all().is_empty();
+            let sets = !file.sets.is_empty();
             file.sets.give_up();
             (file.buffer.take_unsent(), sets)
         };

@@ -50,14 +50,14 @@ impl Sets {
         !self.sent.is_empty()
     }
 
-    /// All of it.
-    pub fn all(&self) -> SetAttr {
-        self.next.behind(self.sent)
+    /// Whether nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.next.is_empty() && self.sent.is_empty()
     }
 
     /// A file's attributes with it.
     pub fn applied(&self, attr: Attr) -> Attr {
-        self.all().applied(attr).unwrap_or(attr)
+        self.next.behind(self.sent).applied(attr).unwrap_or(attr)
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
         sets.end_round(true);
         assert_eq!(sets.begin_round(), mode(0o640).behind(dated(7)));
         sets.end_round(false);
-        assert_eq!(sets.all(), SetAttr::default());
+        assert!(sets.is_empty());
     }
 
     #[test]

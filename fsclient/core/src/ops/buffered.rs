@@ -268,7 +268,7 @@ impl Ops {
     /// # Errors
     /// As [`Ops::settle`].
     pub(super) async fn settle_sets(&self, ask: &Ask, object: &Handle) -> Result<(), Refusal> {
-        let sets = |file: &Dirty| !file.sets.all().is_empty();
+        let sets = |file: &Dirty| !file.sets.is_empty();
         let is_set = self.inodes().dirty(object).is_some_and(sets);
         match is_set {
             true => self.settle(ask, object).await,

@@ -30,10 +30,12 @@ struct Flush {
     hearers: Arc<Hearers>,
     kill_priv: bool,
     kind: WriteKind,
+    /// Something is set with them.
+    sets: bool,
 }
 
 impl Flush {
-    fn new(object: Handle, round: &Round, run: Run) -> Self {
+    fn new(object: Handle, round: &Round, run: Run, set: SetAttr) -> Self {
         Self {
             object,
             run,
@@ -48,22 +50,10 @@ impl Flush {
                 late: false,
                 written: round.date,
                 repeated: round.repeated,
-                // The rest of what the host takes a part of comes behind all others, and would date the file.
-                set: round.set.times(),
+                set,
             },
+            sets: !set.is_empty(),
         }
-    }
-
-    /// What is set with the bytes.
-    fn set_mut(&mut self) -> Option<&mut SetAttr> {
-        match &mut self.kind {
-            WriteKind::Flush { set, .. } => Some(set),
-            WriteKind::Through { .. } | WriteKind::Page { .. } => None,
-        }
-    }
-
-    fn sets(&self) -> bool {
-        matches!(self.kind, WriteKind::Flush { set, .. } if !set.is_empty())
     }
 
     fn request(&self) -> change::Write {
@@ -120,17 +110,16 @@ impl WritebackInner {
 
     /// Sends a round; false if some of it has to be sent again.
     async fn send(self: Arc<Self>, object: Handle, round: Round) -> bool {
-        let flush = |run: &Run| Flush::new(object, &round, run.clone());
-        let mut flushes: Vec<Flush> = round.runs.iter().map(flush).collect();
-        // None of the bytes may be read by whom a `chmod` before them has shut out.
-        if let Some(set) = flushes.first_mut().and_then(Flush::set_mut) {
-            *set = round.set;
-        }
-        let mut under_way = Vec::with_capacity(flushes.len());
+        let mut under_way = Vec::with_capacity(round.runs.len());
+        // None of the bytes may be read by whom a `chmod` before them has shut out. Times go with all: the rest of
+        // what the host takes a part of comes behind the others, and would date the file.
+        let mut set = round.set;
         // They take effect one after the other: what a crash leaves of them has no hole.
         let mut before = Arc::new(Bell::default());
         before.ring_one();
-        for flush in flushes {
+        for run in &round.runs {
+            let flush = Flush::new(object, &round, run.clone(), set);
+            set = round.set.times();
             let (inner, next) = (&self, Arc::new(Bell::default()));
             let before = std::mem::replace(&mut before, Arc::clone(&next));
             under_way.push(async move {
@@ -264,7 +253,7 @@ impl WritebackInner {
                 true
             }
         };
-        if noted && flush.sets() {
+        if noted && flush.sets {
             let mut inodes = self.cache.inodes();
             inodes.unstable_change(flush.object, answer.host, false);
             let unset = answer.reply.result.as_ref().ok().and_then(|w| w.unset);

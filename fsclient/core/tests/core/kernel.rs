@@ -309,18 +309,8 @@ fn all_who_have_a_file_open_are_told_of_a_mapped_page_that_a_crash_of_the_host_h
     // The kernel writes it back through the first descriptor, whoever has mapped it.
     let (write, asked) = writes_back(&mut world, fh);
     let (len, offset) = (PAGE.len() as u64, 4096);
-    let reply = Reply {
-        renews: true,
-        touched: vec![Touched {
-            object: handle(1),
-            attr: attr(1, FILE),
-        }],
-        ..asked.reply(Ok(Response::Written(answer::Written {
-            len,
-            offset,
-            unset: None,
-        })))
-    };
+    let unset = None;
+    let reply = asked.written(answer::Written { len, offset, unset });
     world.reply(reply, b"");
     world.answered(write).expect("written");
     world.cut();

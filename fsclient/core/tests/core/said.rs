@@ -7,7 +7,7 @@ use leasefs_protocol::control::{IdentityPolicy, Standing, Welcome};
 use leasefs_protocol::{
     Attr, BootId, Change, FileKind, Grant, Handle, Mode, Numbered, OpenId, OpenToken, Parts,
     RawName, Recall, RecallId, Refusal, Reply, Request, RequestFrame, Response, Scope, Seq, Stamp,
-    answer,
+    Touched, answer,
 };
 use std::sync::Arc;
 
@@ -43,6 +43,18 @@ impl Asked {
 
     pub fn seq(&self) -> Seq {
         self.numbered().expect("a change").seq
+    }
+
+    /// Bytes of the file are written.
+    pub fn written(&self, written: answer::Written) -> Reply {
+        Reply {
+            renews: true,
+            touched: vec![Touched {
+                object: handle(1),
+                attr: attr(1, FILE),
+            }],
+            ..self.reply(Ok(Response::Written(written)))
+        }
     }
 
     /// The bare answer.

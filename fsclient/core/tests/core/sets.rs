@@ -8,7 +8,7 @@ use leasefs_client::{Answer, Call, NodeId, Notice};
 use leasefs_protocol::change::{WriteAt, WriteKind};
 use leasefs_protocol::{
     Change, Grant, Mode, Parts, Refusal, Reply, Request, Response, SetAttr, SetTime, Timestamp,
-    Touched, answer,
+    answer,
 };
 use std::time::Duration;
 
@@ -87,17 +87,8 @@ fn flushed_but(world: &mut World, asked: &Asked, unset: Option<Refusal>) {
         ..grant(1, Parts::ATTRS | Parts::DATA, 1)
     };
     let reply = Reply {
-        renews: true,
         grants: vec![lease],
-        touched: vec![Touched {
-            object: handle(1),
-            attr: attr(1, FILE),
-        }],
-        ..asked.reply(Ok(Response::Written(answer::Written {
-            len,
-            offset,
-            unset,
-        })))
+        ..asked.written(answer::Written { len, offset, unset })
     };
     world.reply(reply, b"");
 }
