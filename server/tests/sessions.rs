@@ -6,6 +6,7 @@ use leasefs_protocol::control::{Standing, ToClient, ToServer};
 use leasefs_protocol::{
     Parts, Query, Refusal, Release, Response, Scope, Seq, Stamp, answer, query,
 };
+use std::collections::HashMap;
 use std::time::Duration;
 use support::House;
 use support::client::{Who, mkdir, numbered, raw, read, write};
@@ -217,14 +218,21 @@ async fn changes_run_behind_those_they_follow() {
     let mut a = Who::enrolled(&house, 1).connect(&server).await;
     let root = a.root();
     let first = a.frame(mkdir(root, raw("d")));
-    let mut second = a.frame(mkdir(root, raw("e")));
+    let mut second = a.frame(mkdir(root, raw("d")));
     numbered(&mut second).after = vec![Seq(1)];
     a.send(&second, b"").await;
     assert!(timeout(A_WHILE, a.reply()).await.is_err(), "it waits");
     a.send(&first, b"").await;
-    assert_eq!(a.reply().await.0.id, first.id);
-    assert_eq!(a.reply().await.0.id, second.id);
-    assert!(a.lookup(root, "e").await.is_some());
+    let mut results = HashMap::new();
+    for _ in 0..2 {
+        let reply = a.reply().await.0;
+        results.insert(reply.id, reply.result);
+    }
+    assert!(results[&first.id].is_ok(), "{results:?}");
+    let Err(refusal) = &results[&second.id] else {
+        panic!("it ran before what it follows: {results:?}");
+    };
+    assert_eq!(refusal.errno(), libc::EEXIST);
 }
 
 #[tokio::test(flavor = "multi_thread")]
