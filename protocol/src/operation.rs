@@ -55,7 +55,7 @@ macro_rules! operations {
 pub(crate) use operations;
 
 /// What must be on the server's disk when the answer comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]
 pub enum Durability {
     /// Nothing.

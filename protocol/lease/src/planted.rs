@@ -92,6 +92,8 @@ bugs! {
     SyncUnflushed,
     /// `fsync` doesn't tell that it was refused.
     SyncUntold,
+    /// A flush is taken for durable though the server was not asked to make it so.
+    SyncLeftOut,
 
     // A crash of the server's host, at a client.
     /// It goes unnoticed by what was written.

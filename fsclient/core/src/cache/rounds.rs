@@ -3,7 +3,7 @@
 use super::Asked;
 use super::state::State;
 use super::storing::attrs;
-use crate::inode::{Dirty, Hearers, Writer};
+use crate::inode::{Dirty, Durably, Hearers, Tell, Writer};
 use crate::run::Bell;
 use futures_channel::oneshot;
 use leasefs_lease::client::Run;
@@ -11,7 +11,7 @@ use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::{
-    Attr, Grant, Handle, Parts, Refusal, Reply, SetAttr, Stamp, Timestamp, Version,
+    Attr, Durability, Grant, Handle, Parts, Refusal, Reply, SetAttr, Stamp, Timestamp, Version,
 };
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ pub struct Round {
     pub date: Option<Timestamp>,
     /// What is set with them: mode and owner before the first of the runs, times behind each.
     pub set: SetAttr,
+    /// What must be on the server's disk when the last of the runs is answered.
+    pub durability: Durability,
 }
 
 /// What became of a request of a round.
@@ -48,10 +50,16 @@ pub enum Flushed {
 }
 
 impl State {
-    /// Waits for all bytes of the file that are here now; `None` if there are none.
-    pub fn wait_flushed(&mut self, object: &Handle) -> Option<oneshot::Receiver<()>> {
+    /// Waits for all bytes of the file that are here now; `None` if there are none. Told whether they are durable, which
+    /// they are as `durability` says if that comes at no great cost.
+    pub fn wait_flushed(
+        &mut self,
+        object: &Handle,
+        durability: Durability,
+    ) -> Option<oneshot::Receiver<Option<Durably>>> {
         self.inodes.with_dirty(object, |file| {
             let (tell, told) = oneshot::channel();
+            file.durability = file.durability.max(durability);
             match file.buffer.is_flushing() && file.buffer.has_unsent() {
                 true => file.next_round.push(tell),
                 false => file.this_round.push(tell),
@@ -69,6 +77,11 @@ impl State {
     /// Begins a round. `None` if nothing waits to be sent.
     pub fn begin_round(&mut self, object: &Handle) -> Option<Round> {
         let most = self.pace.request(self.session.term());
+        let len = self
+            .inodes
+            .dirty(object)
+            .map_or(0, |file| file.buffer.bytes());
+        let soon_durable = self.inodes.is_soon_durable(object, len as u64);
         let round = |file: &mut Dirty| {
             let writer = file.writer.clone();
             let hearers = Arc::new(file.hearers.clone());
@@ -80,8 +93,9 @@ impl State {
             if planted::is(Bug::FlushedWhenSent) {
                 file.this_round
                     .drain(..)
-                    .for_each(|tell| tell.send(()).unwrap_or_default());
+                    .for_each(|tell| tell.send(None).unwrap_or_default());
             }
+            let durability = std::mem::replace(&mut file.durability, Durability::None);
             Some(Round {
                 runs,
                 writer,
@@ -91,6 +105,10 @@ impl State {
                 repeated: file.repeated,
                 date: file.date,
                 set: file.sets.begin_round(),
+                durability: match soon_durable {
+                    true => durability,
+                    false => Durability::None,
+                },
             })
         };
         self.inodes.with_dirty(object, round)?
@@ -103,7 +121,7 @@ impl State {
         asked: Asked,
         object: &Handle,
         flushed: Flushed,
-    ) -> Vec<oneshot::Sender<()>> {
+    ) -> Vec<Tell> {
         let (mut grants, mut after) = (Vec::<Grant>::new(), None);
         match flushed {
             Flushed::Answered(run, reply, attr) => {
@@ -149,7 +167,7 @@ impl State {
         wake
     }
 
-    fn end_of_round(&mut self, object: &Handle) -> Vec<oneshot::Sender<()>> {
+    fn end_of_round(&mut self, object: &Handle) -> Vec<Tell> {
         let wake = self.inodes.with_dirty(object, end_of_round);
         let clean = |file: &Dirty| file.buffer.is_clean();
         if self.inodes.dirty(object).is_some_and(clean) {
@@ -162,7 +180,7 @@ impl State {
 }
 
 /// Who goes on, if the round under way has ended.
-fn end_of_round(file: &mut Dirty) -> Vec<oneshot::Sender<()>> {
+fn end_of_round(file: &mut Dirty) -> Vec<Tell> {
     if file.buffer.is_flushing() {
         return Vec::new();
     }

@@ -1,8 +1,8 @@
 //! What is changed and committed, over all inodes.
 
 use super::unstable::{
-    Committed, Covered, HostLife, LossesTold, MANY_OBJECTS, MOST_FILES, Noted, Undone, Unstable,
-    Wrote, WroteIn,
+    Committed, Covered, HostLife, LossesTold, MANY_OBJECTS, MOST_FILES, Noted, SYNCED_AT_ONCE,
+    Undone, Unstable, Wrote, WroteIn,
 };
 use super::{Inode, Inodes, Weight};
 use leasefs_lease::planted::{self, Bug};
@@ -22,6 +22,7 @@ impl Inodes {
             // Written again, they would come behind it.
             if content {
                 unstable.kept.drop_all();
+                unstable.written = u64::MAX;
             }
         });
     }
@@ -51,6 +52,7 @@ impl Inodes {
         } = self.weight;
         Noted {
             undone: false,
+            number: Some(number),
             many: kept > self.memory.many_unstable() || kept_files > MOST_FILES / 4,
         }
     }
@@ -90,6 +92,7 @@ impl Inodes {
     pub fn commit_covers(&self, life: HostLife, data_only: bool) -> Covered {
         Covered {
             changes: self.commits.changes,
+            with: Vec::new(),
             life,
             data_only,
         }
@@ -107,12 +110,24 @@ impl Inodes {
             return Committed::Again;
         }
         let done = self.change_unstable(object, |unstable| {
-            unstable.committed(covered, host);
+            unstable.committed(&covered, host);
             let known = told.0.swap(unstable.losses, Ordering::Relaxed);
             unstable.known = unstable.losses;
             Committed::of(known != unstable.losses)
         });
         done.unwrap_or(Committed::Durable)
+    }
+
+    /// Whether what is not yet durable of the file, with so many bytes more, is so little that a disk has it soon.
+    pub fn is_soon_durable(&self, object: &Handle, more: u64) -> bool {
+        let unstable = self.get(object).and_then(|inode| inode.unstable.as_deref());
+        let written = unstable.map_or(0, |unstable| unstable.written);
+        written.saturating_add(more) <= SYNCED_AT_ONCE
+    }
+
+    /// What was written to the file is durable in this life of the host, and so is what the commit covers besides.
+    pub fn written_durably(&mut self, object: &Handle, covered: &Covered, host: BootId) {
+        self.change_unstable(object, |unstable| unstable.committed(covered, host));
     }
 
     /// A commit of everything has succeeded in this life of the host.
@@ -124,7 +139,7 @@ impl Inodes {
         for object in self.unstable_objects(|_| true) {
             let loses = self.change_unstable(&object, |unstable| {
                 let losses = unstable.losses;
-                unstable.committed(covered, host);
+                unstable.committed(&covered, host);
                 unstable.losses > losses
             });
             lost |= loses.unwrap_or(false);

@@ -7,15 +7,19 @@
 use super::Inodes;
 use super::sets::Sets;
 use super::table::ServersRoom;
+use super::unstable::Durably;
 use super::writer::{Hearers, Writer};
 use crate::run::Bell;
 use futures_channel::oneshot;
 use leasefs_lease::client::{Buffer, Known};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::ROOM_LASTS;
-use leasefs_protocol::{Attr, Handle, Refusal, SetAttr, Timestamp, Version};
+use leasefs_protocol::{Attr, Durability, Handle, Refusal, SetAttr, Timestamp, Version};
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Who waits for bytes to be flushed. He is told whether they are durable.
+pub(crate) type Tell = oneshot::Sender<Option<Durably>>;
 
 /// Bytes of a file that the server may not have, and who waits for them.
 #[derive(Debug)]
@@ -41,9 +45,11 @@ pub(crate) struct Dirty {
     /// Some of it was appended: so it may be to a file that takes nothing else (`chattr +a`).
     pub appended: bool,
     /// Wait for the round under way, or else for the next.
-    pub this_round: Vec<oneshot::Sender<()>>,
+    pub this_round: Vec<Tell>,
     /// Wait for the round after the one under way.
-    pub next_round: Vec<oneshot::Sender<()>>,
+    pub next_round: Vec<Tell>,
+    /// What must be on the server's disk when the next round to begin is answered.
+    pub durability: Durability,
     /// Some of the round under way has to be sent again.
     pub again: bool,
     /// Wakes the flusher before the bytes are old.
@@ -69,6 +75,7 @@ impl Dirty {
             appended: false,
             this_round: Vec::new(),
             next_round: Vec::new(),
+            durability: Durability::None,
             again: false,
             hurry: Arc::default(),
         }

@@ -26,13 +26,15 @@ mod writer;
 pub(crate) use cached::{Dentry, Dropped};
 pub(crate) use changing::Changing;
 pub(crate) use clean::Fetch;
-pub(crate) use dirty::{Dirty, MAX_END};
+pub(crate) use dirty::{Dirty, MAX_END, Tell};
 pub(crate) use dropping::Kept;
 pub(crate) use drops::{Approvable, Arrived, Outcome, PagesOf, Then};
 pub(crate) use in_use::Access;
 pub(crate) use places::Place;
 pub(crate) use table::Inodes;
-pub(crate) use unstable::{Committed, HostLife, LossesTold, Noted, Undone, Wrote};
+pub(crate) use unstable::{
+    Committed, Covered, Durably, HostLife, LossesTold, Noted, Undone, Wrote,
+};
 pub(crate) use writer::{Hearers, Writer, Written};
 
 use cached::Cached;

@@ -4,7 +4,7 @@ use super::opens::{OpenFile, durability};
 use super::{Ask, Ops, Told};
 use crate::cache::{Store, Stored};
 use crate::call::{Asker, Fh, NodeId, ShownFor, Writing};
-use crate::inode::{Committed, Dirty, Hearers, Wrote};
+use crate::inode::{Committed, Dirty, Durably, Hearers, Wrote};
 use crate::writeback::MappedPages;
 use leasefs_lease::client::{Run, Tenure};
 use leasefs_lease::planted::{self, Bug};
@@ -262,6 +262,20 @@ impl Ops {
         ask.unless_left(flushed).await
     }
 
+    /// As [`Ops::settle`], for who wants it to be durable: tells if it is already.
+    async fn settle_durably(
+        &self,
+        ask: &Ask,
+        object: &Handle,
+        durability: Durability,
+    ) -> Result<Option<Durably>, Refusal> {
+        if !self.cache().is_dirty(object) {
+            return Ok(None);
+        }
+        let flushed = self.writeback.flush_durably(object, durability);
+        ask.unless_left(self.engine.while_heard(flushed)).await
+    }
+
     /// Waits until the server has what is set of a file with what is buffered of it: an ACL goes by its mode, and its
     /// capabilities by its owner.
     ///
@@ -315,16 +329,22 @@ impl Ops {
         };
         loop {
             let life = self.writeback.life();
-            if !planted::is(Bug::SyncUnflushed) {
-                self.settle(ask, &object).await?;
-            }
+            let asked = self.inodes().commit_covers(life, data_only);
+            let flushed = match planted::is(Bug::SyncUnflushed) {
+                true => None,
+                false => self.settle_durably(ask, &object, durability).await?,
+            };
             if let Some(file) = file.as_ref().filter(|_| !planted::is(Bug::SyncUntold)) {
                 file.written.check()?;
             }
-            let request = query::Commit { open, durability };
-            let covered = self.inodes().commit_covers(life, data_only);
-            let answer = self.call(ask, request).await?;
-            let host = answer.host;
+            let (covered, host) = match flushed.filter(|flushed| asked.is_within(*flushed)) {
+                Some(flushed) => (asked, flushed.host),
+                None => {
+                    let covered = self.inodes().commit_covers(life, data_only);
+                    let request = query::Commit { open, durability };
+                    (covered, self.call(ask, request).await?.host)
+                }
+            };
             let verdict = self.inodes().committed(&object, covered, host, told);
             match verdict {
                 Committed::Durable => return Ok(()),

@@ -144,7 +144,18 @@ impl Engine {
         &self,
         wait: impl Future<Output = T>,
     ) -> impl Future<Output = Result<T, Refusal>> {
-        self.0.in_time(wait)
+        self.0.in_time(wait, Patience::Usual)
+    }
+
+    /// As [`Engine::in_time`], for what a disk may take long for: as long as the server isn't silent.
+    ///
+    /// # Errors
+    /// [`Refusal::TimedOut`].
+    pub fn while_heard<T>(
+        &self,
+        wait: impl Future<Output = T>,
+    ) -> impl Future<Output = Result<T, Refusal>> {
+        self.0.in_time(wait, Patience::WhileHeard)
     }
 
     /// The cache whose leases it keeps.
@@ -338,14 +349,15 @@ impl EngineInner {
 
     async fn wait(&self, told: oneshot::Receiver<()>) -> Result<(), Refusal> {
         // The sender goes away only together with what was waited for.
-        self.in_time(told).await.map(drop)
+        self.in_time(told, Patience::Usual).await.map(drop)
     }
 
     fn in_time<T>(
         &self,
         wait: impl Future<Output = T>,
+        patience: Patience,
     ) -> impl Future<Output = Result<T, Refusal>> {
-        let late = self.rpc.wait(Patience::Usual);
+        let late = self.rpc.wait(patience);
         let late = async move {
             self.rpc.too_late(late).await;
             Err(Refusal::TimedOut)

@@ -65,7 +65,7 @@ impl Writeback {
 
     /// Bytes were written, and answered in this life of the host. False if it has crashed since.
     pub fn wrote(&self, wrote: Wrote, host: BootId) -> bool {
-        self.0.wrote(wrote, host)
+        !self.0.wrote(wrote, host).undone
     }
 
     /// The file has no name and isn't open here: it must not take up room for longer than the server
@@ -91,13 +91,12 @@ impl WritebackInner {
         Ok(self.cache.inodes().all_committed(covered, answer.host))
     }
 
-    /// False if the host has crashed since it answered.
-    pub(super) fn wrote(&self, wrote: Wrote, host: BootId) -> bool {
-        let Noted { undone, many } = self.cache.inodes().unstable_write(wrote, host);
-        if many {
+    pub(super) fn wrote(&self, wrote: Wrote, host: BootId) -> Noted {
+        let noted = self.cache.inodes().unstable_write(wrote, host);
+        if noted.many {
             self.many.ring_one();
         }
-        !undone
+        noted
     }
 
     pub(super) fn host_is(self: &Arc<Self>, host: BootId) {

@@ -3,7 +3,7 @@
 use super::{AGE, RETRY, WritebackInner, undelivered};
 use crate::api::WhyNot;
 use crate::cache::{Asked, Flushed, Round};
-use crate::inode::{Hearers, Writer, Wrote};
+use crate::inode::{Covered, Durably, Hearers, Noted, Writer, Wrote};
 use crate::run::Bell;
 use crate::session::{Answered, CallOptions, Settlement};
 use futures_util::future::join_all;
@@ -14,12 +14,31 @@ use leasefs_protocol::change::{self, WriteAt, WriteKind};
 use leasefs_protocol::{Attr, BootId, Durability, Handle, Refusal, Reply, SetAttr, Version};
 use std::sync::Arc;
 
-/// A request of a round that has ended: when it was asked, and in which life of the server's host it
-/// was answered.
+/// A request of a round that has ended.
 struct RoundPart {
     asked: Asked,
+    /// What it makes durable, if it is to.
+    covered: Option<Covered>,
+    sent: Sent,
+}
+
+/// How a request of a round has ended.
+struct Sent {
+    /// In which life of the server's host it was answered.
     host: Option<BootId>,
     flushed: Flushed,
+    /// The number of the change, if it was one, of all that was asked for.
+    number: Option<u64>,
+}
+
+impl Sent {
+    fn unnumbered(host: Option<BootId>, flushed: Flushed) -> Self {
+        Self {
+            host,
+            flushed,
+            number: None,
+        }
+    }
 }
 
 /// Bytes on their way to the server.
@@ -32,6 +51,7 @@ struct Flush {
     kind: WriteKind,
     /// Something is set with them.
     sets: bool,
+    durability: Durability,
 }
 
 impl Flush {
@@ -53,6 +73,7 @@ impl Flush {
                 set,
             },
             sets: !set.is_empty(),
+            durability: Durability::None,
         }
     }
 
@@ -61,7 +82,10 @@ impl Flush {
             open: self.writer.open.id(),
             at: WriteAt::Offset(self.run.offset),
             kill_priv: self.kill_priv,
-            durability: Durability::None,
+            durability: match planted::is(Bug::SyncLeftOut) {
+                true => Durability::None,
+                false => self.durability,
+            },
             kind: self.kind,
         }
     }
@@ -117,20 +141,24 @@ impl WritebackInner {
         // They take effect one after the other: what a crash leaves of them has no hole.
         let mut before = Arc::new(Bell::default());
         before.ring_one();
-        for run in &round.runs {
-            let flush = Flush::new(object, &round, run.clone(), set);
+        let last = round.runs.len().saturating_sub(1);
+        for (place, run) in round.runs.iter().enumerate() {
+            let mut flush = Flush::new(object, &round, run.clone(), set);
+            if place == last {
+                flush.durability = round.durability;
+            }
             set = round.set.times();
             let (inner, next) = (&self, Arc::new(Bell::default()));
             let before = std::mem::replace(&mut before, Arc::clone(&next));
             under_way.push(async move {
                 before.listen().await;
-                let asked = inner.cache.ask();
-                let (host, flushed) = inner.send_one(flush, &next).await;
+                let (asked, covered) = (inner.cache.ask(), inner.covered(flush.durability));
+                let sent = inner.send_one(flush, &next).await;
                 next.ring_one();
                 RoundPart {
                     asked,
-                    host,
-                    flushed,
+                    covered,
+                    sent,
                 }
             });
         }
@@ -141,24 +169,49 @@ impl WritebackInner {
 
     /// Bytes that were answered before a crash of the server's host, while others of their round were
     /// under way, were not restored with what it has lost: they are here still.
-    fn round_ended(&self, object: &Handle, ends: Vec<RoundPart>) -> bool {
+    fn round_ended(&self, object: &Handle, mut ends: Vec<RoundPart>) -> bool {
         let life = self.cache.inodes().host_life().host();
+        for RoundPart { sent, .. } in &mut ends {
+            if let Flushed::Answered(run, ..) = &sent.flushed
+                && life.is_some_and(|life| sent.host != Some(life))
+            {
+                *sent = Sent::unnumbered(sent.host, Flushed::Again(run.clone()));
+            }
+        }
+        let durably = self.is_durable(object, &mut ends);
         let mut sent = true;
         for end in ends {
-            let other = life.is_some() && end.host != life;
-            let flushed = match end.flushed {
-                Flushed::Answered(run, ..) if other => Flushed::Again(run),
-                flushed => flushed,
-            };
-            sent &= self.ended(end.asked, object, flushed);
+            sent &= self.ended(end.asked, object, end.sent.flushed, durably);
         }
         sent
+    }
+
+    /// What a request covers that is to be durable.
+    fn covered(&self, durability: Durability) -> Option<Covered> {
+        let data_only = match durability {
+            Durability::None => return None,
+            Durability::Data => true,
+            Durability::All => false,
+        };
+        let inodes = self.cache.inodes();
+        Some(inodes.commit_covers(inodes.host_life(), data_only))
+    }
+
+    /// Notes that a round is durable: its last request was to be, and came behind all the others.
+    fn is_durable(&self, object: &Handle, ends: &mut [RoundPart]) -> Option<Durably> {
+        let host = ends.last()?.sent.host?;
+        let in_place = |end: &RoundPart| end.sent.number.filter(|_| end.sent.host == Some(host));
+        let round: Option<Vec<u64>> = ends.iter().map(in_place).collect();
+        let covered = ends.last_mut()?.covered.as_mut()?;
+        let durably = covered.along_with(round?, host);
+        self.cache.inodes().written_durably(object, covered, host);
+        Some(durably)
     }
 
     /// Keeps the bytes that the server refuses in the recovery folder, before anybody is told. Where
     /// the file has changed elsewhere none of its bytes are sent any more.
     async fn keep_failed(self: &Arc<Self>, object: Handle, ends: &[RoundPart]) {
-        let failed = ends.iter().filter_map(|end| match &end.flushed {
+        let failed = ends.iter().filter_map(|end| match &end.sent.flushed {
             Flushed::Failed(run, refusal) => Some((run.clone(), *refusal)),
             Flushed::Answered(..) | Flushed::Again(_) => None,
         });
@@ -186,9 +239,8 @@ impl WritebackInner {
         self.outside.keep(lost).await;
     }
 
-    /// Sends bytes until all are taken, or some are not. Returns how it ended, and in which life of the
-    /// server's host.
-    async fn send_one(&self, mut flush: Flush, numbered: &Bell) -> (Option<BootId>, Flushed) {
+    /// Sends bytes until all are taken, or some are not.
+    async fn send_one(&self, mut flush: Flush, numbered: &Bell) -> Sent {
         let whole = flush.run.clone();
         loop {
             let tenure = self.cache.tenure(&flush.object);
@@ -196,18 +248,22 @@ impl WritebackInner {
             let host = settled.as_ref().ok().map(|answer| answer.host);
             let possible = 1..=flush.run.data.len();
             let Some(len) = taken(&settled).filter(|len| possible.contains(len)) else {
-                return (host, outcome(settled, &flush.run, whole));
+                return Sent::unnumbered(host, outcome(settled, &flush.run, whole));
             };
             let Ok(answer) = settled else {
-                return (host, Flushed::Again(whole));
+                return Sent::unnumbered(host, Flushed::Again(whole));
             };
-            if !self.noted(&flush, tenure, len, &answer) {
-                return (host, Flushed::Again(whole));
+            let noted = self.noted(&flush, tenure, len, &answer);
+            if noted.undone {
+                return Sent::unnumbered(host, Flushed::Again(whole));
             }
             if len == flush.run.data.len() {
                 let attr = attr_after(&answer.reply, &flush.object);
-                let flushed = Flushed::Answered(whole, Box::new(answer.reply), attr);
-                return (host, flushed);
+                return Sent {
+                    host,
+                    number: noted.number.filter(|_| len == whole.data.len()),
+                    flushed: Flushed::Answered(whole, Box::new(answer.reply), attr),
+                };
             }
             // The host took no more: it says why when it is asked for the rest.
             flush.advance(len);
@@ -236,26 +292,28 @@ impl WritebackInner {
         }
     }
 
-    /// The first `len` bytes are at the server. False if its host has crashed since.
+    /// The first `len` bytes are at the server.
     fn noted(
         &self,
         flush: &Flush,
         before: Option<Tenure>,
         len: usize,
         answer: &Answered<Written>,
-    ) -> bool {
-        let noted = match attr_after(&answer.reply, &flush.object) {
+    ) -> Noted {
+        let mut noted = match attr_after(&answer.reply, &flush.object) {
             Some(attr) => self.noted_bytes(flush, before, len, (attr, answer.host)),
             None => {
                 // They were there before, nobody knows since when.
                 let mut inodes = self.cache.inodes();
                 inodes.unstable_change(flush.object, answer.host, true);
-                true
+                Noted::default()
             }
         };
-        if noted && flush.sets {
+        if !noted.undone && flush.sets {
             let mut inodes = self.cache.inodes();
             inodes.unstable_change(flush.object, answer.host, false);
+            // That is a further change.
+            noted.number = None;
             let unset = answer.reply.result.as_ref().ok().and_then(|w| w.unset);
             if let Some(refusal) = unset {
                 inodes.not_set(&flush.object, refusal);
@@ -270,7 +328,7 @@ impl WritebackInner {
         before: Option<Tenure>,
         len: usize,
         (attr, host): (Attr, BootId),
-    ) -> bool {
+    ) -> Noted {
         let now = self.cache.tenure(&flush.object);
         let wrote = Wrote {
             object: flush.object,
@@ -288,13 +346,19 @@ impl WritebackInner {
         self.wrote(wrote, host)
     }
 
-    fn ended(&self, asked: Asked, object: &Handle, flushed: Flushed) -> bool {
+    fn ended(
+        &self,
+        asked: Asked,
+        object: &Handle,
+        flushed: Flushed,
+        durably: Option<Durably>,
+    ) -> bool {
         let again = matches!(flushed, Flushed::Again(_));
         let now = self.cache.now();
         let wake = self.cache.state().flushed(now, asked, object, flushed);
         for tell in wake {
             // Whoever waited may be gone.
-            let _ = tell.send(());
+            let _ = tell.send(durably);
         }
         self.room.ring_all();
         !again

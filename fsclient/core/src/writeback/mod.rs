@@ -14,12 +14,12 @@ pub use status::WriteBackStatus;
 use crate::api::{Undelivered, WhyNot};
 use crate::cache::{Cache, DirtyFile, Stored};
 use crate::call::NodeId;
-use crate::inode::Undone;
+use crate::inode::{Durably, Undone};
 use crate::outside::Outside;
 use crate::run::{Bell, Cx, Part, Places};
 use crate::session::Rpc;
 use leasefs_lease::client::{Buffer, Run};
-use leasefs_protocol::{Handle, Version};
+use leasefs_protocol::{Durability, Handle, Version};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -85,11 +85,15 @@ impl Writeback {
 
     /// Waits until every byte of the file that is here now is at the server, or has failed.
     pub async fn flush(&self, object: &Handle) {
-        let told = self.0.cache.state().wait_flushed(object);
-        if let Some(told) = told {
-            // The sender goes away only together with what was waited for.
-            let _ = told.await;
-        }
+        self.flush_durably(object, Durability::None).await;
+    }
+
+    /// As [`Writeback::flush`]. Tells if all that was written to the file is durable then, which is done along the way if
+    /// there isn't much of it.
+    pub async fn flush_durably(&self, object: &Handle, durability: Durability) -> Option<Durably> {
+        let told = self.0.cache.state().wait_flushed(object, durability)?;
+        // The sender goes away only together with what was waited for.
+        told.await.unwrap_or_default()
     }
 
     /// As [`Writeback::flush`], of every file.
@@ -97,8 +101,8 @@ impl Writeback {
         let waits: Vec<_> = {
             let mut state = self.0.cache.state();
             let files = state.inodes.dirty_files();
-            let waits = files.iter().filter_map(|file| state.wait_flushed(file));
-            waits.collect()
+            let flushed = |file| state.wait_flushed(file, Durability::None);
+            files.iter().filter_map(flushed).collect()
         };
         for told in waits {
             let _ = told.await;

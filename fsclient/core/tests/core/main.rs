@@ -11,6 +11,7 @@ mod opens;
 mod requests;
 mod said;
 mod sets;
+mod syncs;
 mod walks;
 mod world;
 mod xattrs;

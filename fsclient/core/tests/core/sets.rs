@@ -37,7 +37,7 @@ fn owned(uid: u32) -> SetAttr {
 }
 
 /// A file with buffered bytes that are not sent yet.
-fn written_file(world: &mut World) -> (NodeId, Fh) {
+pub fn written_file(world: &mut World) -> (NodeId, Fh) {
     let (node, fh) = opened_file(world);
     may_buffer(world, fh);
     let written = writes(world, fh, 4096);
@@ -93,7 +93,7 @@ fn flushed_but(world: &mut World, asked: &Asked, unset: Option<Refusal>) {
     world.reply(reply, b"");
 }
 
-fn flushed(world: &mut World, asked: &Asked) {
+pub fn flushed(world: &mut World, asked: &Asked) {
     flushed_but(world, asked, None);
 }
 

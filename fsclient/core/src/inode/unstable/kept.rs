@@ -1,5 +1,6 @@
 //! Bytes of one file that the server has, and its disk may not.
 
+use super::Covered;
 use crate::inode::{Hearers, Writer};
 use leasefs_lease::client::{Run, Tenure};
 use leasefs_protocol::{BootId, Handle, Version};
@@ -109,10 +110,10 @@ impl Kept {
         });
     }
 
-    /// Lets go what this life of the host has committed: changes up to this number.
-    pub fn committed(&mut self, covered: u64, host: BootId) {
+    /// Lets go what this life of the host has committed.
+    pub fn committed(&mut self, covered: &Covered, host: BootId) {
         self.pieces
-            .retain(|piece| piece.change > covered || piece.host != host);
+            .retain(|piece| !covered.covers(piece.change) || piece.host != host);
         self.recount();
     }
 

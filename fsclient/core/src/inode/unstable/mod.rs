@@ -17,6 +17,9 @@ use std::sync::atomic::AtomicU64;
 pub(super) const MANY_OBJECTS: usize = 65_536;
 /// Of so many files bytes are kept: each holds an open at the server.
 pub(super) const MOST_FILES: usize = 16_384;
+/// So many bytes of a file are made durable along with its last write. More may take a disk long, and nobody else gets
+/// at the file meanwhile.
+pub(super) const SYNCED_AT_ONCE: u64 = 1 << 20;
 
 /// Changes of an object that no commit covers yet.
 #[derive(Debug, Default)]
@@ -34,6 +37,8 @@ pub(super) struct Unstable {
     pub(super) known: u64,
     /// What can be done again.
     pub(super) kept: Kept,
+    /// How many bytes the server's disk may not have, as far as they were written here; `u64::MAX` if nobody knows.
+    pub(super) written: u64,
     /// Nobody has it open.
     pub(super) forgotten: bool,
     /// Nor ever will.
@@ -45,12 +50,26 @@ pub(super) struct Unstable {
 pub(crate) struct HostLife(pub(super) Option<BootId>);
 
 /// What there is to commit when a commit is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Covered {
+    /// Changes up to this number.
     pub(super) changes: u64,
+    /// Later ones: those of the round whose last request was the commit too.
+    pub(super) with: Vec<u64>,
     pub(super) life: HostLife,
     /// Bytes, and what is needed to read them, alone (`fdatasync`).
     pub(super) data_only: bool,
+}
+
+/// A flush has made everything durable that was written to its file before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Durably {
+    /// The changes answered when it was sent, as [`Covered`] counts them.
+    pub(super) changes: u64,
+    /// As `fdatasync`.
+    pub(super) data_only: bool,
+    /// In which life of the host.
+    pub host: BootId,
 }
 
 /// What a commit was worth.
@@ -74,6 +93,8 @@ pub(crate) struct LossesTold(pub(super) AtomicU64);
 pub(crate) struct Noted {
     /// The host has crashed since it answered: the bytes are not kept, and must be sent again.
     pub undone: bool,
+    /// The number of the change, unless it is undone.
+    pub number: Option<u64>,
     /// It is time for a commit.
     pub many: bool,
 }
@@ -111,6 +132,26 @@ impl HostLife {
 }
 
 impl Covered {
+    /// A flush that is to be durable has come behind these changes, and is in this life of the host.
+    pub fn along_with(&mut self, round: Vec<u64>, host: BootId) -> Durably {
+        self.with = round;
+        Durably {
+            changes: self.changes,
+            data_only: self.data_only,
+            host,
+        }
+    }
+
+    /// Whether a flush was sent later, and made as much durable.
+    pub fn is_within(&self, flushed: Durably) -> bool {
+        flushed.changes >= self.changes && (self.data_only || !flushed.data_only)
+    }
+
+    /// Whether it is durable what was the change of this number.
+    pub(super) fn covers(&self, change: u64) -> bool {
+        change <= self.changes || self.with.contains(&change)
+    }
+
     /// Whether the commit was answered in another life than what it covers was flushed in.
     pub(super) fn is_of_another(&self, host: BootId) -> bool {
         self.life.0.is_some_and(|life| life != host)
@@ -142,6 +183,7 @@ impl Unstable {
         if self.out_of_reach {
             return;
         }
+        self.written = self.written.saturating_add(wrote.run.data.len() as u64);
         let WroteIn { number, host, room } = at;
         let tenure = wrote.tenure.filter(|_| room);
         if let Some(tenure) = tenure.filter(|tenure| self.kept.goes_with(*tenure)) {
@@ -167,16 +209,19 @@ impl Unstable {
     }
 
     /// A commit of this life of the host covers changes up to a number.
-    pub(super) fn committed(&mut self, covered: Covered, host: BootId) {
+    pub(super) fn committed(&mut self, covered: &Covered, host: BootId) {
         if self.since.is_some_and(|since| since != host) {
             self.losses += 1;
             self.since = Some(host);
         }
-        if self.last <= covered.changes && !(covered.data_only && self.attributes) {
+        if covered.covers(self.last) && !(covered.data_only && self.attributes) {
             self.since = None;
             self.attributes = false;
         }
-        self.kept.committed(covered.changes, host);
+        self.kept.committed(covered, host);
+        if self.since.is_none() && self.kept.is_empty() {
+            self.written = 0;
+        }
     }
 }
 

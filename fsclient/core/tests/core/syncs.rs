@@ -1,0 +1,154 @@
+//! What `fsync` asks for.
+
+use crate::kernel::writes;
+use crate::said::Asked;
+use crate::sets::{flushed, written_file};
+use crate::world::{Waiter, World};
+use leasefs_client::Call;
+use leasefs_client::call::{Fh, Writing};
+use leasefs_protocol::change::WriteAt;
+use leasefs_protocol::control::Standing;
+use leasefs_protocol::{BootId, Durability, Query, Request, Response, answer};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(2);
+
+fn syncs(world: &mut World, fh: Fh, data_only: bool) -> Waiter {
+    world.call(Call::Sync { fh, data_only })
+}
+
+fn is_commit(asked: &Asked) -> bool {
+    matches!(asked.frame.request, Request::Query(Query::Commit(_)))
+}
+
+/// A commit is asked for besides, and ends it.
+fn is_committed(world: &mut World, sync: Waiter) {
+    let commit = world.asked();
+    assert!(is_commit(&commit), "{:?}", commit.frame);
+    world.done(&commit);
+    world.answered(sync).expect("durable");
+}
+
+fn all_flushed(world: &mut World) {
+    while world.is_asked() {
+        let flush = world.asked();
+        flushed(world, &flush);
+    }
+}
+
+#[test]
+fn what_was_just_written_is_made_durable_by_the_request_that_brings_it() {
+    for (data_only, durability) in [(false, Durability::All), (true, Durability::Data)] {
+        let mut world = World::new();
+        let (_, fh) = written_file(&mut world);
+        let sync = syncs(&mut world, fh, data_only);
+        let flush = world.asked();
+        assert_eq!(flush.write().durability, durability);
+        assert!(world.waits(sync));
+        flushed(&mut world, &flush);
+        world.answered(sync).expect("durable");
+        assert!(!world.is_asked());
+        world.cut();
+        world.wants_to_connect();
+        world.connected(leasefs_protocol::control::Welcome {
+            host: BootId([10; 16]),
+            ..crate::said::welcome(Standing::Resumed, 1)
+        });
+        world.pass(SOON);
+        let asked = world.take_asked();
+        let written = asked
+            .iter()
+            .any(|a| matches!(a.frame.request, Request::Change(..)));
+        assert!(!written, "it was on the disk: {asked:?}");
+    }
+}
+
+#[test]
+fn a_file_with_nothing_to_flush_is_committed() {
+    let mut world = World::new();
+    let (_, fh) = written_file(&mut world);
+    world.pass(SOON);
+    let flush = world.asked();
+    assert_eq!(flush.write().durability, Durability::None);
+    flushed(&mut world, &flush);
+    let sync = syncs(&mut world, fh, false);
+    is_committed(&mut world, sync);
+}
+
+#[test]
+fn bytes_that_were_on_their_way_before_are_committed_behind_them() {
+    let mut world = World::new();
+    let (_, fh) = written_file(&mut world);
+    world.pass(SOON);
+    let flush = world.asked();
+    let sync = syncs(&mut world, fh, false);
+    assert!(!world.is_asked(), "a commit would go before them");
+    flushed(&mut world, &flush);
+    is_committed(&mut world, sync);
+}
+
+#[test]
+fn a_sync_of_everything_is_not_content_with_one_of_data_that_is_under_way() {
+    let mut world = World::new();
+    let (_, fh) = written_file(&mut world);
+    let data = syncs(&mut world, fh, true);
+    let flush = world.asked();
+    let all = syncs(&mut world, fh, false);
+    flushed(&mut world, &flush);
+    world.answered(data).expect("durable");
+    is_committed(&mut world, all);
+}
+
+#[test]
+fn what_the_server_has_had_before_is_committed_besides() {
+    let mut world = World::new();
+    let (_, fh) = written_file(&mut world);
+    let sync = syncs(&mut world, fh, false);
+    let flush = world.asked();
+    let WriteAt::Offset(offset) = flush.write().at else {
+        panic!("an append")
+    };
+    let repeated = Response::Written(answer::Written {
+        len: flush.payload.len() as u64,
+        offset,
+        unset: None,
+    });
+    world.answer(&flush, Ok(repeated));
+    is_committed(&mut world, sync);
+}
+
+#[test]
+fn what_a_disk_may_take_long_for_is_committed_while_others_get_at_the_file() {
+    let mut world = World::new();
+    let (_, fh) = written_file(&mut world);
+    let much = world.call(Call::Write {
+        fh,
+        writing: Writing {
+            offset: 4096,
+            data: vec![7; 1 << 20].into(),
+            flags: libc::O_RDWR as u32,
+            writeback: false,
+            kill_priv: false,
+        },
+    });
+    all_flushed(&mut world);
+    world.answered(much).expect("buffered");
+    world.pass(SOON);
+    all_flushed(&mut world);
+    let written = writes(&mut world, fh, 0);
+    world.answered(written).expect("buffered");
+    let sync = syncs(&mut world, fh, false);
+    let flush = world.asked();
+    assert_eq!(flush.write().durability, Durability::None);
+    flushed(&mut world, &flush);
+    is_committed(&mut world, sync);
+    let written = writes(&mut world, fh, 0);
+    world.answered(written).expect("buffered");
+    syncs(&mut world, fh, false);
+    let flush = world.asked();
+    assert_eq!(
+        flush.write().durability,
+        Durability::All,
+        "there is little again"
+    );
+}
