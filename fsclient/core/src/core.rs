@@ -44,6 +44,8 @@ pub struct Config {
     pub groups: fn(u32) -> Vec<u32>,
     /// Whether [`crate::Notice::ForgetNames`] works.
     pub can_forget_names: bool,
+    /// How long a name isn't told to the kernel that had to be taken back from it.
+    pub restless_for: Duration,
     /// Put in on purpose.
     pub fault: Option<Fault>,
 }
@@ -104,6 +106,7 @@ impl<W> ClientCore<W> {
             outside: outside.clone(),
             rpc: rpc.clone(),
             writeback: writeback.clone(),
+            restless_for: config.restless_for,
         };
         let engine = Engine::new(parts, config.fault);
         let parts = ops::OpsParts {

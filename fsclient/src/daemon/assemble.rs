@@ -20,6 +20,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 
+/// How long a name is asked for each time once it was replaced or removed: longer than a program that saves its files, or
+/// takes a lock by one, is likely to pause.
+const RESTLESS_FOR: Duration = Duration::from_secs(600);
 /// How long `mount` tries to reach the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -132,6 +135,7 @@ fn core_config(job: &Job, welcome: &Welcome) -> Config {
         memory: Memory::new(job.memory),
         groups: caller::groups,
         can_forget_names: false,
+        restless_for: RESTLESS_FOR,
         fault: match fault() {
             Some(Fault::InCore(fault)) => Some(fault),
             Some(Fault::NoInvalidation) | None => None,

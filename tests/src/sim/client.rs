@@ -413,6 +413,8 @@ impl Client {
             memory: Memory::new(16 << 20),
             groups: |_| Vec::new(),
             can_forget_names: forgets_names,
+            // Short, so that names are told that come and go.
+            restless_for: Duration::from_millis(50),
             fault: None,
         };
         self.core = Some(ClientCore::new(config, clock.now(cx.now)));
@@ -506,10 +508,10 @@ impl Client {
                     if let Notice::End = notice {
                         cx.judge.accuse(None, || format!("client {index} gives up"));
                     }
-                    if let Some(kernel) = &mut self.kernel {
-                        kernel.notice_at_once(&notice);
-                    }
-                    at_once.push(Event::Notified(id, Noticed::Done));
+                    let kernel = self.kernel.as_mut();
+                    let noticed = kernel.map(|kernel| kernel.notice_at_once(&notice));
+                    let noticed = noticed.unwrap_or(Noticed::Done);
+                    at_once.push(Event::Notified(id, noticed));
                     return;
                 }
                 let stalled = self.stalled_until.saturating_sub(cx.now);

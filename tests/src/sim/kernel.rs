@@ -20,7 +20,7 @@ use super::ledger::FdId;
 use super::model::{CELL, CELLS, Item, MS, Nanos, Obj, PAGE, US, bytes_of, value_of};
 use super::procs::{Proc, Want};
 use leasefs_client::call::{At, Entry, Fh, ShownFor, Writing};
-use leasefs_client::{Answer, Asker, Call, EffectId, NodeId, Notice};
+use leasefs_client::{Answer, Asker, Call, EffectId, NodeId, Notice, Noticed};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Attr, FileKind, Handle, Refusal};
 use std::collections::{BTreeMap, VecDeque};
@@ -242,18 +242,19 @@ impl Kernel {
             pace,
             habit,
         };
-        kernel.know(NodeId::ROOT, root, &root_attr);
+        kernel.know(NodeId::ROOT, root, &root_attr, BootTime::ZERO);
         kernel
     }
 
-    fn know(&mut self, node: NodeId, handle: Handle, attr: &Attr) {
+    /// An inode that it didn't know: no invalidation can have reached it.
+    fn know(&mut self, node: NodeId, handle: Handle, attr: &Attr, until: BootTime) {
         let inode = Inode {
             handle,
             kind: attr.kind,
             lookups: 0,
             size: attr.size,
             attr: *attr,
-            until: BootTime::ZERO,
+            until,
             version: self.version,
             unstable: 0,
             nowrite: false,
@@ -380,11 +381,12 @@ impl Kernel {
         if self.inodes.get(&node).is_some_and(same) {
             let shown = ShownFor {
                 shown: entry.shown,
-                valid: Duration::ZERO,
+                valid: entry.attr_valid,
             };
             follow = self.told_attr(cx, asked, node, &shown);
         } else {
-            self.know(node, entry.node.handle, &entry.shown.attr);
+            let until = self.until(cx, entry.attr_valid);
+            self.know(node, entry.node.handle, &entry.shown.attr, until);
         }
         if let Some(inode) = self.inodes.get_mut(&node) {
             inode.lookups += 1;
@@ -603,12 +605,16 @@ impl Kernel {
     }
 
     /// What never blocks is done here and now.
-    pub fn notice_at_once(&mut self, notice: &Notice) {
+    pub fn notice_at_once(&mut self, notice: &Notice) -> Noticed {
         match notice {
+            Notice::DropAttrs(node) if !self.inodes.contains_key(node) => {
+                return Noticed::Unknown;
+            }
             Notice::DropAttrs(node) => self.drop_attrs(*node),
             Notice::ForgetNames => self.epoch += 1,
             _ => {}
         }
+        Noticed::Done
     }
 
     /// What may block.

@@ -2,7 +2,7 @@
 
 use super::{Ask, Changes, Ops, Told};
 use crate::call::{Entry, NewMode, Node, NodeId};
-use crate::inode::{Dentry, Place};
+use crate::inode::{Dentry, KnownSize, Place};
 use crate::recall::ChangeScope;
 use bytes::Bytes;
 use leasefs_protocol::answer::Object;
@@ -39,7 +39,7 @@ impl Ops {
         let dir = self.inodes().node(parent)?.handle;
         // Of a name that can't be the server says why.
         Name::new(name).ok()?;
-        let tells = self.tells_names(parent);
+        let tells = self.tells(NameIn { parent, dir, name });
         let (node, attr, valid, known) = {
             let mut tier = self.cache().live()?;
             let found = match tells {
@@ -55,17 +55,16 @@ impl Ops {
                 }
                 (Dentry::Absent, _) => return Some(None),
             };
-            let known = tier.node_of(&handle).is_some();
+            let known = tier.known_size(&handle);
             let attr = match tier.attr(&handle) {
                 Some(attr) => attr,
                 // The kernel doesn't look at them: see `found`.
-                None => tier.written_attr(&handle).filter(|_| known)?,
+                None => tier.written_attr(&handle).filter(|_| known.is_some())?,
             };
             let node = tier.refer(handle, &attr, Place { parent, name });
             (node, attr, valid, known)
         };
-        let entry = self.entry(node, attr, valid);
-        Some(Some(self.found(entry, known)))
+        Some(Some(self.found(node, attr, valid, known)))
     }
 
     /// What a name denotes, from the server; `None` if nothing.
@@ -91,10 +90,9 @@ impl Ops {
         };
         let attr = self.settled_attr(ask, &handle, attr).await?;
         self.inodes().search(parent);
-        let known = self.inodes().node_of(&handle).is_some();
+        let known = self.inodes().known_size(&handle);
         let (node, valid) = self.learn_name(&told, NameIn { parent, dir, name }, handle, &attr);
-        let entry = self.entry(node, attr, valid);
-        Ok(Some(self.found(entry, known)))
+        Ok(Some(self.found(node, attr, valid, known)))
     }
 
     /// Caches what a LOOKUP was answered. Returns the node, counted as a reference, and how long the kernel
@@ -106,7 +104,7 @@ impl Ops {
         handle: Handle,
         attr: &Attr,
     ) -> (Node, Duration) {
-        let tells = self.tells_names(at.parent);
+        let tells = self.tells(at);
         let mut learned = told.learn(self.cache());
         learned.attr(&handle, attr);
         let node = learned.refer(handle, attr, at.place());
@@ -121,22 +119,49 @@ impl Ops {
         (node, valid)
     }
 
-    /// An entry for an answer to LOOKUP. Of a file that the kernel knows already it is made to ignore
-    /// the attributes: with a size that isn't the newest any more when the kernel's thread gets to it,
-    /// it would cut off what its pages hold beyond. It asks for them before it uses them.
-    fn found(&self, entry: Entry, known: bool) -> Entry {
-        if known && entry.node.kind == FileKind::File {
-            self.engine.ignore_attrs(&entry.node.handle);
+    /// An entry for an answer to LOOKUP. Of a file that the kernel knows already, with this size if that is sure, it is made
+    /// to ignore the attributes, unless they are leased and tell the same size: with one that isn't the newest any
+    /// more when the kernel's thread gets to it, it would cut off what its pages hold beyond. It asks for them
+    /// before it uses them.
+    fn found(&self, node: Node, attr: Attr, valid: Duration, known: Option<KnownSize>) -> Entry {
+        let resizes = |attr: &Attr| known.is_some_and(|known| known.0 != Some(attr.size));
+        let leased = self.attr_of_entry(node);
+        let is_file = node.kind == FileKind::File;
+        match leased.filter(|(attr, _)| !is_file || !resizes(attr)) {
+            Some((attr, attr_valid)) => {
+                self.inodes().told(node.id, &attr);
+                Entry {
+                    attr_valid,
+                    ..self.entry(node, attr, valid)
+                }
+            }
+            None => {
+                if is_file && known.is_some() {
+                    self.engine.ignore_attrs(&node.handle);
+                }
+                self.entry(node, attr, valid)
+            }
         }
-        entry
     }
 
-    /// Whether the kernel may be told names of a directory with a timeout.
+    /// Attributes that the kernel may believe for a while. They come with the node's number as `st_ino`.
+    fn attr_of_entry(&self, node: Node) -> Option<(Attr, Duration)> {
+        let (attr, valid) = {
+            let mut tier = self.cache().live()?;
+            let numbered = |attr: &Attr| attr.ino == node.id.0;
+            tier.attr(&node.handle).filter(numbered)?;
+            tier.attr_for_kernel(&node.handle)?
+        };
+        (!valid.is_zero()).then_some((attr, valid))
+    }
+
+    /// Whether the kernel may be told a name with a timeout.
     ///
     /// To take one back it must be made to look up all names again; until a directory has been
     /// looked up, whoever works in it can't find out where (`getcwd` fails).
-    fn tells_names(&self, dir: NodeId) -> bool {
-        self.engine.is_calm() && self.inodes().is_calm(dir, self.cx.monotonic())
+    fn tells(&self, at: NameIn<'_>) -> bool {
+        let is_calm = self.inodes().is_calm(at.parent, self.cx.monotonic());
+        is_calm && self.engine.is_calm() && !self.engine.is_restless(&at.dir, at.name)
     }
 
     /// A directory in which a name is about to be changed.
@@ -170,6 +195,7 @@ impl Ops {
         Entry {
             node,
             shown: self.shown(attr),
+            attr_valid: Duration::ZERO,
             valid,
         }
     }

@@ -8,8 +8,10 @@
 //! told nothing of it, must not go on before the first one's drop is done.) Whatever the kernel got
 //! by a reply that was decided before the mark was asked for before the drop:
 //!
-//! - *Attributes:* the kernel ignores a GETATTR reply that was asked for before an invalidation
-//!   (`attr_version`), and only GETATTR replies carry attribute timeouts.
+//! - *Attributes:* the kernel ignores those in replies to GETATTR and LOOKUP that were asked for before an
+//!   invalidation of the node (`attr_version`), and only these carry attribute timeouts. A node that it gets to
+//!   know by a reply to LOOKUP can't be invalidated before: the kernel says that it doesn't know it, and
+//!   is told again until it does, or has given back what it was told of it (`FORGET`).
 //! - *Names:* an entry carries the epoch sampled before its LOOKUP was sent. Negative entries are
 //!   never given a timeout.
 //! - *Pages:* see [`leasefs_lease::client::PageGate`]. The recall is approved when nothing of the
@@ -52,6 +54,7 @@ mod faults;
 mod keeper;
 mod own;
 mod read;
+mod restless;
 mod session;
 mod store;
 
@@ -75,6 +78,7 @@ use leasefs_lease::client::{PageGate, Step};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Handle, Parts, Refusal};
+use restless::Restless;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +89,10 @@ const RETRY: Duration = Duration::from_millis(100);
 const RETRIES: u32 = 50;
 /// How long the kernel may take to take a size in before others are held up for it.
 pub(crate) const GROWS_WITHIN: Duration = Duration::from_millis(100);
+/// How long the kernel may take to take an answer in, once it is written.
+const TAKEN_IN: Duration = Duration::from_secs(10);
+/// When it is looked again whether it has.
+const SOON: Duration = Duration::from_millis(1);
 /// For how long after it forgot all names the kernel is told none.
 const CALM: Duration = Duration::from_secs(1);
 
@@ -104,6 +112,8 @@ struct EngineInner {
     fault: Option<Fault>,
     /// When the kernel was last made to forget all names.
     forgot: Part<Option<BootTime>>,
+    restless: Part<Restless>,
+    restless_for: Duration,
     /// Whether the kernel's connection was ended because nothing else helped.
     gave_up: Part<bool>,
 }
@@ -115,6 +125,8 @@ pub(crate) struct EngineParts {
     pub outside: Outside,
     pub rpc: Rpc,
     pub writeback: Writeback,
+    /// How long a name isn't told to the kernel that had to be taken back from it.
+    pub restless_for: Duration,
 }
 
 impl Engine {
@@ -129,6 +141,8 @@ impl Engine {
             dropping: Mutex::default(),
             fault,
             forgot: Part::default(),
+            restless: Part::default(),
+            restless_for: on.restless_for,
             gave_up: Part::default(),
         }));
         on.cx.spawn(keeper::keep(Arc::clone(&engine.0)));
@@ -189,6 +203,12 @@ impl Engine {
     pub fn is_calm(&self) -> bool {
         let forgot = *self.0.forgot.borrow();
         forgot.is_none_or(|forgot| self.0.cx.monotonic().since(forgot) > CALM)
+    }
+
+    /// Whether a name is better not told to the kernel.
+    pub fn is_restless(&self, dir: &Handle, name: &[u8]) -> bool {
+        let (restless, lasting) = (self.0.restless.borrow(), self.0.restless_for);
+        restless.has(self.0.cx.monotonic(), dir, name, lasting)
     }
 
     /// The kernel has forgotten an inode, and with it its pages.
@@ -297,18 +317,42 @@ impl EngineInner {
     /// Drops from the kernel what never blocks. Returns what of it the kernel may still hold: everything
     /// (`Failed`), or the names (`Unable`).
     async fn drop_at_once(&self, dropped: &Dropped) -> Noticed {
-        let attrs: Vec<_> = dropped.attrs.iter().map(|o| self.drop_attrs(o)).collect();
+        let attrs = dropped.attrs.iter();
+        let attrs: Vec<_> = attrs.map(|o| (o, self.drop_attrs(o))).collect();
         let told = !dropped.names.is_empty() && !planted::is(Bug::KeepNames);
         let names = told.then(|| self.forget_names());
+        if told {
+            let (now, lasting) = (self.cx.monotonic(), self.restless_for);
+            let mut restless = self.restless.borrow_mut();
+            restless.taken_back(now, &dropped.names, lasting);
+        }
         let mut failed = false;
-        for told in attrs {
-            failed |= told.await != Noticed::Done;
+        for (object, told) in attrs {
+            failed |= !self.is_without_attrs(object, told.await).await;
         }
         let names = match names {
             Some(names) => names.await,
             None => Noticed::Done,
         };
         if failed { Noticed::Failed } else { names }
+    }
+
+    /// Whether the kernel holds no attributes of an object any more. A node that it doesn't know but was told of it knows
+    /// soon, with the attributes in that answer; or it has forgotten it, and says so.
+    async fn is_without_attrs(&self, object: &Handle, mut noticed: Noticed) -> bool {
+        let begun = self.cx.monotonic();
+        while noticed == Noticed::Unknown && !planted::is(Bug::UnknownForgotten) {
+            if self.cache.inodes().node_of(object).is_none() {
+                return true;
+            }
+            if self.cx.monotonic().since(begun) > TAKEN_IN {
+                tracing::error!(%object, "the kernel doesn't take an answer in: the lease is left to expire");
+                return false;
+            }
+            self.cx.sleep(SOON).await;
+            noticed = self.drop_attrs(object).await;
+        }
+        noticed != Noticed::Failed
     }
 
     fn drop_attrs(&self, object: &Handle) -> Pending {

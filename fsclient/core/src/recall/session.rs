@@ -223,7 +223,7 @@ impl EngineInner {
     async fn have_left(&self, dropped: &Dropped, noticed: Noticed) -> bool {
         match noticed {
             Noticed::Done => true,
-            Noticed::Failed => false,
+            Noticed::Failed | Noticed::Unknown => false,
             Noticed::Unable => self.drop_names(dropped).await,
         }
     }

@@ -7,6 +7,7 @@ mod connections;
 mod hostile;
 mod interface;
 mod kernel;
+mod lookups;
 mod opens;
 mod requests;
 mod said;

@@ -131,6 +131,7 @@ fn core_config(timeout: Timeout) -> Config {
         memory: Memory::default(),
         groups: |_| Vec::new(),
         can_forget_names: false,
+        restless_for: Duration::ZERO,
         fault: None,
     }
 }

@@ -78,6 +78,7 @@ impl Mount {
             memory: MEMORY,
             groups: |_| Vec::new(),
             can_forget_names: true,
+            restless_for: Duration::from_secs(1),
             fault: None,
         };
         let mut mount = Self {

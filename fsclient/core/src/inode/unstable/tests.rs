@@ -151,10 +151,10 @@ fn written_bytes_come_back_after_a_crash_of_the_host_unless_a_commit_covers_them
 fn a_durable_flush_covers_its_round_and_what_was_answered_before_it() {
     let mut inodes = Inodes::default();
     assert_eq!(undone(&mut inodes, BEFORE), []);
-    wrote(&mut inodes, 0, b"before", BEFORE);
+    assert!(!wrote(&mut inodes, 0, b"before", BEFORE).undone);
     let mut covered = inodes.commit_covers(inodes.host_life(), false);
     let of_round = wrote(&mut inodes, 10, b"round", BEFORE).number;
-    wrote(&mut inodes, 20, b"meanwhile", BEFORE);
+    assert!(!wrote(&mut inodes, 20, b"meanwhile", BEFORE).undone);
     let flushed = covered.along_with(of_round.into_iter().collect(), BEFORE);
     let later = inodes.commit_covers(inodes.host_life(), false);
     assert!(covered.is_within(flushed));

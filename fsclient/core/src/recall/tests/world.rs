@@ -111,6 +111,7 @@ impl World {
             outside: outside.clone(),
             rpc: rpc.clone(),
             writeback: Writeback::new(cx.clone(), Arc::clone(&cache), rpc, outside.clone()),
+            restless_for: Duration::ZERO,
         };
         let world = Self {
             cx,

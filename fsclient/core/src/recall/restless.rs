@@ -1,0 +1,103 @@
+//! Names that come and go.
+//!
+//! To take one name back from the kernel it must be made to look all names up again. What was taken back will probably be
+//! again (a file that is saved by a rename, a lock file): the kernel isn't told of it for a while, and asks each time.
+
+use crate::run::Map;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::Handle;
+use std::time::Duration;
+
+/// So many are remembered.
+const MOST: usize = 1024;
+/// Where more are taken back at a time they are a directory's, or everything, and it wasn't for their own sake.
+const FEW: usize = 4;
+
+/// Names that had to be taken back, and when.
+#[derive(Debug, Default)]
+pub(super) struct Restless {
+    names: Map<Handle, Map<Box<[u8]>, BootTime>>,
+    count: usize,
+}
+
+impl Restless {
+    /// Names were taken back. Each counts for `lasting`.
+    pub fn taken_back(&mut self, now: BootTime, names: &[(Handle, Box<[u8]>)], lasting: Duration) {
+        if names.len() > FEW {
+            return;
+        }
+        if self.count + names.len() > MOST {
+            self.forget(|at| now.since(at) > lasting / 2);
+        }
+        for (dir, name) in names {
+            if self.count < MOST {
+                let of_dir = self.names.entry(*dir).or_default();
+                let before = of_dir.insert(name.clone(), now);
+                self.count += usize::from(before.is_none());
+            }
+        }
+    }
+
+    /// Whether it was taken back lately.
+    pub fn has(&self, now: BootTime, dir: &Handle, name: &[u8], lasting: Duration) -> bool {
+        let at = self.names.get(dir).and_then(|names| names.get(name));
+        at.is_some_and(|at| now.since(*at) < lasting)
+    }
+
+    fn forget(&mut self, outdated: impl Fn(BootTime) -> bool) {
+        self.names.retain(|_, names| {
+            names.retain(|_, at| !outdated(*at));
+            !names.is_empty()
+        });
+        self.count = self.names.values().map(Map::len).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasefs_lease::time::BootTime;
+
+    const LASTING: Duration = Duration::from_secs(600);
+
+    fn at(seconds: u64) -> BootTime {
+        BootTime::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn dir() -> Handle {
+        Handle::new(b"dir").expect("a handle")
+    }
+
+    fn names(count: u16) -> Vec<(Handle, Box<[u8]>)> {
+        let name = |number: u16| number.to_ne_bytes().into();
+        (0..count).map(|number| (dir(), name(number))).collect()
+    }
+
+    #[test]
+    fn a_name_that_was_taken_back_is_restless_for_a_while() {
+        let mut restless = Restless::default();
+        restless.taken_back(at(5), &names(1), LASTING);
+        let has = |seconds| restless.has(at(seconds), &dir(), &[0, 0], LASTING);
+        assert!(has(5) && has(604) && !has(605));
+        assert!(!restless.has(at(5), &dir(), &[1, 0], LASTING));
+    }
+
+    #[test]
+    fn the_names_of_a_whole_directory_are_none_of_them() {
+        let mut restless = Restless::default();
+        restless.taken_back(at(5), &names(5), LASTING);
+        assert!(!restless.has(at(5), &dir(), &[0, 0], LASTING));
+    }
+
+    #[test]
+    fn no_more_are_remembered_than_there_is_room_for_and_the_old_ones_go_first() {
+        let mut restless = Restless::default();
+        for (number, name) in names(2 * MOST as u16).iter().enumerate() {
+            restless.taken_back(at(number as u64), std::slice::from_ref(name), LASTING);
+        }
+        assert!(restless.count <= MOST);
+        let last = 2 * MOST as u16 - 1;
+        let now = at(u64::from(last));
+        assert!(restless.has(now, &dir(), &last.to_ne_bytes(), LASTING));
+    }
+}
