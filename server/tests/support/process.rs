@@ -56,6 +56,12 @@ impl Estate {
         self.start(Command::new(env!("CARGO_BIN_EXE_fsserver")), "2s", fault)
     }
 
+    /// Starts a server whose leases are good for so long.
+    pub fn serve_for(&self, term: Duration) -> Process {
+        let term = format!("{}s", term.as_secs());
+        self.start(Command::new(env!("CARGO_BIN_EXE_fsserver")), &term, None)
+    }
+
     fn start(&self, mut command: Command, term: &str, fault: Option<&str>) -> Process {
         command
             .arg("serve")
@@ -96,6 +102,11 @@ pub struct Process {
 }
 
 impl Process {
+    /// Its number on the host.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Memory it has had at most so far, in MiB.
     pub fn most_resident(&self) -> usize {
         let path = format!("/proc/{}/status", self.child.id());
