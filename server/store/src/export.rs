@@ -1,5 +1,6 @@
 //! An export: a directory of the host, opened once, below which everything happens.
 
+use crate::dirs::Dirs;
 use crate::error::OpenError;
 use crate::handle::{HostId, MacKey, Sealer};
 use crate::identity::{Assumed, Identity, NOBODY, Rights, Umask};
@@ -36,6 +37,7 @@ pub struct Store {
     isolated: bool,
     naming: Naming,
     resolver: Box<dyn Resolver>,
+    dirs: Dirs,
     by_handle: bool,
     /// Whether its file system lists every extended attribute.
     pub(crate) lists_xattrs: bool,
@@ -59,6 +61,7 @@ pub struct Node {
 pub(crate) enum Target<'a> {
     Root(BorrowedFd<'a>),
     Path(OwnedFd),
+    Dir(Arc<OwnedFd>),
     Open(Arc<OpenFile>),
 }
 
@@ -67,6 +70,7 @@ impl AsFd for Target<'_> {
         match self {
             Self::Root(fd) => *fd,
             Self::Path(fd) => fd.as_fd(),
+            Self::Dir(fd) => fd.as_fd(),
             Self::Open(open) => open.fd(),
         }
     }
@@ -121,6 +125,7 @@ impl Store {
             device,
             isolated,
             naming,
+            dirs: Dirs::default(),
             by_handle: by_handle.is_some(),
             resolver: match by_handle {
                 Some(by_handle) => Box::new(by_handle),
@@ -197,18 +202,37 @@ impl Store {
 
     /// A descriptor of an object, fit for operations by path or descriptor, not for I/O.
     pub(crate) fn target(&self, object: &Handle) -> Result<Target<'_>, Refusal> {
-        let id = self.sealer.unseal(object)?;
+        // Those that are known were unsealed once.
         if *object == self.root_handle {
             return self.alive().map(|()| Target::Root(self.root.as_fd()));
         }
         if let Some(open) = self.opens.find(object) {
             return Ok(Target::Open(open));
         }
+        if let Some(dir) = self.dirs.find(object) {
+            return Ok(Target::Dir(dir));
+        }
+        let id = self.sealer.unseal(object)?;
         let found = self.resolver.resolve(self.root.as_fd(), &id);
         found.map(Target::Path).map_err(|e| match e.raw_os_error() {
             Some(libc::ENOENT | libc::ESTALE) => Refusal::Stale,
             _ => Refusal::from_io(&e),
         })
+    }
+
+    /// As [`Store::target`], of a directory in which a name is looked up or changed: the next request may need it
+    /// again.
+    pub(crate) fn directory(&self, dir: &Handle) -> Result<Target<'_>, Refusal> {
+        let target = self.target(dir)?;
+        if !self.by_handle || !matches!(target, Target::Path(_)) {
+            return Ok(target);
+        }
+        // Not only as a path (`O_PATH`): its attributes are told from it, too.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::openat(target.as_fd(), c".", flags, Mode::empty()) {
+            Ok(fd) => Ok(Target::Dir(self.dirs.keep(*dir, fd))),
+            Err(_) => Ok(target),
+        }
     }
 
     /// The handle and attributes of what is behind `fd`, met under a name.

@@ -13,6 +13,7 @@
 mod attrs;
 mod border;
 mod data;
+mod dirs;
 mod error;
 mod export;
 mod handle;

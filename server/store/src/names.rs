@@ -54,7 +54,7 @@ impl Store {
         dir: &Handle,
         name: &Name,
     ) -> Result<Option<Node>, Refusal> {
-        let target = self.target(dir)?;
+        let target = self.directory(dir)?;
         let assumed = self.assume(who)?;
         let spot = self.spot(&assumed, &target, (dir, name))?;
         Ok(spot.node())
@@ -88,7 +88,7 @@ impl Store {
     /// # Errors
     /// The host's.
     pub fn peek(&self, dir: &Handle, name: &Name) -> Result<Option<(Handle, FileKind)>, Refusal> {
-        let target = self.target(dir)?;
+        let target = self.directory(dir)?;
         if self.is_hidden(dir, name) {
             return Ok(None);
         }
@@ -117,7 +117,7 @@ impl Store {
         kind: Kind<'_>,
     ) -> Result<Node, Refusal> {
         self.free_to_use(dir, name)?;
-        let target = self.target(dir)?;
+        let target = self.directory(dir)?;
         {
             let _umask = Umask::set(umask).map_err(|e| self.refuse(e))?;
             let _assumed = self.assume(who)?;
@@ -170,7 +170,7 @@ impl Store {
     /// # Errors
     /// The host's.
     pub fn rmdir(&self, who: &Identity, dir: &Handle, name: &Name) -> Result<(), Refusal> {
-        let target = self.target(dir)?;
+        let target = self.directory(dir)?;
         self.remove(who, (dir, target.as_fd()), name, AtFlags::REMOVEDIR)
     }
 
@@ -200,7 +200,7 @@ impl Store {
         let flags = renaming(flags)?;
         self.visible(from.0, from.1)?;
         self.free_to_use(to.0, to.1)?;
-        let (old, new) = (self.target(from.0)?, self.target(to.0)?);
+        let (old, new) = (self.directory(from.0)?, self.directory(to.0)?);
         let _shelter = match (flags - RenameFlags::WHITEOUT).is_empty() {
             true => self.shelter(new.as_fd(), to.1, |file| {
                 is_file(old.as_fd(), from.1)
@@ -247,7 +247,7 @@ impl Store {
             // As the host's kernel has it for what has lost its last name.
             return Err(Refusal::from_io(&Errno::NOENT.into()));
         }
-        let (source, target) = (self.target(object)?, self.target(dir)?);
+        let (source, target) = (self.target(object)?, self.directory(dir)?);
         {
             let _assumed = self.assume(who)?;
             // By way of /proc, since AT_EMPTY_PATH is for the privileged. The link there leads to

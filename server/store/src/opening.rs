@@ -97,7 +97,7 @@ impl Store {
         umask: u32,
         flags: u32,
     ) -> Result<Created, Refusal> {
-        let target = self.target(dir)?;
+        let target = self.directory(dir)?;
         let host_flags = host_flags(flags)?;
         let fd = {
             let _umask = Umask::set(umask).map_err(|e| self.refuse(e))?;
@@ -131,7 +131,7 @@ impl Store {
         name: &Name,
         flags: u32,
     ) -> Result<Option<Created>, Refusal> {
-        let target = self.target(dir)?;
+        let target = self.directory(dir)?;
         let spot = {
             let assumed = self.assume(who)?;
             self.spot(&assumed, &target, (dir, name))?

@@ -46,7 +46,7 @@ impl Store {
     /// # Errors
     /// The host's.
     pub fn find(&self, who: &Identity, dir: &Handle, name: &Name) -> Result<Found, Refusal> {
-        let target = self.target(dir)?;
+        let target = self.directory(dir)?;
         let assumed = self.assume(who)?;
         let spot = self.spot(&assumed, &target, (dir, name))?;
         let lists = self.rights.overrides(who) || sys::access(spot.dir.as_fd(), R).is_ok();
@@ -59,7 +59,7 @@ impl Store {
     /// # Errors
     /// The host's.
     pub fn may_make(&self, who: &Identity, dir: &Handle, name: &Name) -> Result<Found, Refusal> {
-        let target = self.target(dir)?;
+        let target = self.directory(dir)?;
         let assumed = self.assume(who)?;
         let spot = self.spot(&assumed, &target, (dir, name))?;
         self.gives(who, &spot)
@@ -70,7 +70,7 @@ impl Store {
     /// # Errors
     /// The host's; `ENOENT` if there is no such name.
     pub fn may_unlink(&self, who: &Identity, dir: &Handle, name: &Name) -> Result<Found, Refusal> {
-        let target = self.target(dir)?;
+        let target = self.directory(dir)?;
         let assumed = self.assume(who)?;
         let spot = self.spot(&assumed, &target, (dir, name))?;
         let node = spot.node().ok_or(no(Errno::NOENT))?;
@@ -88,7 +88,7 @@ impl Store {
         dir: &Handle,
         name: &Name,
     ) -> Result<Found, Refusal> {
-        let (source, target) = (self.target(object)?, self.target(dir)?);
+        let (source, target) = (self.target(object)?, self.directory(dir)?);
         let assumed = self.assume(who)?;
         let spot = self.spot(&assumed, &target, (dir, name))?;
         if spot.entry.is_some() {
@@ -125,7 +125,7 @@ impl Store {
         flags: u32,
     ) -> Result<(Found, Found), Refusal> {
         names::renaming(flags)?;
-        let (old_dir, new_dir) = (self.target(from.0)?, self.target(to.0)?);
+        let (old_dir, new_dir) = (self.directory(from.0)?, self.directory(to.0)?);
         let assumed = self.assume(who)?;
         let (old, new) = (
             self.spot(&assumed, &old_dir, from)?,

@@ -243,3 +243,24 @@ fn a_directory_is_empty_until_something_is_made_in_it() {
     w.mkdir(&dir, "inner");
     assert!(!w.store.is_empty(&dir));
 }
+
+#[test]
+fn a_directory_that_was_used_and_is_removed_is_stale_and_one_that_moves_is_not() {
+    let w = world();
+    let (root, who, n) = (w.root(), w.who(0), name("n"));
+    let [gone, moves] = ["gone", "moves"].map(|dir| w.mkdir(&root, dir).handle);
+    for dir in [&gone, &moves] {
+        assert_eq!(w.store.lookup(&who, dir, &n), Ok(None));
+    }
+    w.store.rmdir(&who, &root, &name("gone")).expect("rmdir");
+    std::fs::rename(w.path("moves"), w.path("moved")).expect("rename");
+    std::fs::write(w.path("moved/n"), b"").expect("write");
+    for _ in 0..2 {
+        assert_eq!(w.store.lookup(&who, &gone, &n), Err(Refusal::Stale));
+        assert_eq!(w.store.getattr(&gone).map(drop), Err(Refusal::Stale));
+        let made = w.store.make(&who, &gone, &n, 0o700, 0, Kind::Directory);
+        assert_eq!(made.map(drop), Err(Refusal::Stale));
+        let found = w.store.lookup(&who, &moves, &n).expect("lookup");
+        assert!(found.is_some());
+    }
+}
