@@ -241,8 +241,18 @@ impl Store {
         fd: BorrowedFd<'_>,
         met: Option<(&Handle, &leasefs_protocol::Name)>,
     ) -> Result<Node, Refusal> {
+        let node = self.plain_node(fd, met)?;
+        Ok(self.with_xattrs(fd, node))
+    }
+
+    /// As [`Store::node`], without a look at its extended attributes: for verdicts.
+    pub(crate) fn plain_node(
+        &self,
+        fd: BorrowedFd<'_>,
+        met: Option<(&Handle, &leasefs_protocol::Name)>,
+    ) -> Result<Node, Refusal> {
         let (handle, id) = self.identify(fd)?;
-        let attr = self.attr_of(fd, &handle)?;
+        let attr = self.plain_attr(fd, &handle)?;
         self.not_crossed(fd, &attr)?;
         if let Some((dir, name)) = met {
             self.remember(&id, dir, name, &attr);

@@ -57,7 +57,13 @@ impl Store {
         let target = self.directory(dir)?;
         let assumed = self.assume(who)?;
         let spot = self.spot(&assumed, &target, (dir, name))?;
-        Ok(spot.node())
+        Ok(self.told(&spot))
+    }
+
+    /// What the name denotes, with all of its attributes.
+    pub(crate) fn told(&self, spot: &Spot<'_>) -> Option<Node> {
+        let (fd, node) = spot.entry.as_ref()?;
+        Some(self.with_xattrs(fd.as_fd(), *node))
     }
 
     /// What a name denotes to the caller whose rights are taken on. The directory is found before, and let
@@ -71,7 +77,7 @@ impl Store {
         let entry = match open_entry(target.as_fd(), name) {
             _ if self.is_hidden(dir, name) => None,
             Ok(fd) => {
-                let node = self.node(fd.as_fd(), Some((dir, name)))?;
+                let node = self.plain_node(fd.as_fd(), Some((dir, name)))?;
                 Some((fd, node))
             }
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {

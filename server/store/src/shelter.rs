@@ -1,6 +1,6 @@
 //! What the store does so that open files outlive their last name, and nobody sees how.
 
-use crate::export::Store;
+use crate::export::{Node, Store};
 use crate::identity::Identity;
 use crate::orphans::{FOLDER, Shelter};
 use crate::resolve::open_entry;
@@ -82,13 +82,24 @@ impl Store {
 
     /// The attributes of what is behind `fd`, as if there were no hidden folder.
     pub(crate) fn attr_of(&self, fd: BorrowedFd<'_>, handle: &Handle) -> Result<Attr, Refusal> {
+        let (handle, attr) = (*handle, self.plain_attr(fd, handle)?);
+        Ok(self.with_xattrs(fd, Node { handle, attr }).attr)
+    }
+
+    /// What is behind `fd`, with a look at whether it has extended attributes.
+    pub(crate) fn with_xattrs(&self, fd: BorrowedFd<'_>, mut node: Node) -> Node {
+        node.attr.xattrs = !self.lists_xattrs || stat::may_have_xattrs(fd);
+        node
+    }
+
+    /// As [`Store::attr_of`], as if there might be extended attributes.
+    pub(crate) fn plain_attr(&self, fd: BorrowedFd<'_>, handle: &Handle) -> Result<Attr, Refusal> {
         let mut attr = stat::of(fd).map_err(|e| self.refuse(e))?;
         // Some file systems don't count directories: the root's count is always 1 there.
         let counted = || *handle == self.root_handle() && attr.nlink > 2;
         if self.orphans.have_folder() && (self.orphans.holds(handle) || counted()) {
             attr.nlink = attr.nlink.saturating_sub(1);
         }
-        attr.xattrs = !self.lists_xattrs || stat::may_have_xattrs(fd);
         Ok(attr)
     }
 

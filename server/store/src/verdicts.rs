@@ -29,7 +29,7 @@ const SETGID_PROGRAM: u16 = 0o2010;
 /// A name as a caller finds it.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// What it denotes.
+    /// What it denotes. Only [`Store::find`] has looked whether it has extended attributes.
     pub node: Option<Node>,
     /// Whether the caller may list the directory. Who may not must hold no lease on its names: recalls
     /// tell which names others change.
@@ -50,7 +50,7 @@ impl Store {
         let assumed = self.assume(who)?;
         let spot = self.spot(&assumed, &target, (dir, name))?;
         let lists = self.rights.overrides(who) || sys::access(spot.dir.as_fd(), R).is_ok();
-        let node = spot.node();
+        let node = self.told(&spot);
         Ok(Found { node, lists })
     }
 
