@@ -160,14 +160,25 @@ impl Store {
         self.node(fd.as_fd(), Some((handle, name)))
     }
 
-    /// Removes a name that isn't a directory. A file that is open stays until it isn't.
+    /// Removes a name that isn't a directory. A file that is open stays until it isn't. `known` is what the name
+    /// denotes, where that is known.
     ///
     /// # Errors
     /// The host's.
-    pub fn unlink(&self, who: &Identity, dir: &Handle, name: &Name) -> Result<(), Refusal> {
-        let target = self.target(dir)?;
+    pub fn unlink(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        name: &Name,
+        known: Option<&Handle>,
+    ) -> Result<(), Refusal> {
+        let target = self.directory(dir)?;
         let fd = target.as_fd();
-        let _shelter = self.shelter(fd, name, |file| self.may_remove(who, fd, file));
+        let keep_closed = known.and_then(|file| self.orphans.keep_closed(file));
+        let _shelter = match keep_closed {
+            Some(_) => None,
+            None => self.shelter(fd, name, |file| self.may_remove(who, fd, file)),
+        };
         self.remove(who, (dir, fd), name, AtFlags::empty())
     }
 

@@ -224,6 +224,14 @@ impl Orphans {
         Some(gate.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Keeps a file closed that nobody can have open, so that it needs no shelter; `None` if somebody may have.
+    pub fn keep_closed(&self, file: &Handle) -> Option<RwLockWriteGuard<'_, ()>> {
+        let gate = self.gate(file)?.write();
+        let gate = gate.unwrap_or_else(PoisonError::into_inner);
+        let open = self.claimable.load(Ordering::Relaxed) || self.in_use.is_open(file);
+        (!open).then_some(gate)
+    }
+
     /// Removes the object's link unless it is still needed.
     pub fn settle(&self, handle: &Handle) {
         if !self.holds(handle) {

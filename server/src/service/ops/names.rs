@@ -156,7 +156,8 @@ impl Perform for Unlink {
     fn run(&self, order: &Order<'_>, targets: &Targets) -> Result<Done, Refusal> {
         let (who, name) = (order.call.identity()?, order.name()?);
         order.prepare_shelter(targets, targets.named);
-        order.store().unlink(&who, &self.dir, name)?;
+        let victim = targets.named.as_ref();
+        order.store().unlink(&who, &self.dir, name, victim)?;
         Ok(Done::of(self, ()))
     }
 }

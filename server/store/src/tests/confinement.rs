@@ -47,7 +47,7 @@ fn forged_foreign_and_truncated_handles_are_stale_everywhere() {
         assert_eq!(w.store.getattr(&bad).map(drop), stale);
         assert_eq!(w.store.lookup(&who, &bad, &n).map(drop), stale);
         assert_eq!(w.store.peek(&bad, &n).map(drop), stale);
-        assert_eq!(w.store.unlink(&who, &bad, &n), stale);
+        assert_eq!(w.store.unlink(&who, &bad, &n, None), stale);
         assert_eq!(w.store.open_object(&who, &bad, 0).map(drop), stale);
         assert_eq!(w.store.link(&who, &bad, &w.root(), &n).map(drop), stale);
         assert_eq!(w.store.readlink(&bad).map(drop), stale);

@@ -158,7 +158,7 @@ fn sticky_directories_and_ownership_are_the_kernels_rules() {
         .create(&alice, &dir.handle, &name("f"), 0o666, 0, flags)
         .expect("create");
     let denied = Err(errno(libc::EPERM));
-    let unlinked = w.store.unlink(&bob, &dir.handle, &name("f"));
+    let unlinked = w.store.unlink(&bob, &dir.handle, &name("f"), None);
     assert_eq!(unlinked, denied);
     let chmod = SetAttr {
         mode: Some(0o777),
@@ -172,7 +172,10 @@ fn sticky_directories_and_ownership_are_the_kernels_rules() {
     };
     let set = w.store.setattr(&alice, &file.node.handle, None, &chown);
     assert_eq!(set.map(drop), denied);
-    assert_eq!(w.store.unlink(&alice, &dir.handle, &name("f")), Ok(()));
+    assert_eq!(
+        w.store.unlink(&alice, &dir.handle, &name("f"), None),
+        Ok(())
+    );
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn verdicts_about_names_are_those_of_the_hosts_kernel() {
         allowed += u32::from(made.is_ok());
         for victim in ["roots", "bobs", "free", "none"].map(name) {
             let verdict = s.may_unlink(bob, dir, &victim);
-            let gone = agree(text, verdict, || s.unlink(bob, dir, &victim));
+            let gone = agree(text, verdict, || s.unlink(bob, dir, &victim, None));
             allowed += u32::from(gone.is_ok());
         }
         for (old, new, flags) in [

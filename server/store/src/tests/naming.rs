@@ -23,7 +23,7 @@ fn a_name_that_does_not_exist_is_no_refusal() {
     let (root, none) = (w.root(), name("none"));
     assert_eq!(w.store.lookup(&w.who(0), &root, &none), Ok(None));
     assert_eq!(w.store.peek(&root, &none), Ok(None));
-    let refused = w.store.unlink(&w.who(0), &root, &none);
+    let refused = w.store.unlink(&w.who(0), &root, &none, None);
     assert_eq!(refused, Err(errno(libc::ENOENT)));
 }
 
@@ -216,7 +216,7 @@ fn a_handle_whose_inode_number_is_being_given_away_is_stale() {
     let make_and_remove = || {
         let made = w.create(0, "f", 0o600);
         made.open.close();
-        let removed = w.store.unlink(&w.who(0), &w.root(), &name("f"));
+        let removed = w.store.unlink(&w.who(0), &w.root(), &name("f"), None);
         removed.expect("unlink");
         made.node.handle
     };

@@ -11,7 +11,7 @@ fn an_unlinked_file_stays_usable_by_handle_until_its_last_open_goes() {
     let made = w.create(0, "f", 0o600);
     let handle = made.node.handle;
     w.store
-        .unlink(&w.who(0), &w.root(), &name("f"))
+        .unlink(&w.who(0), &w.root(), &name("f"), None)
         .expect("unlink");
     assert_eq!(w.store.getattr(&handle).expect("attr").nlink, 0);
     let at = WriteAt::Offset(0);

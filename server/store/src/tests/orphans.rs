@@ -29,10 +29,12 @@ impl World {
     /// As the server does it: the folder is made first.
     fn unlink(&self, uid: u32, text: &str) -> Result<(), Refusal> {
         let peeked = self.store.peek(&self.root(), &name(text)).expect("peek");
-        if peeked.is_some_and(|(object, _)| self.store.needs_shelter(&object).is_some()) {
+        let known = peeked.map(|(object, _)| object);
+        if known.is_some_and(|object| self.store.needs_shelter(&object).is_some()) {
             self.store.make_shelter();
         }
-        self.store.unlink(&self.who(uid), &self.root(), &name(text))
+        let (who, root) = (self.who(uid), self.root());
+        self.store.unlink(&who, &root, &name(text), known.as_ref())
     }
 
     /// An open file whose only name is gone again, with the token of its open.
@@ -294,7 +296,7 @@ fn the_folder_is_neither_found_nor_listed_nor_counted_nor_replaced() {
     assert_eq!(rename("g", FOLDER), reserved);
     assert_eq!(rename(FOLDER, "x"), none);
     assert_eq!(w.store.rmdir(&who, &root, &hidden).err(), none);
-    assert_eq!(w.store.unlink(&who, &root, &hidden).err(), none);
+    assert_eq!(w.store.unlink(&who, &root, &hidden, None).err(), none);
     let elsewhere = w
         .store
         .make(&who, &made, &hidden, 0o700, 0, Kind::Directory);

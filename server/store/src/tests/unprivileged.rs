@@ -61,9 +61,11 @@ fn objects_are_found_where_they_were_met_also_after_renames() {
         w.store
             .link(&who, &file, &root, &name("g"))
             .expect("second name");
-        w.store.unlink(&who, &dir, &f).expect("unlink");
+        w.store.unlink(&who, &dir, &f, None).expect("unlink");
         assert!(w.store.getattr(&file).is_ok());
-        w.store.unlink(&who, &root, &name("g")).expect("unlink");
+        w.store
+            .unlink(&who, &root, &name("g"), None)
+            .expect("unlink");
         assert_eq!(w.store.getattr(&file).map(drop), Err(Refusal::Stale));
     });
 }
@@ -83,7 +85,7 @@ fn an_unlinked_open_file_stays_usable_and_reads_and_writes_work() {
     as_nobody(|w| {
         let made = w.create(0, "f", 0o600);
         w.store
-            .unlink(&w.who(0), &w.root(), &name("f"))
+            .unlink(&w.who(0), &w.root(), &name("f"), None)
             .expect("unlink");
         let at = WriteAt::Append;
         let written = w.store.write(&made.open, at, b"x", true);
