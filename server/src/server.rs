@@ -16,6 +16,7 @@ use leasefs_protocol::limits::REVOKE_PATIENCE;
 use leasefs_protocol::{BootId, KeyHash, Refusal};
 use leasefs_store::Store;
 use leasefs_transport::CloseCode;
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -75,6 +76,11 @@ impl Drop for Io {
             runtime.shutdown_background();
         }
     }
+}
+
+thread_local! {
+    /// On the thread that requests begin on: its request keeps others from beginning there.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Longer than any server runs.
@@ -184,15 +190,24 @@ impl Server {
         }
         let (server, mut work) = (Arc::clone(self), Box::pin(work));
         runtime.spawn_blocking(move || {
+            ALONE.set(true);
             let mut nobody = Context::from_waker(Waker::noop());
             // Within the runtime, which bounds what goes on without a pause.
             let polled = Handle::current().block_on(async { work.as_mut().poll(&mut nobody) });
-            server.alone.store(false, Ordering::Relaxed);
+            server.nearly_done();
             // What it waits for it asks for again there, where it can be woken.
             if polled.is_pending() {
                 tokio::spawn(work);
             }
         });
+    }
+
+    /// To be called by a request that is about to be answered: who has waited for that asks for the next thing before
+    /// this one has ended, which is left to the same thread then.
+    pub fn nearly_done(&self) {
+        if ALONE.take() {
+            self.alone.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Runs something that may block.

@@ -85,6 +85,7 @@ pub async fn finish(server: &Arc<Server>, session: &Arc<Session>, seq: Seq, repl
         start(server, session, seq, job);
     }
     if let Some(sink) = sink {
+        server.nearly_done();
         prompt(sink.send((*reply).clone(), bytes::Bytes::new())).await;
     }
 }

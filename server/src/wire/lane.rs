@@ -16,6 +16,9 @@ use leasefs_transport::{FrameReader, Outbox, prompt};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
+/// Data of an answer that is sent in no time.
+const SMALL: usize = 16 * 1024;
+
 type Next = (RequestFrame, Bytes, Place);
 
 /// A request stream and where its answers go.
@@ -168,7 +171,8 @@ impl Lane {
             Some(Break(answer)) => send(sink, answer).await,
             Some(Continue(read)) => {
                 let link = Arc::clone(&self.link);
-                self.server.begin_io(elsewhere(read, sink, link));
+                let server = Arc::clone(&self.server);
+                self.server.begin_io(elsewhere(server, read, sink, link));
             }
             None => fail(sink).await,
         }
@@ -241,14 +245,19 @@ async fn send(sink: Sink, answer: reads::Answer) {
 }
 
 /// Goes on with a request on an I/O thread, for as long as its connection lives.
-async fn elsewhere(read: reads::Read, sink: Sink, link: Arc<Link>) {
+async fn elsewhere(server: Arc<Server>, read: reads::Read, sink: Sink, link: Arc<Link>) {
     let answer = tokio::select! {
         biased;
         answer = caught(read.answer()) => answer,
         () = link.ended() => return,
     };
     match answer {
-        Some(Some(answer)) => prompt(send(sink, answer)).await,
+        Some(Some(answer)) => {
+            if answer.payload.len() <= SMALL {
+                server.nearly_done();
+            }
+            prompt(send(sink, answer)).await;
+        }
         // The server ends, or the client is shut out.
         Some(None) => (),
         None => fail(sink).await,
