@@ -186,6 +186,18 @@ pub trait Records: Send + Sync + 'static {
     /// host; where the disk fails, so much the less.
     fn change_ends(&self, session: SessionId, seq: Seq, result: &Result<Response, Refusal>);
 
+    /// As [`Records::change_ends`], for an answer that is to come with a Write lease, which may be journalled in the
+    /// same go. Whether it is [`Records::write_lease`] tells.
+    fn change_ends_keeping(
+        &self,
+        session: SessionId,
+        seq: Seq,
+        result: &Result<Response, Refusal>,
+        _object: Handle,
+    ) {
+        self.change_ends(session, seq, result);
+    }
+
     /// Journals that a change has not happened although it had begun.
     fn change_undone(&self, session: SessionId, seq: Seq);
 

@@ -345,12 +345,11 @@ impl Pending<'_> {
             Ok(done) => Ok(done.response.clone()),
             Err(refusal) => Err(*refusal),
         };
-        let (session, seq) = self.id();
-        self.order
-            .call
-            .server
-            .records
-            .change_ends(session, seq, &result);
+        let ((session, seq), records) = (self.id(), &self.order.call.server.records);
+        match done.as_ref().ok().and_then(|done| done.keeps) {
+            Some(object) => records.change_ends_keeping(session, seq, &result, object),
+            None => records.change_ends(session, seq, &result),
+        }
         may_crash(Point::Answered);
         done
     }

@@ -184,6 +184,23 @@ impl Journal {
         self.0.note(of_change(session, event))
     }
 
+    /// As [`Journal::ends`], and that the Write lease is about to be granted that comes with the answer.
+    pub fn ends_keeping(
+        &mut self,
+        session: SessionId,
+        seq: Seq,
+        answer: &Answer,
+        object: Handle,
+    ) -> io::Result<()> {
+        if !self.is_begun(session, seq) || self.0.state_mut().writes.ask(session, object) {
+            return self.ends(session, seq, answer);
+        }
+        let answer = answer.clone();
+        let event = Event::Ends { seq, answer };
+        let lease = Record::Write { session, object };
+        self.0.note_and_append(of_change(session, event), lease)
+    }
+
     /// Notes that a change has not happened although it had begun.
     pub fn undone(&mut self, session: SessionId, seq: Seq) -> io::Result<()> {
         if !self.is_begun(session, seq) {

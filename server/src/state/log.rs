@@ -92,7 +92,7 @@ impl<S: State> Log<S> {
     /// Appends a record, whole or not at all, and takes it in if that was done. It survives the process,
     /// not the host.
     pub fn append(&mut self, record: S::Record) -> io::Result<()> {
-        self.write(&record)?;
+        self.write(&[&record])?;
         self.state.apply(record);
         self.shorten();
         Ok(())
@@ -100,15 +100,26 @@ impl<S: State> Log<S> {
 
     /// As [`Log::append`], but takes the record in whatever becomes of the file: what has happened has.
     pub fn note(&mut self, record: S::Record) -> io::Result<()> {
-        let written = self.write(&record);
+        let written = self.write(&[&record]);
         self.state.apply(record);
+        self.shorten();
+        written
+    }
+
+    /// Notes a record and appends another behind it, in one go: a crash leaves none, the first or both.
+    pub fn note_and_append(&mut self, noted: S::Record, appended: S::Record) -> io::Result<()> {
+        let written = self.write(&[&noted, &appended]);
+        self.state.apply(noted);
+        if written.is_ok() {
+            self.state.apply(appended);
+        }
         self.shorten();
         written
     }
 
     /// As [`Log::append`], but durably: it survives the host.
     pub fn append_durably(&mut self, record: S::Record) -> io::Result<()> {
-        self.write(&record)?;
+        self.write(&[&record])?;
         self.sync()?;
         self.state.apply(record);
         self.shorten();
@@ -148,11 +159,14 @@ impl<S: State> Log<S> {
         Ok(())
     }
 
-    fn write(&mut self, record: &S::Record) -> io::Result<()> {
+    fn write(&mut self, records: &[&S::Record]) -> io::Result<()> {
         if self.broken {
             self.rewrite().map_err(|_| broken())?;
         }
-        let framed = frame(&encode(record)?)?;
+        let mut framed = Vec::new();
+        for record in records {
+            framed.extend_from_slice(&frame(&encode(record)?)?);
+        }
         match self.file.write_all(&framed) {
             Ok(()) => {
                 self.len += framed.len() as u64;
@@ -325,6 +339,23 @@ mod tests {
         log.append("last".to_owned()).expect("append");
         assert!(fs::metadata(&path).expect("file").len() < SLACK + 200_000);
         assert_eq!(found(&path), [format!("99 {long}"), "last".to_owned()]);
+    }
+
+    #[test]
+    fn of_two_records_in_one_go_a_crash_leaves_none_the_first_or_both() {
+        let scratch = Scratch::new();
+        let path = scratch.path("log");
+        let two = || ("one".to_owned(), "two".to_owned());
+        let mut log = opened(&path);
+        log.note_and_append(two().0, two().1).expect("written");
+        assert_eq!(log.state.0, ["one", "two"]);
+        drop(log);
+        let whole = fs::read(&path).expect("read");
+        for cut in 0..=whole.len() {
+            fs::write(&path, &whole[..cut]).expect("write");
+            let count = 2 * cut / whole.len();
+            assert_eq!(found(&path), ["one", "two"][..count], "cut at {cut}");
+        }
     }
 
     #[test]

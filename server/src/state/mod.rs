@@ -279,6 +279,17 @@ impl Records for State {
         noted("an answer", ended);
     }
 
+    fn change_ends_keeping(
+        &self,
+        session: SessionId,
+        seq: Seq,
+        result: &Result<Response, Refusal>,
+        object: Handle,
+    ) {
+        let ended = lock(&self.journal).ends_keeping(session, seq, result, object);
+        noted("an answer", ended);
+    }
+
     fn change_undone(&self, session: SessionId, seq: Seq) {
         noted("a change undone", lock(&self.journal).undone(session, seq));
     }
