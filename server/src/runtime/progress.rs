@@ -22,6 +22,11 @@ impl Progress {
         assert!(running > 0, "a change ends that never began");
     }
 
+    /// Whether no change has begun since the one of this number.
+    pub fn is_last(&self, number: u64) -> bool {
+        self.begun.load(Ordering::SeqCst) == number
+    }
+
     pub fn mark(&self) -> Mark {
         // In this order: a change that begins in between either runs, or has ended and is not counted
         // among those that had begun.

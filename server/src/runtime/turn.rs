@@ -103,6 +103,8 @@ pub struct Finished {
     pub stamp: Stamp,
     /// What of the reply may be cached.
     pub grants: Vec<Grant>,
+    /// No other change has begun since this one had its turn: what it has made is as it was made.
+    pub undisturbed: bool,
 }
 
 /// A change in the lease core: waiting, then running. Withdrawn when dropped unfinished.
@@ -184,13 +186,17 @@ impl Turn {
     /// Ends the change. `wants` is what its reply shows and the client would cache.
     pub fn finish(mut self, wants: Vec<Wanted>) -> Finished {
         self.finished = true;
-        let (leases, op) = (&self.leases, self.op);
+        let (leases, op, number) = (&self.leases, self.op, self.number);
         leases.with(|state, now| {
             state.stops(&leases.progress, op);
             let event = Event::FinishChange { op, wants };
             let outcome = state.step(&leases.progress, now, event);
             let (stamp, grants) = outcome.finished.unwrap_or_default();
-            Finished { stamp, grants }
+            Finished {
+                stamp,
+                grants,
+                undisturbed: leases.progress.is_last(number),
+            }
         })
     }
 }

@@ -51,7 +51,11 @@ impl Pending<'_> {
                 wants.push(Wanted::write(object, Parts::ATTRS | Parts::DATA));
             }
         }
-        let Finished { stamp, grants } = turn.finish(wants);
+        let Finished {
+            stamp,
+            grants,
+            undisturbed,
+        } = turn.finish(wants);
         let server = &self.order.call.server;
         let at_once = gone.into_iter().filter(|o| !server.store.note_gone(*o));
         at_once.for_each(|object| server.leases.gone(object));
@@ -64,7 +68,9 @@ impl Pending<'_> {
             touched,
             result: done.map(|done| done.response),
         };
-        self.look_again(touches, &mut reply);
+        if !undisturbed {
+            self.look_again(touches, &mut reply);
+        }
         reply
     }
 
