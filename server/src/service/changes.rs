@@ -39,7 +39,8 @@ enum Step {
 /// Starts a change whose predecessors are done.
 pub fn start(server: &Arc<Server>, session: &Arc<Session>, seq: Seq, job: Job) {
     let withdrawn = session.start(seq);
-    let task = run(Arc::clone(server), Arc::clone(session), seq, job);
+    // It is large, and handed on several times.
+    let task = Box::pin(run(Arc::clone(server), Arc::clone(session), seq, job));
     server.begin_io(async move {
         tokio::select! {
             biased;
