@@ -239,6 +239,7 @@ impl Assembled {
             leases: by_kind(&cached),
             recalls_open: cached.recalls as u64,
             memory: cached.memory.into(),
+            kernel_requests: self.driver.calls(),
             cache_answers: cached
                 .answers
                 .iter()

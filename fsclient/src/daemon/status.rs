@@ -12,6 +12,7 @@
 //! | `recalls_open` | recalls not approved yet |
 //! | `memory` | memory in use, in bytes: see [`MemoryStatus`] |
 //! | `requests`, `requests_total`, `renewals` | requests sent by kind, their sum, and keep-alives (in neither) |
+//! | `kernel_requests` | requests of the kernel so far, forgets apart |
 //! | `cache_answers` | requests of the kernel that were answered without asking the server, by kind |
 //! | `dirty` | buffered `bytes` of `files` that the server doesn't have yet; `bytes_per_second` it takes in, as far as measured; `still_ms`: for how long no bytes have come through, to or fro |
 //! | `opens` | opens the server has for this session, retained ones included |
@@ -67,6 +68,9 @@ pub struct MountStatus {
     pub recalls_open: u64,
     /// Memory in use.
     pub memory: MemoryStatus,
+    /// Requests of the kernel.
+    #[serde(default)]
+    pub kernel_requests: u64,
     /// Answers without asking the server, by kind.
     pub cache_answers: BTreeMap<String, u64>,
     /// What the server doesn't have yet.

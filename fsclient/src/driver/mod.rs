@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use threads::Threads;
@@ -93,6 +93,7 @@ pub struct Setup {
 pub struct Driver<W: Waiter> {
     me: Weak<Self>,
     core: Mutex<ClientCore<W>>,
+    calls: AtomicU64,
     /// What the core held when it broke has been kept; changed while it is locked.
     given_up: AtomicBool,
     kernel: Arc<dyn Kernel>,
@@ -128,6 +129,7 @@ impl<W: Waiter> Driver<W> {
         let driver = Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
             core: Mutex::new(ClientCore::new(core, clock::now())),
+            calls: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
             kernel,
             wire: Wire::new(session, runtime.clone(), ear(me.clone())),
@@ -146,6 +148,9 @@ impl<W: Waiter> Driver<W> {
     /// while few requests are under way. Packets of several requests each cost less than a wake-up saved, and the
     /// runtime's threads put into them what has come together.
     pub fn drive(&self, event: Event<W>) {
+        if matches!(event, Event::Call { .. }) {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+        }
         self.run(event, FEW);
     }
 
@@ -252,6 +257,11 @@ impl<W: Waiter> Driver<W> {
     /// The session, as the core sees it.
     pub fn session_status(&self) -> SessionStatus {
         self.with(|core| core.session_status())
+    }
+
+    /// How many calls it was asked to make, the daemon's own among them.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// What is cached, for people.
