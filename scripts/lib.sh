@@ -111,8 +111,13 @@ suits_pjdfstest() {
 
 # ours: processes of this run, by the mark in their environment.
 ours() {
+    marked "LEASEFS_RUN=$LEASEFS_RUN"
+}
+
+# marked NAME=VALUE: processes with that in their environment.
+marked() {
     local file pid
-    { grep -lzxF "LEASEFS_RUN=$LEASEFS_RUN" /proc/[0-9]*/environ 2>/dev/null || true; } |
+    { grep -lzxF "$1" /proc/[0-9]*/environ 2>/dev/null || true; } |
         while read -r file; do
             pid=${file//[^0-9]/}
             [[ ! -r /proc/$pid/cmdline ]] || [[ -z $(tr -d '\0' <"/proc/$pid/cmdline") ]] ||

@@ -18,6 +18,8 @@
 //!   around them.
 //! - [`soak`]: all of these for as long as one likes, on three mounts under faults. Binary: `leasefs-soak`
 //!   (`scripts/soak`).
+//! - [`link`]: a network of its own, as near or far as one likes.
+//! - [`bench`]: what operations cost on such a link. Binary: `leasefs-bench` (`scripts/bench`).
 //! - [`mounted`]: the harness that starts real daemons on real mounts, for the suites in
 //!   `tests/tests/`.
 //!
@@ -49,11 +51,13 @@
 //! cleaned up, and its logs are printed. A failure of `coherence` or `fsx2` prints the
 //! seed; the same seed makes the same choices.
 
+pub mod bench;
 pub mod coherence;
 pub mod durable;
 pub mod fsx2;
 pub mod joint;
 pub mod lin;
+pub mod link;
 pub mod mapping;
 pub mod mounted;
 pub mod once;

@@ -1,13 +1,27 @@
 //! A daemon as a child process.
 
 use super::wait::eventually;
+use crate::link::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// What is to be started so that a program runs in that network, if it is not this one.
+pub(super) fn within_network(
+    namespace: &Option<Arc<Namespace>>,
+    program: &OsStr,
+    arguments: Vec<OsString>,
+) -> (OsString, Vec<OsString>) {
+    match namespace {
+        Some(namespace) => namespace.command(program, &arguments),
+        None => (program.to_owned(), arguments),
+    }
+}
 
 /// A child process whose output goes to files.
 #[derive(Debug)]
@@ -45,7 +59,7 @@ impl Daemon {
     pub fn start(
         name: &str,
         folder: &Path,
-        program: &Path,
+        program: &OsStr,
         arguments: &[OsString],
         env: &[(String, String)],
     ) -> Self {
@@ -66,7 +80,8 @@ impl Daemon {
             .stdin(Stdio::null());
         command.stdout(append_to(&stdout)).stderr(append_to(&log));
         let child = command.spawn();
-        let child = child.unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+        let child =
+            child.unwrap_or_else(|error| panic!("{}: {error}", Path::new(program).display()));
         Self {
             name: name.to_owned(),
             child,

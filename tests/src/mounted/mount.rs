@@ -1,15 +1,17 @@
 //! A running `fsclient mount`.
 
 use super::binaries::Binaries;
-use super::daemon::Daemon;
+use super::daemon::{Daemon, within_network};
 use super::sandbox::{Sandbox, mounts_below};
 use super::wait::{eventually, within};
+use crate::link::Namespace;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a mount may take to become usable.
@@ -53,6 +55,8 @@ pub struct MountOptions {
     pub options: Vec<String>,
     /// Extra environment.
     pub env: Vec<(String, String)>,
+    /// Where its network is, if not here.
+    pub namespace: Option<Arc<Namespace>>,
 }
 
 /// Requests a mount has sent, by kind, renewals apart.
@@ -60,6 +64,21 @@ pub struct MountOptions {
 pub struct Requests(pub BTreeMap<String, u64>);
 
 impl Requests {
+    /// As the status of a mount tells them.
+    ///
+    /// # Panics
+    /// When it doesn't.
+    pub fn told_by(status: &Value) -> Self {
+        find_requests(status).unwrap_or_else(|| panic!("no request counters in {status}"))
+    }
+
+    /// These too.
+    pub fn add(&mut self, more: &Self) {
+        for (kind, count) in &more.0 {
+            *self.0.entry(kind.clone()).or_default() += count;
+        }
+    }
+
     /// All of them.
     pub fn total(&self) -> u64 {
         self.0.values().sum()
@@ -121,8 +140,9 @@ impl Mount {
         if options.writes.or(suite) == Some(Writes::Through) {
             arguments.push("--write-through".into());
         }
-        let program = &Binaries::get().client;
-        let mut daemon = Daemon::start(name, sandbox.root(), program, &arguments, &options.env);
+        let program = Binaries::get().client.as_os_str();
+        let (program, arguments) = within_network(&options.namespace, program, arguments);
+        let mut daemon = Daemon::start(name, sandbox.root(), &program, &arguments, &options.env);
         daemon.line_with("ready", START);
         assert!(
             mounts_below(&dir).contains(&dir),
@@ -246,8 +266,7 @@ fn status(dir: &Path, state: &Path) -> Value {
 /// # Panics
 /// As [`Mount::status`].
 pub fn requests(dir: &Path, state: &Path) -> Requests {
-    let status = status(dir, state);
-    find_requests(&status).unwrap_or_else(|| panic!("no request counters in {status}"))
+    Requests::told_by(&status(dir, state))
 }
 
 /// The counters wherever they stand: the status of one mount has them once.

@@ -1,12 +1,14 @@
 //! A running `fsserver`.
 
 use super::binaries::Binaries;
-use super::daemon::Daemon;
+use super::daemon::{Daemon, within_network};
 use super::sandbox::Sandbox;
+use crate::link::Namespace;
 use std::ffi::OsString;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a server may take to say that it serves.
@@ -25,6 +27,25 @@ pub struct ServerOptions {
     pub state: Option<PathBuf>,
     /// Extra environment.
     pub env: Vec<(String, String)>,
+    /// Where its network is, and its address there, if not here.
+    pub network: Option<(Arc<Namespace>, IpAddr)>,
+}
+
+impl ServerOptions {
+    fn address(&self) -> IpAddr {
+        let there = self.network.as_ref().map(|(_, address)| *address);
+        there.unwrap_or(Ipv4Addr::LOCALHOST.into())
+    }
+
+    fn start(&self, log_folder: &Path, arguments: Vec<OsString>) -> Daemon {
+        let namespace = self
+            .network
+            .as_ref()
+            .map(|(namespace, _)| namespace.clone());
+        let program = Binaries::get().server.as_os_str();
+        let (program, arguments) = within_network(&namespace, program, arguments);
+        Daemon::start("server", log_folder, &program, &arguments, &self.env)
+    }
 }
 
 /// One export being served.
@@ -75,12 +96,11 @@ impl Server {
         let export = export.unwrap_or_else(|| sandbox.folder("export"));
         let state = options.state.clone();
         let state = state.unwrap_or_else(|| sandbox.root().join("server-state"));
-        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listen = SocketAddr::new(options.address(), 0);
         let log_folder = sandbox.root().to_owned();
         let ticket = Some(log_folder.join("ticket"));
         let arguments = arguments(&export, &state, listen, ticket, &options);
-        let program = &Binaries::get().server;
-        let mut daemon = Daemon::start("server", &log_folder, program, &arguments, &options.env);
+        let mut daemon = options.start(&log_folder, arguments);
         let address = ready_address(&mut daemon);
         Self {
             export,
@@ -98,14 +118,7 @@ impl Server {
     /// When it does not serve in time.
     pub fn start_again(&mut self) {
         let arguments = arguments(&self.export, &self.state, self.address, None, &self.options);
-        let program = &Binaries::get().server;
-        self.daemon = Daemon::start(
-            "server",
-            &self.log_folder,
-            program,
-            &arguments,
-            &self.options.env,
-        );
+        self.daemon = self.options.start(&self.log_folder, arguments);
         assert_eq!(ready_address(&mut self.daemon), self.address);
     }
 

@@ -182,6 +182,23 @@ impl World {
         if mount.is_mounted() {
             unmount(&mount.dir);
         }
+        self.start_mount(index);
+    }
+
+    /// Unmounts one and mounts it again: nothing is cached there any more.
+    ///
+    /// # Panics
+    /// When it does not end, or is not usable, in time.
+    pub fn remount(&mut self, index: usize) {
+        let mount = &mut self.mounts[index];
+        let (output, _) = mount.umount(&[], END);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "it can't be unmounted: {errors}");
+        mount.daemon.ends_within(END);
+        self.start_mount(index);
+    }
+
+    fn start_mount(&mut self, index: usize) {
         let relay = self.relays.get(index).map(Relay::address);
         let source = format!("{}:/", relay.unwrap_or(self.server.address));
         let name = format!("mount{index}");

@@ -1,0 +1,133 @@
+//! What an operation may cost at most, counted.
+//!
+//! A row that needs less than it says here is to be given a lower limit: what was won is not to be lost again unseen.
+
+use super::counts::Costs;
+use std::time::Duration;
+
+/// Of a row at the scale `smoke`, for each operation on average.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    /// Of that row.
+    pub row: &'static str,
+    /// Requests sent.
+    pub requests: f64,
+    /// Requests of the kernel.
+    pub kernel: f64,
+    /// Round trips, where one operation waits for the other.
+    pub trips: Option<u32>,
+}
+
+/// Each row's, once.
+#[rustfmt::skip]
+pub const LIMITS: [Limit; 25] = [
+    //                      requests   of the kernel   round trips
+    limit("open",                1e9, 1e9, Some(999)),
+    limit("stat",                1e9, 1e9, Some(999)),
+    limit("read",                1e9, 1e9, Some(999)),
+    limit("ls-cold",             1e9, 1e9, Some(999)),
+    limit("ls",                  1e9, 1e9, Some(999)),
+    limit("ls-new",              1e9, 1e9, Some(999)),
+    limit("open-cold",           1e9, 1e9, Some(999)),
+    limit("read-cold",           1e9, 1e9, Some(999)),
+    limit("random-cold",         1e9, 1e9, Some(999)),
+    limit("random16-cold",       1e9, 1e9, Some(999)),
+    limit("write-sync",          1e9, 1e9, Some(999)),
+    limit("write",               1e9, 1e9, Some(999)),
+    limit("create",              1e9, 1e9, Some(999)),
+    limit("create4",             1e9, 1e9, Some(999)),
+    limit("rename",              1e9, 1e9, Some(999)),
+    limit("unlink",              1e9, 1e9, Some(999)),
+    limit("untar",               1e9, 1e9, Some(999)),
+    limit("git-clone",           1e9, 1e9, Some(999)),
+    limit("git-status",          1e9, 1e9, Some(999)),
+    limit("git-status-cold",     1e9, 1e9, Some(999)),
+    limit("sqlite",              1e9, 1e9, Some(999)),
+    limit("append-sync",         1e9, 1e9, Some(999)),
+    limit("ping-pong",           1e9, 1e9, Some(999)),
+    limit("appear",              1e9, 1e9, Some(999)),
+    limit("written-while-read",  1e9, 1e9, Some(999)),
+];
+
+const fn limit(row: &'static str, requests: f64, kernel: f64, trips: Option<u32>) -> Limit {
+    Limit {
+        row,
+        requests,
+        kernel,
+        trips,
+    }
+}
+
+impl Limit {
+    /// That of a row.
+    pub fn of(row: &str) -> Option<&'static Self> {
+        LIMITS.iter().find(|limit| limit.row == row)
+    }
+
+    /// What of the costs is above it, for people.
+    pub fn exceeded(&self, costs: &Costs) -> Vec<String> {
+        let counts = [
+            ("requests", costs.requests, self.requests),
+            ("requests of the kernel", costs.kernel_requests, self.kernel),
+        ];
+        let above = counts.iter().filter(|(_, count, limit)| count > limit);
+        above
+            .map(|(what, count, limit)| format!("{count:.3} {what}, {limit} allowed"))
+            .collect()
+    }
+
+    /// The same of the time an operation took on a link with that round-trip time: all that is not a whole round
+    /// trip is work.
+    pub fn too_far(&self, each: Duration, rtt: Duration) -> Option<String> {
+        let (allowed, trips) = (self.trips?, round_trips(each, rtt));
+        (trips >= f64::from(allowed) + 1.0)
+            .then(|| format!("{trips:.1} round trips, {allowed} allowed"))
+    }
+}
+
+/// How many fit into that time.
+pub fn round_trips(time: Duration, rtt: Duration) -> f64 {
+    time.as_secs_f64() / rtt.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows::ROWS;
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn each_row_has_a_limit() {
+        let of_rows = ROWS.map(|row| row.name);
+        let mut of_limits = LIMITS.map(|limit| limit.row);
+        assert!(of_rows.iter().all(|row| Limit::of(row).is_some()));
+        of_limits.sort_unstable();
+        assert!(of_limits.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+
+    #[test]
+    fn what_is_above_a_limit_is_told() {
+        let limit = limit("row", 2.0, 3.0, Some(1));
+        let costs = |requests, kernel_requests| Costs {
+            operations: 1,
+            requests,
+            kernel_requests,
+            datagrams: 0.0,
+            server_us: 0.0,
+            client_us: 0.0,
+            kinds: BTreeMap::new(),
+        };
+        assert_eq!(limit.exceeded(&costs(2.0, 3.0)), Vec::<String>::new());
+        assert_eq!(
+            limit.exceeded(&costs(2.5, 3.0)),
+            ["2.500 requests, 2 allowed"]
+        );
+        assert_eq!(limit.exceeded(&costs(3.0, 4.0)).len(), 2);
+        let rtt = Duration::from_millis(40);
+        assert_eq!(limit.too_far(rtt + rtt / 2, rtt), None);
+        assert_eq!(
+            limit.too_far(2 * rtt, rtt).as_deref(),
+            Some("2.0 round trips, 1 allowed")
+        );
+    }
+}
