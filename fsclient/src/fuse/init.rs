@@ -81,7 +81,7 @@ const REQUIRED: InitFlags = InitFlags::FUSE_AUTO_INVAL_DATA
 ///
 /// # Errors
 /// If the kernel lacks a capability, which it names.
-pub fn configure(config: &mut KernelConfig, posix_acl: bool) -> io::Result<()> {
+pub(super) fn configure(config: &mut KernelConfig, posix_acl: bool) -> io::Result<()> {
     let wanted = if posix_acl {
         REQUIRED | InitFlags::FUSE_POSIX_ACL
     } else {

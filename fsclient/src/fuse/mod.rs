@@ -12,9 +12,8 @@ mod kernel;
 mod mount;
 
 pub use answer::Waiter;
-pub use init::configure;
 pub use kernel::Kernel;
-pub use mount::{Allowed, Driver, MountConfig, Mounted, mount, session_options};
+pub use mount::{Allowed, Driver, MountConfig, Mounted, mount};
 
 /// Refuses a kernel that can't keep the caches' promises.
 ///

@@ -136,9 +136,8 @@ fn checks_permissions(identity: IdentityPolicy) -> bool {
     identity != IdentityPolicy::Squash
 }
 
-/// How fuser is asked for such a mount. Public so that another file system can be measured on the
-/// same session.
-pub fn session_options(config: &MountConfig) -> Config {
+/// How fuser is asked for such a mount.
+fn session_options(config: &MountConfig) -> Config {
     let root = rustix::process::geteuid().is_root();
     let mut options = Config::default();
     // Commas would end the option, for the set-user-id helper.

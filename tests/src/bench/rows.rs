@@ -343,6 +343,7 @@ fn write(trial: &mut Trial) -> io::Result<Sample> {
 
 fn append_sync(trial: &mut Trial) -> io::Result<Sample> {
     let (path, count) = (trial.fresh_path("log"), trial.scale.syncs);
+    fs::write(&path, b"")?;
     let timed = trial.timed(|| {
         append_and_sync(&path, count)?;
         Ok(count as u64)
@@ -456,7 +457,7 @@ fn appear(trial: &mut Trial) -> io::Result<Sample> {
 }
 
 fn while_read(trial: &mut Trial) -> io::Result<Sample> {
-    let (name, time) = (trial.fresh("read"), trial.scale.time);
+    let (name, writes) = (trial.fresh("read"), trial.scale.writes);
     let dirs: Vec<PathBuf> = (0..trial.system.dirs().len())
         .map(|mount| trial.through(mount, &name))
         .collect();
@@ -464,8 +465,8 @@ fn while_read(trial: &mut Trial) -> io::Result<Sample> {
     prepare_read(&dirs)?;
     let mut took = Vec::new();
     let timed = trial.timed(|| {
-        took = written_while_read(&dirs, time)?;
-        Ok(took.len() as u64)
+        took = written_while_read(&dirs, writes)?;
+        Ok(writes as u64)
     })?;
     Ok(timed.median(took))
 }

@@ -27,12 +27,14 @@ pub struct Scale {
     pub syncs: usize,
     /// Rounds of what two mounts do in turn.
     pub turns: usize,
+    /// Times that one mount writes while all read.
+    pub writes: usize,
     /// How long cached work goes on.
     pub time: Duration,
 }
 
-/// All there are; the last is for counting alone.
-pub const SCALES: [Scale; 4] = [
+/// All there are; the last two are for counting alone.
+pub const SCALES: [Scale; 5] = [
     Scale {
         name: "lan",
         large: 256,
@@ -45,6 +47,7 @@ pub const SCALES: [Scale; 4] = [
         transactions: 200,
         syncs: 1000,
         turns: 500,
+        writes: 20,
         time: Duration::from_secs(1),
     },
     Scale {
@@ -59,6 +62,7 @@ pub const SCALES: [Scale; 4] = [
         transactions: 15,
         syncs: 50,
         turns: 20,
+        writes: 20,
         time: Duration::from_secs(1),
     },
     Scale {
@@ -73,6 +77,7 @@ pub const SCALES: [Scale; 4] = [
         transactions: 50,
         syncs: 100,
         turns: 50,
+        writes: 20,
         time: Duration::from_millis(300),
     },
     Scale {
@@ -87,6 +92,22 @@ pub const SCALES: [Scale; 4] = [
         transactions: 8,
         syncs: 16,
         turns: 16,
+        writes: 8,
+        time: Duration::from_millis(50),
+    },
+    Scale {
+        name: "smoke-far",
+        large: 4,
+        reads: (8, 32),
+        small: 8,
+        many: 1000,
+        created: 8,
+        pieces: 1,
+        tree: 8,
+        transactions: 3,
+        syncs: 6,
+        turns: 6,
+        writes: 4,
         time: Duration::from_millis(50),
     },
 ];

@@ -101,7 +101,7 @@ fn file(dir: &Path, number: usize) -> PathBuf {
 ///
 /// # Errors
 /// The first.
-pub fn written_while_read(dirs: &[PathBuf], time: Duration) -> io::Result<Vec<Duration>> {
+pub fn written_while_read(dirs: &[PathBuf], writes: usize) -> io::Result<Vec<Duration>> {
     let [first, ..] = dirs else {
         return Ok(Vec::new());
     };
@@ -117,8 +117,8 @@ pub fn written_while_read(dirs: &[PathBuf], time: Duration) -> io::Result<Vec<Du
         io::Result::Ok(())
     };
     let write = || {
-        let (begin, mut chance, mut took) = (Instant::now(), Rng::new(99), Vec::new());
-        while begin.elapsed() < time {
+        let (mut chance, mut took) = (Rng::new(99), Vec::new());
+        for _ in 0..writes {
             thread::sleep(PAUSE);
             let one = Instant::now();
             let file = OpenOptions::new()

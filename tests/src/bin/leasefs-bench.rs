@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// What is counted on a link where each round trip shows.
-const FAR: &str = "rtt=40ms";
+const FAR: &str = "rtt=100ms";
 /// A row may exceed its limits so often before it counts: what runs on a timer may fall into it.
 const TRIES: u32 = 3;
 
@@ -241,8 +241,12 @@ fn compare(row: &Row, sample: &Sample, spec: &Spec) -> Vec<String> {
 }
 
 fn count_on(arguments: &Arguments, spec: &Spec, rows: &[&Row]) -> io::Result<Vec<String>> {
-    let scale = Scale::named("smoke").ok_or(io::ErrorKind::NotFound)?;
-    let name = if spec.rtt().is_some() { "far" } else { "near" };
+    let name = if spec.rtt().is_some() {
+        "smoke-far"
+    } else {
+        "smoke"
+    };
+    let scale = Scale::named(name).ok_or(io::ErrorKind::NotFound)?;
     let link = Link::new(spec)?;
     let mut bench = Bench::new(scale, &arguments.folder(&format!("{name}-inputs"))?)?;
     let export = arguments.folder(&format!("{name}-export"))?;
