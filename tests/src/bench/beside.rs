@@ -5,6 +5,7 @@ use super::counts::{Counters, resident};
 use super::programs::run;
 use crate::link::{Link, Namespace, SERVER};
 use crate::mounted::{Daemon, Sandbox, eventually, mounts_below};
+use rustix::fs::{Advice, fadvise};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -21,32 +22,39 @@ const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
 /// How long it believes what it has cached, unless a file's attributes show that it has changed.
 const BELIEF: &str = "auto_cache,dcache_timeout=60,entry_timeout=60,attr_timeout=60";
 
-/// A local file system that a loop device has.
+/// A directory of this machine, without network or FUSE.
 #[derive(Debug)]
-pub struct Local {
-    image: PathBuf,
-    dirs: [PathBuf; 1],
-}
+pub struct Local([PathBuf; 1]);
 
 impl Local {
-    /// The one mounted on `dir`, whose image is `dir` with `.img` appended.
+    /// That one.
     pub fn new(dir: &Path) -> Self {
-        let mut image = OsString::from(dir);
-        image.push(".img");
-        Self {
-            image: image.into(),
-            dirs: [dir.to_owned()],
+        Self([dir.to_owned()])
+    }
+}
+
+/// Takes what its files contain out of the page cache. Dropping all caches would empty those of the others' servers.
+fn evict(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+        if kind.is_dir() {
+            evict(&path)?;
+        } else if kind.is_file() {
+            let file = fs::File::open(path)?;
+            file.sync_data()?;
+            fadvise(&file, 0, None, Advice::DontNeed)?;
         }
     }
+    Ok(())
 }
 
 impl System for Local {
     fn name(&self) -> &'static str {
-        "ext4"
+        "local"
     }
 
     fn dirs(&self) -> &[PathBuf] {
-        &self.dirs
+        &self.0
     }
 
     fn is_coherent(&self) -> bool {
@@ -54,11 +62,7 @@ impl System for Local {
     }
 
     fn remount(&mut self) -> io::Result<()> {
-        run(Command::new("umount").arg(&self.dirs[0]))?;
-        run(Command::new("mount")
-            .args(["-o", "loop"])
-            .arg(&self.image)
-            .arg(&self.dirs[0]))
+        evict(&self.0[0])
     }
 
     fn settled(&mut self) -> io::Result<Option<Counters>> {

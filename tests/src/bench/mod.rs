@@ -34,7 +34,8 @@ pub trait System {
     /// Whether all its mounts see at once what one has done.
     fn is_coherent(&self) -> bool;
 
-    /// Unmounts the first of them and mounts it again: nothing is cached there any more.
+    /// Unmounts the first of them and mounts it again: nothing is cached there any more. Where nothing is mounted,
+    /// names and attributes stay cached.
     ///
     /// # Errors
     /// If that fails.

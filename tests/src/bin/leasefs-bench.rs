@@ -52,7 +52,7 @@ struct Arguments {
     /// An empty directory to serve; made in the one to work in if none is given.
     #[arg(long)]
     export: Option<PathBuf>,
-    /// An empty local file system in the loop device of DIR.img, to compare with.
+    /// An empty directory of this machine, to compare with.
     #[arg(long, value_name = "DIR")]
     local: Option<PathBuf>,
     /// An empty directory for sshfs to serve, to compare with.
