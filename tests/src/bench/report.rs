@@ -224,13 +224,11 @@ impl RowReport {
 
 /// Three digits that say something.
 fn short(value: f64) -> String {
+    let digits = |value: f64| (2.0 - value.log10().floor()).clamp(0.0, 6.0) as usize;
     match value {
-        100_000.0.. => format!("{:.0}k", value / 1e3),
-        10_000.0.. => format!("{:.1}k", value / 1e3),
-        100.0.. => format!("{value:.0}"),
-        10.0.. => format!("{value:.1}"),
-        1.0.. => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
+        10_000.0.. => format!("{:.*}k", digits(value / 1e3), value / 1e3),
+        _ if value > 0.0 => format!("{value:.*}", digits(value)),
+        _ => "0".to_owned(),
     }
 }
 
@@ -265,6 +263,12 @@ mod tests {
             let line = of_row(name).expect("its line");
             assert!(line.ends_with("| 0.500 × |"), "{line}");
         }
+    }
+
+    #[test]
+    fn three_digits_are_shown() {
+        let shown = [123_456.0, 12_345.0, 1234.5, 12.345, 0.012_345, 0.0].map(short);
+        assert_eq!(shown, ["123k", "12.3k", "1234", "12.3", "0.0123", "0"]);
     }
 
     #[test]
