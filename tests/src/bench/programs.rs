@@ -1,5 +1,6 @@
 //! Programs that are measured at work.
 
+use super::trial::{Sample, Trial};
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::Path;
@@ -147,4 +148,45 @@ pub fn sqlite_insert(path: &Path, count: usize) -> io::Result<()> {
         Command::new("sqlite3").arg("-bail").arg(path),
         script.as_bytes(),
     )
+}
+
+// ---- rows ----------------------------------------------------------------
+
+pub(super) fn unpack(trial: &mut Trial) -> io::Result<Sample> {
+    let (dir, files) = (trial.fresh_dir("tree")?, trial.scale.tree as u64);
+    let archive = &trial.inputs.archive;
+    let timed = trial.timed(|| untar(archive, &dir).map(|()| files))?;
+    Ok(timed.seconds())
+}
+
+pub(super) fn clone(trial: &mut Trial) -> io::Result<Sample> {
+    let (dir, files) = (trial.fresh_path("clone"), trial.scale.tree as u64);
+    let repository = &trial.inputs.repository;
+    let timed = trial.timed(|| git_clone(repository, &dir).map(|()| files))?;
+    Ok(timed.seconds())
+}
+
+/// The first time it writes down what it has seen.
+pub(super) fn status(trial: &mut Trial) -> io::Result<Sample> {
+    git_status(&trial.path("repository"))?;
+    status_now(trial)
+}
+
+pub(super) fn status_cold(trial: &mut Trial) -> io::Result<Sample> {
+    git_status(&trial.path("repository"))?;
+    trial.system.remount()?;
+    status_now(trial)
+}
+
+fn status_now(trial: &mut Trial) -> io::Result<Sample> {
+    let dir = trial.path("repository");
+    let timed = trial.timed(|| git_status(&dir).map(|()| 1))?;
+    Ok(timed.seconds())
+}
+
+pub(super) fn sqlite(trial: &mut Trial) -> io::Result<Sample> {
+    let (path, count) = (trial.fresh_path("database"), trial.scale.transactions);
+    sqlite_create(&path)?;
+    let timed = trial.timed(|| sqlite_insert(&path, count).map(|()| count as u64))?;
+    Ok(timed.rate(count as f64))
 }

@@ -163,7 +163,7 @@ impl Report {
             ""
         };
         let mut text = format!(
-            "| row | an | requests | of the kernel | datagrams | µs of fsserver | µs of fsclient |{trips}\n|---|---|{}\n",
+            "| row | operation | requests | of the kernel | datagrams | µs of fsserver | µs of fsclient |{trips}\n|---|---|{}\n",
             "--:|".repeat(5 + usize::from(self.rtt.is_some()))
         );
         for row in &self.rows {

@@ -1,7 +1,7 @@
 //! What is measured.
 
-use super::programs::{git_clone, git_status, sqlite_create, sqlite_insert, untar};
-use super::sharing::{appearing, ping_pong, prepare_read, written_while_read};
+use super::programs::{clone, sqlite, status, status_cold, unpack};
+use super::sharing::{appear, pingpong, while_read};
 use super::trial::{Sample, Trial};
 use super::work::{
     MIB, PIECE, append_and_sync, create, create_one, list, numbered, open_and_read, over_and_over,
@@ -387,88 +387,6 @@ fn rename(trial: &mut Trial) -> io::Result<Sample> {
 
 fn unlink(trial: &mut Trial) -> io::Result<Sample> {
     files(trial, true, 1, |path| fs::remove_file(path))
-}
-
-// ---- programs --------------------------------------------------------------
-
-fn unpack(trial: &mut Trial) -> io::Result<Sample> {
-    let (dir, files) = (trial.fresh_dir("tree")?, trial.scale.tree as u64);
-    let archive = &trial.inputs.archive;
-    let timed = trial.timed(|| untar(archive, &dir).map(|()| files))?;
-    Ok(timed.seconds())
-}
-
-fn clone(trial: &mut Trial) -> io::Result<Sample> {
-    let (dir, files) = (trial.fresh_path("clone"), trial.scale.tree as u64);
-    let repository = &trial.inputs.repository;
-    let timed = trial.timed(|| git_clone(repository, &dir).map(|()| files))?;
-    Ok(timed.seconds())
-}
-
-/// The first time it writes down what it has seen.
-fn status(trial: &mut Trial) -> io::Result<Sample> {
-    git_status(&trial.path("repository"))?;
-    status_now(trial)
-}
-
-fn status_cold(trial: &mut Trial) -> io::Result<Sample> {
-    git_status(&trial.path("repository"))?;
-    trial.system.remount()?;
-    status_now(trial)
-}
-
-fn status_now(trial: &mut Trial) -> io::Result<Sample> {
-    let dir = trial.path("repository");
-    let timed = trial.timed(|| git_status(&dir).map(|()| 1))?;
-    Ok(timed.seconds())
-}
-
-fn sqlite(trial: &mut Trial) -> io::Result<Sample> {
-    let (path, count) = (trial.fresh_path("database"), trial.scale.transactions);
-    sqlite_create(&path)?;
-    let timed = trial.timed(|| sqlite_insert(&path, count).map(|()| count as u64))?;
-    Ok(timed.rate(count as f64))
-}
-
-// ---- several mounts --------------------------------------------------------
-
-fn pingpong(trial: &mut Trial) -> io::Result<Sample> {
-    let (name, turns) = (trial.fresh("ball"), trial.scale.turns);
-    let paths = [0, 1].map(|mount| trial.through(mount, &name));
-    fs::write(&paths[0], [0; 8])?;
-    let mut took = Vec::new();
-    let timed = trial.timed(|| {
-        took = ping_pong([&paths[0], &paths[1]], turns)?;
-        Ok(turns as u64)
-    })?;
-    Ok(timed.median(took))
-}
-
-fn appear(trial: &mut Trial) -> io::Result<Sample> {
-    let (name, turns) = (trial.fresh("appear"), trial.scale.turns);
-    let dirs = [0, 1].map(|mount| trial.through(mount, &name));
-    fs::create_dir(&dirs[0])?;
-    let mut took = Vec::new();
-    let timed = trial.timed(|| {
-        took = appearing([&dirs[0], &dirs[1]], turns)?;
-        Ok(turns as u64)
-    })?;
-    Ok(timed.median(took))
-}
-
-fn while_read(trial: &mut Trial) -> io::Result<Sample> {
-    let (name, writes) = (trial.fresh("read"), trial.scale.writes);
-    let dirs: Vec<PathBuf> = (0..trial.system.dirs().len())
-        .map(|mount| trial.through(mount, &name))
-        .collect();
-    fs::create_dir(&dirs[0])?;
-    prepare_read(&dirs)?;
-    let mut took = Vec::new();
-    let timed = trial.timed(|| {
-        took = written_while_read(&dirs, writes)?;
-        Ok(writes as u64)
-    })?;
-    Ok(timed.median(took))
 }
 
 #[cfg(test)]

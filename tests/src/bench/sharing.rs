@@ -1,5 +1,6 @@
 //! What several mounts do with the same files.
 
+use super::trial::{Sample, Trial};
 use super::work::{PIECE, spread};
 use crate::rng::Rng;
 use std::fs::{self, File, OpenOptions};
@@ -147,6 +148,47 @@ pub fn written_while_read(dirs: &[PathBuf], writes: usize) -> io::Result<Vec<Dur
     })
 }
 
+// ---- rows ----------------------------------------------------------------
+
+pub(super) fn pingpong(trial: &mut Trial) -> io::Result<Sample> {
+    let (name, turns) = (trial.fresh("ball"), trial.scale.turns);
+    let paths = [0, 1].map(|mount| trial.through(mount, &name));
+    fs::write(&paths[0], [0; 8])?;
+    let mut took = Vec::new();
+    let timed = trial.timed(|| {
+        took = ping_pong([&paths[0], &paths[1]], turns)?;
+        Ok(turns as u64)
+    })?;
+    Ok(timed.median(took))
+}
+
+pub(super) fn appear(trial: &mut Trial) -> io::Result<Sample> {
+    let (name, turns) = (trial.fresh("appear"), trial.scale.turns);
+    let dirs = [0, 1].map(|mount| trial.through(mount, &name));
+    fs::create_dir(&dirs[0])?;
+    let mut took = Vec::new();
+    let timed = trial.timed(|| {
+        took = appearing([&dirs[0], &dirs[1]], turns)?;
+        Ok(turns as u64)
+    })?;
+    Ok(timed.median(took))
+}
+
+pub(super) fn while_read(trial: &mut Trial) -> io::Result<Sample> {
+    let (name, writes) = (trial.fresh("read"), trial.scale.writes);
+    let dirs: Vec<PathBuf> = (0..trial.system.dirs().len())
+        .map(|mount| trial.through(mount, &name))
+        .collect();
+    fs::create_dir(&dirs[0])?;
+    prepare_read(&dirs)?;
+    let mut took = Vec::new();
+    let timed = trial.timed(|| {
+        took = written_while_read(&dirs, writes)?;
+        Ok(writes as u64)
+    })?;
+    Ok(timed.median(took))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,11 +210,8 @@ mod tests {
         assert_eq!(appearing([&dir, &dir], 5).expect("seen").len(), 5);
         let dirs = [dir.clone(), dir];
         prepare_read(&dirs).expect("files");
-        assert!(
-            !written_while_read(&dirs, PAUSE)
-                .expect("written")
-                .is_empty()
-        );
+        let took = written_while_read(&dirs, 2).expect("written");
+        assert_eq!(took.len(), 2);
         assert_eq!(sandbox.clean(), Vec::<String>::new());
     }
 }

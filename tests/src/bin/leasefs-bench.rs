@@ -236,7 +236,7 @@ fn compare(row: &Row, sample: &Sample, spec: &Spec) -> Vec<String> {
     );
     let above = exceeded.into_iter();
     above
-        .map(|what: String| format!("{}: {what} a {}", row.name, row.operation))
+        .map(|what: String| format!("{}: {what}, for each {}", row.name, row.operation))
         .collect()
 }
 
