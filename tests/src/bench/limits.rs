@@ -41,11 +41,11 @@ pub const LIMITS: [Limit; 25] = [
     limit("untar",                   6.90,        33.00,  Some(6)),
     limit("git-clone",              23.50,       290.00,     None),
     limit("git-status",             13.00,      1000.00,     None),
-    limit("git-status-cold",       172.00,      1000.00,     None),
+    limit("git-status-cold",       172.00,       400.00,     None),
     limit("sqlite",                 13.30,        40.00, Some(15)),
     limit("append-sync",             2.25,         2.50,  Some(2)),
-    limit("ping-pong",               6.50,        10.00,  Some(8)),
-    limit("appear",                  5.30,        13.00,  Some(8)),
+    limit("ping-pong",               6.50,        10.00,  Some(7)),
+    limit("appear",                  5.30,        13.00,  Some(7)),
     limit("written-while-read",    200.00,         MANY,     None),
 ];
 

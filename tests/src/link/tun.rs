@@ -116,7 +116,7 @@ fn open(device: &str, offload: bool) -> io::Result<File> {
 }
 
 fn carry(mut line: Line<Vec<u8>>, from: &File, to: &File, ended: &AtomicBool) {
-    // Half a millisecond late is late.
+    // By default the kernel may be 50 µs late.
     let _ = set_current_timer_slack(NonZero::new(1000));
     let mut buffer = vec![0; LARGEST];
     while !ended.load(Ordering::Relaxed) {
