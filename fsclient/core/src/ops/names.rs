@@ -378,6 +378,7 @@ impl Ops {
             .name(new_dir, new_name.to_raw());
         let scope = self.with_victim(scope, dir, &name);
         let scope = self.with_victim(scope, new_dir, &new_name);
+        let is_dir = self.denotes_directory(&dir, name.as_bytes());
         // The kernel moves its entry with the timeout it has. It has none: if the kernel was
         // told the old name with a timeout, this change makes it look up all names again.
         let told = self.change(ask, scope, request, Bytes::new()).await?;
@@ -388,6 +389,18 @@ impl Ops {
         }
         let exchanged = flags & libc::RENAME_EXCHANGE != 0;
         self.inodes().moved(from, to, exchanged);
+        // What was saved by a rename once will be again. (Below a directory too much is looked for.)
+        if !is_dir {
+            self.engine.is_replaced_often(new_dir, new_name.as_bytes());
+        }
         Ok(())
+    }
+
+    /// Whether the kernel has a name's object as a directory, as far as that is cached.
+    fn denotes_directory(&self, dir: &Handle, name: &[u8]) -> bool {
+        let found = self.cache().live().and_then(|mut t| t.denoted(dir, name));
+        let inodes = self.inodes();
+        let node = found.and_then(|object| inodes.node(inodes.node_of(&object)?));
+        node.is_some_and(|node| node.kind == FileKind::Directory)
     }
 }

@@ -205,6 +205,13 @@ impl Engine {
         forgot.is_none_or(|forgot| self.0.cx.monotonic().since(forgot) > CALM)
     }
 
+    /// A name will probably have to be taken back if it is told to the kernel.
+    pub fn is_replaced_often(&self, dir: Handle, name: &[u8]) {
+        let (now, lasting) = (self.0.cx.monotonic(), self.0.restless_for);
+        let mut restless = self.0.restless.borrow_mut();
+        restless.taken_back(now, &[(dir, name.into())], lasting);
+    }
+
     /// Whether a name is better not told to the kernel.
     pub fn is_restless(&self, dir: &Handle, name: &[u8]) -> bool {
         let (restless, lasting) = (self.0.restless.borrow(), self.0.restless_for);

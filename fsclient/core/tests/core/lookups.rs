@@ -129,3 +129,20 @@ fn a_name_that_had_to_be_taken_back_is_asked_for_each_time_for_a_while() {
         "it has come to rest"
     );
 }
+
+#[test]
+fn a_name_that_a_file_was_renamed_to_is_asked_for_each_time_for_a_while() {
+    let mut world = World::new();
+    let rename = world.call(Call::Rename {
+        parent: NodeId::ROOT,
+        name: (*b"f.lock").into(),
+        new_parent: NodeId::ROOT,
+        new_name: (*b"f").into(),
+        flags: 0,
+    });
+    let asked = world.asked();
+    world.done(&asked);
+    assert!(matches!(world.answered(rename), Ok(Answer::Done)));
+    world.pass(Duration::from_secs(5));
+    assert!(found(&mut world, 200).valid.is_zero());
+}
