@@ -1,8 +1,8 @@
 //! Changes: admitted, queued anew, finished, withdrawn.
 
 use super::Core;
-use super::api::{Action, OpId, OpState, ReadKind, Wanted};
-use super::cover::{Cover, Want};
+use super::api::{Action, OpId, OpState, ReadKind, Touch, Wanted};
+use super::cover::{self, Cover, Want};
 use super::ids::ObjId;
 use super::ids::Sid;
 use super::op::{Arrival, Kind, Need, Op, Order};
@@ -13,8 +13,20 @@ use leasefs_protocol::{Grant, Handle, Mode, Parts, RecallId, SessionId, Stamp};
 use std::collections::BTreeMap;
 
 impl Core {
-    pub(super) fn admit_change(&mut self, now: BootTime, arrival: Arrival) {
-        let id = arrival.op;
+    pub(super) fn admit_change(
+        &mut self,
+        now: BootTime,
+        (id, session): (OpId, SessionId),
+        touches: Vec<Touch>,
+        dropped: &[Handle],
+        writeback: bool,
+    ) {
+        let arrival = Arrival {
+            op: id,
+            session,
+            kind: Kind::Change { writeback },
+            needs: self.needs(cover::of_change(touches), dropped),
+        };
         self.arrive(now, arrival);
         self.pass_what_it_owes(id);
         self.bear_with(id);
@@ -25,19 +37,18 @@ impl Core {
         if self.ops.contains_key(&arrival.op) {
             return;
         }
-        let op = self.op_of(now, &arrival);
+        let id = arrival.op;
+        let op = self.op_of(now, arrival);
         if op.kind == Kind::Read(ReadKind::FillPages) {
             let at = op.patient_until;
-            self.timers.insert((at, Timer::Fill(arrival.op)));
+            self.timers.insert((at, Timer::Fill(id)));
         }
-        self.place(arrival.op, &op);
-        self.ops.insert(arrival.op, op);
-        self.recall_conflicts(now, arrival.op);
+        self.place(id, op);
+        self.recall_conflicts(now, id);
     }
 
-    pub(super) fn op_of(&mut self, now: BootTime, arrival: &Arrival) -> Op {
+    pub(super) fn op_of(&mut self, now: BootTime, arrival: Arrival) -> Op {
         self.arrivals += 1;
-        let needs = self.needs(arrival);
         let patient_until = now + self.config.overdue;
         let term = crate::time::lengthened(self.config.term, self.config.drift_ppm);
         let grace_ends = self.grace.as_ref().map(|g| g.ends);
@@ -49,31 +60,47 @@ impl Core {
             since: now,
             patient_until,
             latest: (patient_until + term).max(grace_ends.unwrap_or_default()),
-            needs,
+            needs: arrival.needs,
             waits: BTreeMap::new(),
         }
     }
 
-    fn needs(&mut self, arrival: &Arrival) -> Vec<Need> {
-        let need = |want: &Want| Need {
-            object: self.table.find_or_insert(&want.handle),
-            cover: want.cover.clone(),
-            own_allowed: arrival.own_allowed(&want.handle),
+    /// Of a change whose requester has dropped what it had of `dropped` itself.
+    fn needs(&mut self, wants: Vec<Want>, dropped: &[Handle]) -> Vec<Need> {
+        let need = |want: Want| Need {
+            own_allowed: dropped.contains(&want.handle),
+            object: self.known(&want.handle),
+            cover: want.cover,
         };
-        arrival.wants.iter().map(need).collect()
+        wants.into_iter().map(need).collect()
     }
 
-    pub(super) fn place(&mut self, id: OpId, op: &Op) {
+    /// The object, which is in the table at least as long as the event is taken in.
+    pub(super) fn known(&mut self, handle: &Handle) -> ObjId {
+        let object = self.table.find_or_insert(handle);
+        self.untidy.push(object);
+        object
+    }
+
+    /// Nobody's turn comes by who joins a queue but his own. Of others than these it is known that it hasn't.
+    pub(super) fn place(&mut self, id: OpId, op: Op) {
         for need in &op.needs {
-            self.table.enqueue(need, id, op);
-            self.dirty.insert(need.object);
+            self.table.enqueue(need, id, &op);
         }
+        if op.is_exclusive() {
+            self.came.insert(id);
+        }
+        self.ops.insert(id, op);
     }
 
     fn displace(&mut self, id: OpId, op: &Op) {
         for need in &op.needs {
             self.table.dequeue(need, id, op);
-            self.dirty.insert(need.object);
+            // Nobody waits for the others.
+            match op.is_exclusive() {
+                true => drop(self.dirty.insert(need.object)),
+                false => self.untidy.push(need.object),
+            }
         }
     }
 
@@ -82,8 +109,7 @@ impl Core {
         if let Some(mut op) = self.ops.remove(&id) {
             self.displace(id, &op);
             op.order = op.order.before(place);
-            self.place(id, &op);
-            self.ops.insert(id, op);
+            self.place(id, op);
         }
     }
 
@@ -96,11 +122,11 @@ impl Core {
             return;
         };
         let ahead = op.needs.iter().flat_map(|need| {
-            let others = self.ops_at(need.object);
+            let others = self.exclusive_at(need.object);
             others.map(move |(other, waiting, _)| (need.object, other, waiting))
         });
         let owed = ahead.filter_map(|(object, other, waiting)| {
-            let waits = waiting.is_exclusive() && self.waits_for(waiting, own, object);
+            let waits = self.waits_for(waiting, own, object);
             (waits && other != id).then_some(waiting.order)
         });
         if let Some(place) = owed.min().filter(|place| *place < op.order) {
@@ -120,27 +146,19 @@ impl Core {
         &mut self,
         now: BootTime,
         id: OpId,
-        wants: Vec<Want>,
-        dropped: Vec<Handle>,
+        touches: Vec<Touch>,
+        dropped: &[Handle],
     ) {
         let Some(op) = self.remove_op(id) else {
             return;
         };
-        let arrival = Arrival {
-            op: id,
-            session: op.session,
-            kind: op.kind,
-            wants,
-            dropped,
-        };
         let op = Op {
             state: OpState::Waiting,
-            needs: self.needs(&arrival),
+            needs: self.needs(cover::of_change(touches), dropped),
             waits: BTreeMap::new(),
             ..op
         };
-        self.place(id, &op);
-        self.ops.insert(id, op);
+        self.place(id, op);
         self.recall_conflicts(now, id);
         self.pass_what_it_owes(id);
         self.bear_with(id);
@@ -189,29 +207,29 @@ impl Core {
         };
         let grant = |want: Wanted| {
             let cover = Cover::parts(want.parts);
+            let object = self.known(&want.object);
             match want.mode {
-                Mode::Write if self.is_alone(sid, &want) => {
-                    let object = self.table.find_or_insert(&want.object);
+                Mode::Write if self.is_alone(sid, object, &cover) => {
                     self.grant(sid, object, &cover, want.parts, Mode::Write)
                 }
-                Mode::Read | Mode::Write => self.grant_read(sid, &want.object, &cover),
+                Mode::Read | Mode::Write => self.grant_read(sid, object, &cover),
             }
         };
         wants.into_iter().filter_map(grant).collect()
     }
 
     /// Whether nobody else holds or waits for any of the parts.
-    fn is_alone(&self, sid: Sid, want: &Wanted) -> bool {
-        let cover = Cover::parts(want.parts);
-        let object = self.table.find(&want.object);
-        let busy = object.is_some_and(|o| self.ops_at(o).next().is_some());
-        let holders = object.and_then(|o| self.table.get(o)).map(|o| &o.holders);
-        let mut others = holders.into_iter().flatten().filter(|h| h.session != sid);
-        let shared = others.any(|h| h.parts.intersects(want.parts));
-        !want.parts.is_empty()
-            && !busy
+    fn is_alone(&self, sid: Sid, object: ObjId, cover: &Cover) -> bool {
+        let parts = cover.parts;
+        let Some(found) = self.table.get(object) else {
+            return false;
+        };
+        let mut others = found.holders.iter().filter(|h| h.session != sid);
+        let shared = others.any(|h| h.parts.intersects(parts));
+        !parts.is_empty()
+            && !found.has_queue()
             && !shared
-            && self.grantable(sid, &want.object, &cover) == want.parts
+            && self.grantable(sid, object, cover) == parts
     }
 
     /// Whether the session has the object's data to itself.
@@ -233,12 +251,11 @@ impl Core {
     }
 
     /// A Read lease on as much of `cover` as nothing stands against.
-    pub(super) fn grant_read(&mut self, sid: Sid, handle: &Handle, cover: &Cover) -> Option<Grant> {
-        let parts = self.grantable(sid, handle, cover);
+    pub(super) fn grant_read(&mut self, sid: Sid, object: ObjId, cover: &Cover) -> Option<Grant> {
+        let parts = self.grantable(sid, object, cover);
         if parts.is_empty() {
             return None;
         }
-        let object = self.table.find_or_insert(handle);
         self.grant(sid, object, cover, parts, Mode::Read)
     }
 }

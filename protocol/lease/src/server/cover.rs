@@ -2,7 +2,6 @@
 
 use super::api::{ReadItem, Touch};
 use leasefs_protocol::{Handle, Parts, RawName};
-use std::collections::BTreeMap;
 
 /// Parts as a whole and single names of one object. `NAMES` among the parts means all names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -91,13 +90,18 @@ pub(super) struct Want {
     pub(super) cover: Cover,
 }
 
-fn merged(items: impl Iterator<Item = (Handle, Cover)>) -> Vec<Want> {
-    let mut by_object = BTreeMap::<Handle, Cover>::new();
-    for (handle, cover) in items {
-        by_object.entry(handle).or_default().add(cover);
-    }
-    let want = |(handle, cover)| Want { handle, cover };
-    by_object.into_iter().map(want).collect()
+/// In the order of the handles.
+fn merged(items: impl Iterator<Item = Want>) -> Vec<Want> {
+    let mut wants: Vec<Want> = items.collect();
+    wants.sort_by(|a, b| a.handle.cmp(&b.handle));
+    wants.dedup_by(|later, first| {
+        let same = later.handle == first.handle;
+        if same {
+            first.cover.add(std::mem::take(&mut later.cover));
+        }
+        same
+    });
+    wants
 }
 
 /// What a read shows, one want per object.
@@ -108,7 +112,8 @@ pub(super) fn of_read(items: Vec<ReadItem>) -> Vec<Want> {
             cover.parts = cover.parts - Parts::NAMES;
             cover.names.push(name);
         }
-        (item.object, cover)
+        let handle = item.object;
+        Want { handle, cover }
     }))
 }
 
@@ -120,7 +125,8 @@ pub(super) fn of_change(touches: Vec<Touch>) -> Vec<Want> {
             parts: Parts::NONE,
             names: touch.names,
         });
-        (touch.object, cover)
+        let handle = touch.object;
+        Want { handle, cover }
     }))
 }
 

@@ -24,7 +24,8 @@ impl Core {
     /// # Errors
     /// The first claim that doesn't hold.
     pub fn check_invariants(&self) -> Result<(), String> {
-        require(self.dirty.is_empty(), || "work is left undone".into())?;
+        let done = self.dirty.is_empty() && self.came.is_empty() && self.untidy.is_empty();
+        require(done, || "work is left undone".into())?;
         for (id, object) in self.table.iter() {
             self.check_object(id, object)
                 .map_err(|e| format!("object {}: {e}", object.handle))?;
@@ -82,12 +83,13 @@ impl Core {
     }
 
     fn check_queue(&self, id: ObjId, object: &Object) -> Checked {
-        let queue = object.queue();
-        require(queue.is_sorted_by(|a, b| a.0 < b.0), || {
-            "the queue is out of order".into()
-        })?;
-        require(self.ops_at(id).count() == queue.len(), || {
+        require(self.ops_at(id).count() == object.queue().count(), || {
             "the queue names operations that are not there".into()
+        })?;
+        let exclusive = self.ops_at(id).filter(|(_, op, _)| op.is_exclusive());
+        let exclusive = exclusive.map(|(id, ..)| id);
+        require(exclusive.eq(object.exclusive().map(|(_, id)| *id)), || {
+            "misjudges for whom others wait".into()
         })?;
         let running: Vec<_> = self
             .ops_at(id)
@@ -199,8 +201,12 @@ impl Core {
     /// Whoever waits has a cause, the cause has an end, and none waits in a circle.
     fn check_op(&self, id: OpId, op: &Op) -> Checked {
         for need in &op.needs {
-            let queue = self.table.get(need.object).map_or(&[][..], |o| o.queue());
-            require(queue.contains(&(op.order, id)), || {
+            let mut queue = self
+                .table
+                .get(need.object)
+                .into_iter()
+                .flat_map(|o| o.queue());
+            require(queue.any(|at| *at == (op.order, id)), || {
                 "missing in a queue".into()
             })?;
             let mut running = self
@@ -230,10 +236,8 @@ impl Core {
     fn check_cause(&self, op: &Op) -> Checked {
         let mut blockers = op.needs.iter().flat_map(|need| self.blockers(op, need));
         let hidden = |need: &Need| {
-            let object = self.table.get(need.object);
             let sid = self.sessions.find(op.session);
-            let hides = |o: &Object| !self.hidden_parts(sid, &o.handle, &need.cover).is_empty();
-            object.is_some_and(hides)
+            !self.hidden_parts(sid, need.object, &need.cover).is_empty()
         };
         // What hides it has been asked to go, or is of the earlier life.
         let hidden = op.needs.iter().any(hidden) && (!op.waits.is_empty() || self.grace.is_some());

@@ -1,10 +1,11 @@
 //! Leases: granted, given back, asked back when there are too many.
 
 use super::Core;
+use super::api::OpId;
 use super::cover::Cover;
 use super::ids::ObjId;
 use super::ids::Sid;
-use super::op::{Cause, exclusive};
+use super::op::{Cause, Need, Op, exclusive};
 use super::recall::Waiter;
 use super::table::Holder;
 use crate::planted::{self, Bug};
@@ -14,15 +15,14 @@ use leasefs_protocol::{Grant, Handle, Mode, Parts, SessionId, Stamp};
 impl Core {
     /// What of `cover` may be granted for reading while others work on the object: nothing that
     /// a waiting or running change covers, nor what is hidden. Nothing to who is denied leases.
-    pub(super) fn grantable(&self, sid: Sid, handle: &Handle, cover: &Cover) -> Parts {
-        let object = self.table.find(handle);
-        let hidden = self.hidden_parts(Some(sid), handle, cover);
+    pub(super) fn grantable(&self, sid: Sid, object: ObjId, cover: &Cover) -> Parts {
+        let hidden = self.hidden_parts(Some(sid), object, cover);
         // The approval of everything takes whatever is granted before it.
         let gives_up = self.owes_everything(sid) || self.is_denied(sid);
         if self.shutdown || gives_up || self.is_full(sid, object) {
             return Parts::NONE;
         }
-        let yielding = object.map_or(Parts::NONE, |o| self.yielding(sid, o));
+        let yielding = self.yielding(sid, object);
         cover.leased() - hidden - self.contested(object, cover) - yielding
     }
 
@@ -34,36 +34,27 @@ impl Core {
     }
 
     /// Parts that a waiting or running change (or exclusive fill) covers.
-    fn contested(&self, object: Option<ObjId>, cover: &Cover) -> Parts {
-        let busy = object.and_then(|o| {
-            let found = self.table.get(o)?;
-            Some((o, found.queue(), found.demand()?))
-        });
-        let Some((object, queue, demand)) = busy.filter(|_| !planted::is(Bug::GrantContested))
-        else {
+    fn contested(&self, object: ObjId, cover: &Cover) -> Parts {
+        let demand = self.table.get(object).and_then(|o| o.demand());
+        let Some(demand) = demand.filter(|_| !planted::is(Bug::GrantContested)) else {
             return Parts::NONE;
         };
         // Names apart, what they cover is counted.
         if !cover.leased().contains(Parts::NAMES) {
             return demand.parts() & cover.parts;
         }
-        let mut contested = Parts::NONE;
-        for op in queue.iter().filter_map(|(_, id)| self.ops.get(id)) {
-            if op.is_exclusive()
-                && let Some(need) = op.need(object)
-            {
-                contested |= need.cover.meets(cover);
-            }
-        }
-        contested
+        let changes = self.exclusive_at(object);
+        changes.fold(Parts::NONE, |all, (_, _, need)| {
+            all | need.cover.meets(cover)
+        })
     }
 
     /// A client that doesn't give back what it is asked for gets no lease on further objects. Nor, if
     /// much is asked of it, any: what isn't granted isn't recalled.
-    pub(super) fn is_full(&self, sid: Sid, object: Option<ObjId>) -> bool {
+    pub(super) fn is_full(&self, sid: Sid, object: ObjId) -> bool {
         let max = self.config.max_leases_per_client;
         let counts = self.sessions.counts(sid);
-        let holds = object.and_then(|o| self.table.get(o)?.holder(sid));
+        let holds = self.table.get(object).and_then(|o| o.holder(sid));
         let full = holds.is_none() && counts.leases > max + max / 8;
         full || counts.recalls >= self.config.max_recalls_per_client
     }
@@ -133,21 +124,16 @@ impl Core {
             stamp: grant.stamp,
         };
         let holder_id = self.sessions.get(sid).map(|s| s.id);
-        let found = self.table.get(object);
-        let exclusive = found
-            .and_then(|o| o.demand())
-            .is_some_and(|d| d.exclusive > 0);
-        // Reads don't stand in each other's way.
-        let queue = match exclusive || grant.mode == Mode::Write {
-            true => found.map_or(&[][..], |o| o.queue()),
-            false => &[],
-        };
-        let in_the_way = queue.iter().filter_map(|(_, id)| {
-            let op = self.ops.get(id).filter(|op| !op.is_running())?;
+        let meets = |(id, op, need): (OpId, &Op, &Need)| {
             let own = Some(op.session) == holder_id;
-            Some((*id, holder.gives_up(op, op.need(object)?, own)?))
-        });
-        let in_the_way: Vec<_> = in_the_way.collect();
+            let taken = holder.gives_up(op, need, own)?;
+            (!op.is_running()).then_some((id, taken))
+        };
+        // Reads don't stand in each other's way.
+        let in_the_way: Vec<_> = match grant.mode {
+            Mode::Read => self.exclusive_at(object).filter_map(meets).collect(),
+            Mode::Write => self.ops_at(object).filter_map(meets).collect(),
+        };
         for (op, taken) in in_the_way {
             self.recall(now, sid, object, taken, Some(Waiter { op, cause }));
             self.let_writebacks_pass(op);

@@ -182,15 +182,8 @@ impl Core {
                 Timer::Grace => self.end_grace(now),
                 Timer::Session(sid) => self.expire(now, sid),
                 Timer::Conduct(client) => self.look_at_conduct(at, client),
-                Timer::Fill(op) => self.touch_objects_of(op),
+                Timer::Fill(op) => drop(self.came.insert(op)),
             }
-        }
-    }
-
-    /// Something may have become ready where the operation waits.
-    pub(super) fn touch_objects_of(&mut self, op: OpId) {
-        if let Some(op) = self.ops.get(&op) {
-            self.dirty.extend(op.needs.iter().map(|need| need.object));
         }
     }
 

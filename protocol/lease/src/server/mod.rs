@@ -45,7 +45,7 @@ use conduct::Conduct;
 use grace::GraceState;
 use ids::ObjId;
 use leasefs_protocol::KeyHash;
-use op::{Arrival, Op};
+use op::Op;
 use session::Sessions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use table::Table;
@@ -68,6 +68,10 @@ pub struct Core {
     shutdown: bool,
     /// Objects where some operation may have become ready.
     dirty: BTreeSet<ObjId>,
+    /// Operations that may be ready, and no others for that.
+    came: BTreeSet<OpId>,
+    /// Objects that may not be needed any more.
+    untidy: Vec<ObjId>,
     actions: VecDeque<Action>,
 }
 
@@ -87,6 +91,8 @@ impl Core {
             grace,
             shutdown: false,
             dirty: BTreeSet::new(),
+            came: BTreeSet::new(),
+            untidy: Vec::new(),
             actions: VecDeque::new(),
         }
     }
@@ -121,15 +127,12 @@ impl Core {
                 touches,
                 dropped,
                 writeback,
-            } => {
-                let arrival = Arrival::change(op, session, touches, dropped, writeback);
-                self.admit_change(now, arrival);
-            }
+            } => self.admit_change(now, (op, session), touches, &dropped, writeback),
             Event::Requeue {
                 op,
                 touches,
                 dropped,
-            } => self.requeue(now, op, cover::of_change(touches), dropped),
+            } => self.requeue(now, op, touches, &dropped),
             Event::FinishChange { op, wants } => self.finish_change(now, op, wants),
             Event::Withdraw { op } => self.withdraw(op),
             Event::Approve { session, recall } => self.approve(now, session, recall),

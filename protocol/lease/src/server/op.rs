@@ -1,12 +1,12 @@
 //! Operations that wait or run, and their order.
 
-use super::api::{OpId, OpState, ReadKind, Touch};
-use super::cover::{self, Cover, Want};
+use super::api::{OpId, OpState, ReadKind};
+use super::cover::Cover;
 use super::ids::ObjId;
 use super::ids::Sid;
 use crate::planted::{self, Bug};
 use crate::time::BootTime;
-use leasefs_protocol::{Handle, Mode, Parts, RecallId, SessionId};
+use leasefs_protocol::{Mode, Parts, RecallId, SessionId};
 use std::collections::BTreeMap;
 
 /// An operation's place. One total order over all objects, so that operations that take
@@ -128,32 +128,7 @@ pub(super) struct Arrival {
     pub(super) op: OpId,
     pub(super) session: SessionId,
     pub(super) kind: Kind,
-    pub(super) wants: Vec<Want>,
-    /// Of a change: objects whose covered parts the requester has dropped itself.
-    pub(super) dropped: Vec<Handle>,
-}
-
-impl Arrival {
-    pub(super) fn change(
-        op: OpId,
-        session: SessionId,
-        touches: Vec<Touch>,
-        dropped: Vec<Handle>,
-        writeback: bool,
-    ) -> Self {
-        Self {
-            op,
-            session,
-            kind: Kind::Change { writeback },
-            wants: cover::of_change(touches),
-            dropped,
-        }
-    }
-
-    /// Reads never wait for their own session's leases.
-    pub(super) fn own_allowed(&self, handle: &Handle) -> bool {
-        matches!(self.kind, Kind::Read(_) | Kind::Parked(_)) || self.dropped.contains(handle)
-    }
+    pub(super) needs: Vec<Need>,
 }
 
 /// The parts of which a grant in this mode is exclusive.

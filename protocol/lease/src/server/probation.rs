@@ -9,9 +9,8 @@
 use super::Core;
 use super::api::{Config, OpId, ReadKind};
 use super::conduct::{Conduct, late_since};
-use super::cover::Want;
 use super::ids::{ObjId, Sid};
-use super::op::{Arrival, Kind, Op};
+use super::op::{Arrival, Kind, Need, Op};
 use super::session::{OpenRecall, Session};
 use super::timer::Timer;
 use crate::planted::{self, Bug};
@@ -149,18 +148,16 @@ impl Core {
         id: OpId,
         session: SessionId,
         kind: ReadKind,
-        wants: Vec<Want>,
+        needs: Vec<Need>,
     ) {
         let arrival = Arrival {
             op: id,
             session,
             kind: Kind::Parked(kind),
-            wants,
-            dropped: Vec::new(),
+            needs,
         };
-        let op = self.op_of(now, &arrival);
-        self.place(id, &op);
-        self.ops.insert(id, op);
+        let op = self.op_of(now, arrival);
+        self.place(id, op);
         let client = self
             .sessions
             .find(session)
@@ -178,9 +175,7 @@ impl Core {
         };
         let parks = op.is_fill() && self.must_park(op.session, objects);
         if parks {
-            let want = |(handle, cover)| Want { handle, cover };
-            let wants = self.handles(op).into_iter().map(want).collect();
-            self.park(now, id, op.session, kind, wants);
+            self.park(now, id, op.session, kind, op.needs.clone());
         }
         parks
     }
@@ -191,9 +186,7 @@ impl Core {
             return;
         };
         if let Kind::Parked(kind) = op.kind {
-            let want = |(handle, cover)| Want { handle, cover };
-            let wants = self.handles(&op).into_iter().map(want).collect();
-            self.admit_wants(now, id, op.session, kind, wants);
+            self.admit_needs(now, id, op.session, kind, op.needs);
         }
     }
 

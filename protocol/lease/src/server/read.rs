@@ -5,11 +5,11 @@ use super::api::{Action, OpId, ReadItem, ReadKind};
 use super::cover::{self, Cover, Want};
 use super::ids::ObjId;
 use super::ids::Sid;
-use super::op::{Arrival, Cause, Kind, Op};
+use super::op::{Arrival, Cause, Kind, Need};
 use super::turn::{Outlook, Verdict};
 use crate::planted::{self, Bug};
 use crate::time::BootTime;
-use leasefs_protocol::{Grant, Handle, Mode, Parts, SessionId};
+use leasefs_protocol::{Grant, Mode, Parts, SessionId};
 
 impl Core {
     pub(super) fn admit_read(
@@ -20,28 +20,32 @@ impl Core {
         kind: ReadKind,
         items: Vec<ReadItem>,
     ) {
-        let mut wants = cover::of_read(items);
-        if matches!(kind, ReadKind::FillPages | ReadKind::FillForStore) {
-            let data = |want: &mut Want| want.cover = Cover::parts(Parts::DATA);
-            wants.iter_mut().for_each(data);
-        }
-        self.admit_wants(now, op, session, kind, wants);
+        let fills = matches!(kind, ReadKind::FillPages | ReadKind::FillForStore);
+        let need = |want: Want| Need {
+            object: self.known(&want.handle),
+            cover: match fills {
+                true => Cover::parts(Parts::DATA),
+                false => want.cover,
+            },
+            // Reads never wait for their own session's leases.
+            own_allowed: true,
+        };
+        let needs = cover::of_read(items).into_iter().map(need).collect();
+        self.admit_needs(now, op, session, kind, needs);
     }
 
-    pub(super) fn admit_wants(
+    pub(super) fn admit_needs(
         &mut self,
         now: BootTime,
         op: OpId,
         session: SessionId,
         kind: ReadKind,
-        wants: Vec<Want>,
+        needs: Vec<Need>,
     ) {
         let fills = matches!(kind, ReadKind::FillPages | ReadKind::FillForStore);
-        let known = wants
-            .iter()
-            .filter_map(|want| self.table.find(&want.handle));
-        if fills && self.must_park(session, known) {
-            self.park(now, op, session, kind, wants);
+        let objects = needs.iter().map(|need| need.object);
+        if fills && self.must_park(session, objects) {
+            self.park(now, op, session, kind, needs);
             return;
         }
         // A session without leases is not helped by waiting for one.
@@ -50,17 +54,15 @@ impl Core {
             .alive(session)
             .is_some_and(|sid| !self.is_denied(sid));
         let kind = if may_hold { kind } else { ReadKind::Uncached };
-        if let Some(verdicts) = self.verdicts_at_once(now, session, kind, &wants) {
-            let wants = wants.into_iter().map(|want| (want.handle, want.cover));
-            self.admit(now, op, session, wants.zip(verdicts).collect());
+        if let Some(verdicts) = self.verdicts_at_once(now, session, kind, &needs) {
+            self.admit(now, op, session, &needs, verdicts);
             return;
         }
         let arrival = Arrival {
             op,
             session,
             kind: Kind::Read(kind),
-            wants,
-            dropped: Vec::new(),
+            needs,
         };
         self.arrive(now, arrival);
     }
@@ -71,28 +73,26 @@ impl Core {
         now: BootTime,
         session: SessionId,
         kind: ReadKind,
-        wants: &[Want],
+        needs: &[Need],
     ) -> Option<Vec<Verdict>> {
-        let verdict = |want: &Want| match kind {
-            ReadKind::Uncached | ReadKind::Metadata => self.plain_verdict(session, kind, want),
-            ReadKind::FillForStore if self.owes_data(session, &want.handle) => Verdict::Answer,
+        let verdict = |need: &Need| match kind {
+            ReadKind::Uncached | ReadKind::Metadata => self.plain_verdict(session, kind, need),
+            ReadKind::FillForStore if self.owes_data(session, need.object) => Verdict::Answer,
             ReadKind::FillForStore => Verdict::Wait,
             ReadKind::FillPages => {
-                let object = self.table.find(&want.handle);
-                let outlook = object.map(|o| Outlook::behind_all(self, now, o));
+                let outlook = Outlook::behind_all(self, now, need.object);
                 let patient_until = now + self.config.overdue;
-                let outlook = outlook.unwrap_or_default();
-                self.fill_verdict(now, session, patient_until, &want.handle, &outlook)
+                self.fill_verdict(now, session, patient_until, need.object, &outlook)
             }
         };
         let go_on = |verdict| (verdict != Verdict::Wait).then_some(verdict);
-        wants.iter().map(|want| go_on(verdict(want))).collect()
+        needs.iter().map(|need| go_on(verdict(need))).collect()
     }
 
     /// Reads that leave nothing behind without a lease wait only for what is hidden.
-    pub(super) fn plain_verdict(&self, session: SessionId, kind: ReadKind, want: &Want) -> Verdict {
+    pub(super) fn plain_verdict(&self, session: SessionId, kind: ReadKind, need: &Need) -> Verdict {
         let sid = self.sessions.find(session);
-        if !self.hidden_parts(sid, &want.handle, &want.cover).is_empty() {
+        if !self.hidden_parts(sid, need.object, &need.cover).is_empty() {
             Verdict::Wait
         } else if kind == ReadKind::Metadata {
             Verdict::Lease
@@ -101,9 +101,9 @@ impl Core {
         }
     }
 
-    fn owes_data(&self, session: SessionId, handle: &Handle) -> bool {
-        let known = self.sessions.find(session).zip(self.table.find(handle));
-        known.is_some_and(|(sid, object)| self.owes(sid, object, Parts::DATA))
+    fn owes_data(&self, session: SessionId, object: ObjId) -> bool {
+        let sid = self.sessions.find(session);
+        sid.is_some_and(|sid| self.owes(sid, object, Parts::DATA))
     }
 
     /// Page fills also wait for changes, as long as the holders answer promptly.
@@ -112,20 +112,19 @@ impl Core {
         now: BootTime,
         session: SessionId,
         patient_until: BootTime,
-        handle: &Handle,
+        object: ObjId,
         outlook: &Outlook,
     ) -> Verdict {
-        if self.owes_data(session, handle) {
+        if self.owes_data(session, object) {
             return Verdict::Answer;
         }
         let sid = self.sessions.find(session);
-        let hidden = self.hidden_parts(sid, handle, &Cover::parts(Parts::DATA));
+        let hidden = self.hidden_parts(sid, object, &Cover::parts(Parts::DATA));
         if !hidden.is_empty() {
             return Verdict::Wait;
         }
         let owes_all = sid.is_some_and(|sid| self.owes_everything(sid));
-        let known = self.table.find(handle);
-        let full = sid.is_some_and(|sid| self.is_full(sid, known));
+        let full = sid.is_some_and(|sid| self.is_full(sid, object));
         if owes_all || full || self.sessions.alive(session).is_none() {
             return Verdict::Answer;
         }
@@ -141,44 +140,37 @@ impl Core {
         now: BootTime,
         op: OpId,
         session: SessionId,
-        wants: Vec<((Handle, Cover), Verdict)>,
+        needs: &[Need],
+        verdicts: Vec<Verdict>,
     ) {
-        let mut granted: Vec<(ObjId, Grant, Option<Cause>)> = Vec::new();
+        let mut grants: Vec<Grant> = Vec::new();
+        let mut born: Vec<(ObjId, Grant, Cause)> = Vec::new();
         let sid = self.sessions.alive(session);
-        for ((handle, cover), verdict) in wants {
-            granted.extend(sid.and_then(|sid| self.grant_by(sid, &handle, &cover, verdict)));
+        for (need, verdict) in needs.iter().zip(verdicts) {
+            let granted = sid.and_then(|sid| self.grant_by(sid, need, verdict));
+            let Some(grant) = granted else { continue };
+            grants.push(grant);
+            if let Verdict::Fill(cause) = verdict {
+                born.push((need.object, grant, cause));
+            }
         }
-        let grants = granted.iter().map(|(_, grant, _)| *grant).collect();
         self.actions.push_back(Action::Admitted { op, grants });
         let Some(sid) = sid else {
             return;
         };
-        for (object, grant, cause) in granted {
-            if let Some(cause) = cause.filter(|_| !planted::is(Bug::BornUnrecalled)) {
-                self.recall_for_waiting(now, sid, object, grant, cause);
-            }
+        born.retain(|_| !planted::is(Bug::BornUnrecalled));
+        for (object, grant, cause) in born {
+            self.recall_for_waiting(now, sid, object, grant, cause);
         }
         self.shed(now, sid);
     }
 
-    fn grant_by(
-        &mut self,
-        sid: Sid,
-        handle: &Handle,
-        cover: &Cover,
-        verdict: Verdict,
-    ) -> Option<(ObjId, Grant, Option<Cause>)> {
+    fn grant_by(&mut self, sid: Sid, need: &Need, verdict: Verdict) -> Option<Grant> {
+        let (object, cover) = (need.object, &need.cover);
         match verdict {
             Verdict::Wait | Verdict::Answer => None,
-            Verdict::Lease => {
-                let grant = self.grant_read(sid, handle, cover)?;
-                Some((self.table.find(handle)?, grant, None))
-            }
-            Verdict::Fill(cause) => {
-                let object = self.table.find_or_insert(handle);
-                let grant = self.grant(sid, object, cover, cover.leased(), Mode::Read)?;
-                Some((object, grant, Some(cause)))
-            }
+            Verdict::Lease => self.grant_read(sid, object, cover),
+            Verdict::Fill(_) => self.grant(sid, object, cover, cover.leased(), Mode::Read),
         }
     }
 
@@ -187,24 +179,9 @@ impl Core {
         let Some(op) = self.remove_op(id) else {
             return;
         };
-        if self.parks_now(now, id, &op) {
-            return;
+        if !self.parks_now(now, id, &op) {
+            self.admit(now, id, op.session, &op.needs, verdicts);
         }
-        let covers: Vec<_> = self.handles(&op);
-        self.admit(
-            now,
-            id,
-            op.session,
-            covers.into_iter().zip(verdicts).collect(),
-        );
-    }
-
-    pub(super) fn handles(&self, op: &Op) -> Vec<(Handle, Cover)> {
-        let covers = op.needs.iter().filter_map(|need| {
-            let object = self.table.get(need.object)?;
-            Some((object.handle, need.cover.clone()))
-        });
-        covers.collect()
     }
 
     /// Admits an exclusive fill whose turn has come.
@@ -222,8 +199,8 @@ impl Core {
             });
             return;
         };
-        let grant = |need: &super::op::Need| {
-            if self.is_full(sid, Some(need.object)) {
+        let grant = |need: &Need| {
+            if self.is_full(sid, need.object) {
                 return None;
             }
             let grant = self.grant(sid, need.object, &need.cover, Parts::DATA, Mode::Write)?;

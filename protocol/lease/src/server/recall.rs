@@ -181,7 +181,7 @@ impl Core {
             demand.is_some_and(|demand| demand.writebacks > 0)
         };
         let behind = op.needs.iter().filter(busy).flat_map(|need| {
-            let others = self.ops_at(need.object);
+            let others = self.exclusive_at(need.object);
             others.map(move |(id, other, _)| (need.object, id, other))
         });
         let passes = behind.filter(|(object, _, other)| {
@@ -426,7 +426,7 @@ impl Core {
         let own = |op: &Op| Some(op.session) == id && !op.is_running() && op.is_writeback();
         let own: Vec<OpId> = match object {
             Some(object) => {
-                let at = self.ops_at(object).filter(|(_, op, _)| own(op));
+                let at = self.exclusive_at(object).filter(|(_, op, _)| own(op));
                 at.map(|(id, ..)| id).collect()
             }
             None => {

@@ -3,12 +3,12 @@
 use super::Core;
 use super::api::{Action, ReclaimRefusal, Reclaimed};
 use super::cover::Cover;
-use super::ids::Sid;
+use super::ids::{ObjId, Sid};
 use super::op::Cause;
 use super::timer::Timer;
 use crate::planted::{self, Bug};
 use crate::time::BootTime;
-use leasefs_protocol::{Handle, Mode, Parts, SessionId};
+use leasefs_protocol::{Mode, Parts, SessionId};
 
 impl Core {
     /// When grace ends at the latest; `None` if there is none (any more).
@@ -44,26 +44,31 @@ impl Core {
             parts,
             mode,
         } = lease;
-        let sid = self.may_reclaim(session, &lease)?;
+        let object = self.known(&handle);
+        let sid = self.may_reclaim(session, object, &lease)?;
         if parts.is_empty() {
             return Ok(());
         }
-        let object = self.table.find_or_insert(&handle);
         if let Some(grace) = &mut self.grace
             && mode == Mode::Write
         {
             grace.forget_writer(session, &handle);
+            // Reads that waited for the logged lease now wait for its recall.
+            self.dirty.insert(object);
         }
         if let Some(grant) = self.grant(sid, object, &Cover::parts(parts), parts, mode) {
             self.recall_for_waiting(now, sid, object, grant, Cause::Holder);
         }
-        // Reads that waited for the logged lease now wait for its recall.
-        self.dirty.insert(object);
         self.shed(now, sid);
         Ok(())
     }
 
-    fn may_reclaim(&self, session: SessionId, lease: &Reclaimed) -> Result<Sid, ReclaimRefusal> {
+    fn may_reclaim(
+        &self,
+        session: SessionId,
+        object: ObjId,
+        lease: &Reclaimed,
+    ) -> Result<Sid, ReclaimRefusal> {
         let sid = self.sessions.alive(session);
         let reclaims = |sid: &Sid| self.sessions.get(*sid).is_some_and(|s| s.reclaiming);
         let (Some(grace), Some(sid)) = (&self.grace, sid.filter(reclaims)) else {
@@ -77,34 +82,29 @@ impl Core {
             _ if self.owes_everything(sid) => return Err(ReclaimRefusal::Denied),
             // A Write lease is on record, and bytes may wait behind it.
             Mode::Read if self.is_denied(sid) => return Err(ReclaimRefusal::Denied),
-            Mode::Read if self.is_full(sid, self.table.find(&lease.object)) => {
-                return Err(ReclaimRefusal::Denied);
-            }
+            Mode::Read if self.is_full(sid, object) => return Err(ReclaimRefusal::Denied),
             Mode::Read if grace.host_crashed => return Err(ReclaimRefusal::HostCrashed),
             Mode::Write if !grace.is_logged(session, &lease.object) => {
                 return Err(ReclaimRefusal::NotLogged);
             }
             Mode::Read | Mode::Write => {}
         }
-        if self.conflicts_with_other(sid, lease) {
+        if self.conflicts_with_other(sid, object, lease) {
             return Err(ReclaimRefusal::Conflict);
         }
         Ok(sid)
     }
 
-    fn conflicts_with_other(&self, sid: Sid, lease: &Reclaimed) -> bool {
-        let object = self
-            .table
-            .find(&lease.object)
-            .and_then(|o| self.table.get(o));
-        let mut others = object
-            .into_iter()
-            .flat_map(|o| &o.holders)
-            .filter(|h| h.session != sid);
-        others.any(|h| match lease.mode {
-            Mode::Read => h.write.intersects(lease.parts),
-            Mode::Write => h.parts.intersects(lease.parts),
-        })
+    fn conflicts_with_other(&self, sid: Sid, object: ObjId, lease: &Reclaimed) -> bool {
+        let Some(object) = self.table.get(object) else {
+            return false;
+        };
+        let others = object.holders.iter().filter(|h| h.session != sid);
+        let theirs = match lease.mode {
+            Mode::Read => object.written_by_others(Some(sid)),
+            Mode::Write => others.fold(Parts::NONE, |all, h| all | h.parts),
+        };
+        theirs.intersects(lease.parts)
     }
 
     pub(super) fn reclaim_done(&mut self, now: BootTime, id: SessionId) {
@@ -124,11 +124,12 @@ impl Core {
         let Some(grace) = &mut self.grace else {
             return;
         };
-        grace.forget(session);
+        let shown = grace.forget(session);
         if grace.missing() == 0 || planted::is(Bug::GraceEndsAtFirst) {
             self.end_grace(now);
         } else {
-            self.touch_all_waiting();
+            let waited_for = shown.iter().filter_map(|object| self.table.find(object));
+            self.dirty.extend(waited_for);
         }
     }
 
@@ -154,20 +155,18 @@ impl Core {
     }
 
     /// Parts of `cover` that someone else may have changed without the store knowing.
-    pub(super) fn hidden_parts(
-        &self,
-        reader: Option<Sid>,
-        handle: &Handle,
-        cover: &Cover,
-    ) -> Parts {
-        let object = self.table.find(handle).and_then(|o| self.table.get(o));
-        let object = object.filter(|_| !planted::is(Bug::ReadUnderWrite));
-        let hidden = object.map_or(Parts::NONE, |o| o.written_by_others(reader));
-        let id = reader.and_then(|sid| self.sessions.get(sid)).map(|s| s.id);
-        let by_grace = self
-            .grace
-            .as_ref()
-            .is_some_and(|g| g.hides_data(id, handle));
+    pub(super) fn hidden_parts(&self, reader: Option<Sid>, object: ObjId, cover: &Cover) -> Parts {
+        let Some(object) = self.table.get(object) else {
+            return Parts::NONE;
+        };
+        let hidden = match planted::is(Bug::ReadUnderWrite) {
+            true => Parts::NONE,
+            false => object.written_by_others(reader),
+        };
+        let by_grace = self.grace.as_ref().is_some_and(|g| {
+            let id = reader.and_then(|sid| self.sessions.get(sid)).map(|s| s.id);
+            g.hides_data(id, &object.handle)
+        });
         let logged = match by_grace {
             true => Parts::ATTRS | Parts::DATA,
             false => Parts::NONE,

@@ -6,7 +6,10 @@ use super::cover::Cover;
 use super::ids::{ObjId, Sid};
 use super::op::{Kind, Need, Op, Order};
 use super::slab::Slab;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use leasefs_protocol::{Handle, Parts, RecallId, Stamp};
+use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -44,8 +47,8 @@ impl Holder {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Object {
     pub(super) handle: Handle,
-    /// One entry per session, in the order of the sessions.
-    pub(super) holders: Vec<Holder>,
+    /// One entry per session, in the order of the sessions. Most objects have one holder.
+    pub(super) holders: SmallVec<[Holder; 1]>,
     /// How many of them hold something in Write mode.
     writers: u32,
     busy: Option<Box<Busy>>,
@@ -55,8 +58,10 @@ pub(super) struct Object {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Busy {
     /// Waiting and running operations, in their order.
-    queue: Vec<(Order, OpId)>,
-    /// Those of them that run.
+    queue: BTreeSet<(Order, OpId)>,
+    /// Those of them that others have to wait for.
+    exclusive: BTreeSet<(Order, OpId)>,
+    /// Those that run.
     running: BTreeSet<(Order, OpId)>,
     demand: Demand,
     recalls: BTreeSet<(Sid, RecallId)>,
@@ -125,6 +130,15 @@ impl Demand {
 }
 
 impl Object {
+    fn new(handle: &Handle) -> Self {
+        Self {
+            handle: *handle,
+            holders: SmallVec::new(),
+            writers: 0,
+            busy: None,
+        }
+    }
+
     pub(super) fn holder(&self, session: Sid) -> Option<&Holder> {
         self.holders.get(self.place_of(session).ok()?)
     }
@@ -150,8 +164,18 @@ impl Object {
         self.busy.as_ref().map(|b| &b.demand)
     }
 
-    pub(super) fn queue(&self) -> &[(Order, OpId)] {
-        self.busy.as_ref().map_or(&[], |b| b.queue.as_slice())
+    /// Waiting and running operations, in their order.
+    pub(super) fn queue(&self) -> impl Iterator<Item = &(Order, OpId)> {
+        self.busy.iter().flat_map(|b| &b.queue)
+    }
+
+    /// Those of them that others have to wait for.
+    pub(super) fn exclusive(&self) -> impl Iterator<Item = &(Order, OpId)> {
+        self.busy.iter().flat_map(|b| &b.exclusive)
+    }
+
+    pub(super) fn has_queue(&self) -> bool {
+        self.busy.as_ref().is_some_and(|b| !b.queue.is_empty())
     }
 
     pub(super) fn is_recalled(&self, session: Sid, recall: RecallId) -> bool {
@@ -176,18 +200,34 @@ impl Object {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct Table {
     objects: Slab<Object>,
-    /// Hash of the handle: a handle is stored once, in its object.
-    index: BTreeSet<(u64, ObjId)>,
+    /// By the hash of the handle, which is stored once, in its object. Never gone through: that has
+    /// no order that is the same in each run.
+    index: HashTable<ObjId>,
+}
+
+/// The index says nothing that the objects don't.
+impl PartialEq for Table {
+    fn eq(&self, other: &Self) -> bool {
+        self.objects == other.objects
+    }
+}
+
+impl Eq for Table {}
+
+impl Hash for Table {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.objects.hash(state);
+    }
 }
 
 impl Table {
     pub(super) fn new() -> Self {
         Self {
             objects: Slab::new(),
-            index: BTreeSet::new(),
+            index: HashTable::new(),
         }
     }
 
@@ -202,25 +242,22 @@ impl Table {
     }
 
     pub(super) fn find(&self, handle: &Handle) -> Option<ObjId> {
-        let hash = hash(handle);
-        let same_hash = self.index.range((hash, ObjId(0))..=(hash, ObjId(u32::MAX)));
         let is_it = |id: &ObjId| self.get(*id).is_some_and(|o| o.handle == *handle);
-        same_hash.map(|(_, id)| *id).find(is_it)
+        self.index.find(hash(handle), is_it).copied()
     }
 
     pub(super) fn find_or_insert(&mut self, handle: &Handle) -> ObjId {
-        if let Some(id) = self.find(handle) {
-            return id;
+        let objects = &mut self.objects;
+        let is_it = |id: &ObjId| objects.get(id.0).is_some_and(|o| o.handle == *handle);
+        let rehash = |id: &ObjId| objects.get(id.0).map_or(0, |o| hash(&o.handle));
+        match self.index.entry(hash(handle), is_it, rehash) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(place) => {
+                let id = ObjId(objects.insert(Object::new(handle)));
+                place.insert(id);
+                id
+            }
         }
-        let object = Object {
-            handle: *handle,
-            holders: Vec::new(),
-            writers: 0,
-            busy: None,
-        };
-        let id = ObjId(self.objects.insert(object));
-        self.index.insert((hash(handle), id));
-        id
     }
 
     /// Adds to what a session holds; the stamp of its grant before, if it held anything.
@@ -229,9 +266,6 @@ impl Table {
         match object.place_of(grant.session) {
             Err(place) => {
                 object.writers += u32::from(!grant.write.is_empty());
-                if object.holders.is_empty() {
-                    object.holders.reserve_exact(1);
-                }
                 object.holders.insert(place, grant);
                 None
             }
@@ -269,10 +303,12 @@ impl Table {
 
     pub(super) fn enqueue(&mut self, need: &Need, id: OpId, op: &Op) {
         if let Some(object) = self.objects.get_mut(need.object.0) {
-            let Busy { queue, demand, .. } = object.busy();
-            let at = queue.partition_point(|(other, _)| *other < op.order);
-            queue.insert(at, (op.order, id));
-            demand.count(op, &need.cover, true);
+            let busy = object.busy();
+            busy.queue.insert((op.order, id));
+            if op.is_exclusive() {
+                busy.exclusive.insert((op.order, id));
+            }
+            busy.demand.count(op, &need.cover, true);
         }
     }
 
@@ -280,8 +316,8 @@ impl Table {
         if let Some(object) = self.objects.get_mut(need.object.0) {
             let busy = object.busy();
             busy.running.remove(&(op.order, id));
-            if let Ok(at) = busy.queue.binary_search(&(op.order, id)) {
-                busy.queue.remove(at);
+            busy.exclusive.remove(&(op.order, id));
+            if busy.queue.remove(&(op.order, id)) {
                 busy.demand.count(op, &need.cover, false);
             }
         }
@@ -325,7 +361,10 @@ impl Table {
             object.busy = None;
         }
         if object.busy.is_none() && object.holders.is_empty() {
-            self.index.remove(&(hash(&object.handle), id));
+            let hash = hash(&object.handle);
+            if let Ok(place) = self.index.find_entry(hash, |at| *at == id) {
+                place.remove();
+            }
             self.objects.remove(id.0);
         }
     }

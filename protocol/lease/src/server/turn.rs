@@ -2,9 +2,8 @@
 
 use super::Core;
 use super::api::{Action, OpId, OpState, ReadKind};
-use super::cover::Want;
 use super::ids::ObjId;
-use super::op::{Cause, Kind, Need, Op};
+use super::op::{Cause, Kind, Need, Op, Order};
 use crate::time::BootTime;
 use leasefs_protocol::{Parts, RawName};
 use std::collections::HashSet;
@@ -63,7 +62,7 @@ impl Outlook {
     /// For a fill that arrives now.
     pub(super) fn behind_all(core: &Core, now: BootTime, object: ObjId) -> Self {
         let mut outlook = Self::default();
-        for (_, op, need) in core.ops_at(object).filter(|(_, op, _)| op.is_exclusive()) {
+        for (_, op, need) in core.exclusive_at(object) {
             outlook.add(core, now, op, need);
         }
         outlook
@@ -118,16 +117,31 @@ enum Ready {
 impl Core {
     /// Lets everything go on that can.
     pub(super) fn settle(&mut self, now: BootTime) {
-        while let Some(object) = self.dirty.pop_first() {
-            while let Some((id, ready)) = self.next_ready(now, object) {
-                match ready {
-                    Ready::Change => self.run_change(now, id),
-                    Ready::Store => self.admit_store(now, id),
-                    Ready::Read(verdicts) => self.admit_waiting(now, id, verdicts),
-                    Ready::Unpark => self.unpark(now, id),
+        loop {
+            if let Some(id) = self.came.pop_first() {
+                if let Some(ready) = self.ready_alone(now, id) {
+                    self.go_on(now, id, ready);
                 }
+            } else if let Some(object) = self.dirty.pop_first() {
+                while let Some((id, ready)) = self.next_ready(now, object) {
+                    self.go_on(now, id, ready);
+                }
+                self.untidy.push(object);
+            } else {
+                break;
             }
+        }
+        while let Some(object) = self.untidy.pop() {
             self.table.tidy(object);
+        }
+    }
+
+    fn go_on(&mut self, now: BootTime, id: OpId, ready: Ready) {
+        match ready {
+            Ready::Change => self.run_change(now, id),
+            Ready::Store => self.admit_store(now, id),
+            Ready::Read(verdicts) => self.admit_waiting(now, id, verdicts),
+            Ready::Unpark => self.unpark(now, id),
         }
     }
 
@@ -150,11 +164,34 @@ impl Core {
 
     /// Operations at an object, in their order.
     pub(super) fn ops_at(&self, object: ObjId) -> impl Iterator<Item = (OpId, &Op, &Need)> {
-        let queue = self.table.get(object).map_or(&[][..], |o| o.queue());
-        queue.iter().filter_map(move |(_, id)| {
+        let queue = self.table.get(object).into_iter().flat_map(|o| o.queue());
+        self.named(object, queue)
+    }
+
+    /// Those of them that others have to wait for.
+    pub(super) fn exclusive_at(&self, object: ObjId) -> impl Iterator<Item = (OpId, &Op, &Need)> {
+        let queue = self.table.get(object).into_iter();
+        self.named(object, queue.flat_map(|o| o.exclusive()))
+    }
+
+    fn named<'a>(
+        &'a self,
+        object: ObjId,
+        queue: impl Iterator<Item = &'a (Order, OpId)>,
+    ) -> impl Iterator<Item = (OpId, &'a Op, &'a Need)> {
+        queue.filter_map(move |(_, id)| {
             let op = self.ops.get(id)?;
             Some((*id, op, op.need(object)?))
         })
+    }
+
+    /// Whether the operation may go on.
+    fn ready_alone(&self, now: BootTime, id: OpId) -> Option<Ready> {
+        let op = self.ops.get(&id).filter(|op| !op.is_running())?;
+        match op.is_exclusive() {
+            true => self.ready_exclusive(op, None),
+            false => self.ready_read(now, op, None),
+        }
     }
 
     /// The first operation at the object that may go on.
@@ -165,9 +202,9 @@ impl Core {
             .for_each(|(_, need)| claims.add(need));
         for (id, op, need) in self.ops_at(object).filter(|(_, op, _)| !op.is_running()) {
             let ready = if op.is_exclusive() {
-                self.ready_exclusive(op, object, claims.meet(need))
+                self.ready_exclusive(op, Some((object, claims.meet(need))))
             } else {
-                self.ready_read(now, op, object, &outlook)
+                self.ready_read(now, op, Some((object, &outlook)))
             };
             if let Some(ready) = ready {
                 return Some((id, ready));
@@ -185,17 +222,21 @@ impl Core {
         None
     }
 
-    fn ready_exclusive(&self, op: &Op, at: ObjId, blocked_here: bool) -> Option<Ready> {
+    /// `here`: where it is known already whether something is before it.
+    fn ready_exclusive(&self, op: &Op, here: Option<(ObjId, bool)>) -> Option<Ready> {
         let store = op.is_fill();
         if store && let Some(verdicts) = self.released_store(op) {
             return Some(Ready::Read(verdicts));
         }
         let stopped = self.is_stopped_by_grace(op) || (store && self.shutdown);
-        if blocked_here || stopped || !op.waits.is_empty() {
+        if stopped || !op.waits.is_empty() {
             return None;
         }
-        let mut elsewhere = op.needs.iter().filter(|need| need.object != at);
-        if elsewhere.any(|need| self.blockers(op, need).next().is_some()) {
+        let is_blocked = |need: &Need| match here {
+            Some((at, blocked)) if at == need.object => blocked,
+            _ => self.blockers(op, need).next().is_some(),
+        };
+        if op.needs.iter().any(is_blocked) {
             return None;
         }
         Some(if store { Ready::Store } else { Ready::Change })
@@ -224,18 +265,16 @@ impl Core {
         let owes_all = sid.is_some_and(|sid| self.owes_everything(sid));
         let dead = self.sessions.alive(op.session).is_none();
         let released = |need: &Need| {
-            let Some(object) = self.table.get(need.object) else {
-                return true;
-            };
             let owes = sid.is_some_and(|sid| self.owes(sid, need.object, Parts::DATA));
-            let hidden = self.hidden_parts(sid, &object.handle, &need.cover);
+            let hidden = self.hidden_parts(sid, need.object, &need.cover);
             owes || ((owes_all || dead) && hidden.is_empty())
         };
         let answer = || vec![Verdict::Answer; op.needs.len()];
         op.needs.iter().all(released).then(answer)
     }
 
-    fn ready_read(&self, now: BootTime, op: &Op, at: ObjId, here: &Outlook) -> Option<Ready> {
+    /// `here`: where it is known already what stands before it.
+    fn ready_read(&self, now: BootTime, op: &Op, here: Option<(ObjId, &Outlook)>) -> Option<Ready> {
         if let Kind::Parked(_) = op.kind {
             let objects = op.needs.iter().map(|need| need.object);
             return (!self.must_park(op.session, objects)).then_some(Ready::Unpark);
@@ -244,19 +283,14 @@ impl Core {
             return None;
         };
         let verdict = |need: &Need| {
-            let Some(object) = self.table.get(need.object) else {
-                return Verdict::Answer;
-            };
             if kind != ReadKind::FillPages {
-                let want = Want {
-                    handle: object.handle,
-                    cover: need.cover.clone(),
-                };
-                return self.plain_verdict(op.session, kind, &want);
+                return self.plain_verdict(op.session, kind, need);
             }
-            let elsewhere = (need.object != at).then(|| self.outlook_for(now, op, need.object));
-            let outlook = elsewhere.unwrap_or(*here);
-            self.fill_verdict(now, op.session, op.patient_until, &object.handle, &outlook)
+            let outlook = match here {
+                Some((at, outlook)) if at == need.object => *outlook,
+                _ => self.outlook_for(now, op, need.object),
+            };
+            self.fill_verdict(now, op.session, op.patient_until, need.object, &outlook)
         };
         let mut verdicts = Vec::with_capacity(op.needs.len());
         for need in &op.needs {
@@ -270,10 +304,8 @@ impl Core {
 
     fn outlook_for(&self, now: BootTime, fill: &Op, object: ObjId) -> Outlook {
         let mut outlook = Outlook::behind_running(self, object);
-        let earlier = self
-            .ops_at(object)
-            .filter(|(_, op, _)| op.order < fill.order);
-        for (_, op, need) in earlier.filter(|(_, op, _)| op.is_exclusive()) {
+        let exclusive = self.exclusive_at(object);
+        for (_, op, need) in exclusive.take_while(|(_, op, _)| op.order < fill.order) {
             outlook.add(self, now, op, need);
         }
         outlook
@@ -286,12 +318,9 @@ impl Core {
         need: &'a Need,
     ) -> impl Iterator<Item = OpId> + 'a {
         let before = |other: &Op| other.is_running() || other.order < op.order;
-        let at = self.ops_at(need.object);
+        let at = self.exclusive_at(need.object);
         at.filter(move |(_, other, theirs)| {
-            other.order != op.order
-                && other.is_exclusive()
-                && before(other)
-                && !theirs.cover.meets(&need.cover).is_empty()
+            other.order != op.order && before(other) && !theirs.cover.meets(&need.cover).is_empty()
         })
         .map(|(id, _, _)| id)
     }
