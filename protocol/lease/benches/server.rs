@@ -3,11 +3,14 @@
 //!
 //! `cargo bench --package leasefs-lease`; an element is an event that the core takes in.
 
+use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use leasefs_lease::server::{Action, Config, Core, Event, OpId, ReadItem, ReadKind, Touch, Wanted};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Handle, KeyHash, Parts, RecallId, SessionId, Stamp};
+use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
+use std::time::Duration;
 
 const NOW: BootTime = BootTime::ZERO;
 const LEASES: [u64; 3] = [1_000, 100_000, 1_000_000];
@@ -34,6 +37,39 @@ fn object(number: u64) -> Handle {
     let mut bytes = [0xa5; 40];
     bytes[32..].copy_from_slice(&number.to_be_bytes());
     Handle::new(&bytes).expect("40 bytes")
+}
+
+/// What the thread has run, not what it has waited for a processor.
+struct CpuTime;
+
+impl Measurement for CpuTime {
+    type Intermediate = Duration;
+    type Value = Duration;
+
+    fn start(&self) -> Duration {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::try_from(now).expect("a time that has passed")
+    }
+
+    fn end(&self, start: Duration) -> Duration {
+        self.start() - start
+    }
+
+    fn add(&self, one: &Duration, other: &Duration) -> Duration {
+        *one + *other
+    }
+
+    fn zero(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn to_f64(&self, value: &Duration) -> f64 {
+        WallTime.to_f64(value)
+    }
+
+    fn formatter(&self) -> &dyn ValueFormatter {
+        WallTime.formatter()
+    }
 }
 
 /// A core in use, and the numbers of what is done next.
@@ -142,7 +178,7 @@ impl Bench {
 
 /// Each of `sizes` with `elements` events an iteration.
 fn each(
-    criterion: &mut Criterion,
+    criterion: &mut Criterion<CpuTime>,
     what: &str,
     sizes: [u64; 3],
     begin: impl Fn(u64) -> Bench,
@@ -160,7 +196,7 @@ fn each(
     }
 }
 
-fn leases(criterion: &mut Criterion) {
+fn leases(criterion: &mut Criterion<CpuTime>) {
     let with = Bench::with_leases;
     each(
         criterion,
@@ -267,7 +303,7 @@ fn recall_all(bench: &mut Bench, holders: u64) {
     (1..=holders).for_each(|of| drop(bench.read(of, FILE)));
 }
 
-fn crowds(criterion: &mut Criterion) {
+fn crowds(criterion: &mut Criterion<CpuTime>) {
     each(
         criterion,
         "change behind waiters",
@@ -313,5 +349,9 @@ fn crowds(criterion: &mut Criterion) {
     );
 }
 
-criterion_group!(benches, leases, crowds);
+criterion_group! {
+    name = benches;
+    config = Criterion::default().with_measurement(CpuTime);
+    targets = leases, crowds
+}
 criterion_main!(benches);

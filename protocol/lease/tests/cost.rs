@@ -70,7 +70,7 @@ fn timed<R>(what: &str, count: u64, run: impl FnOnce() -> R) -> R {
 
 /// One test, since it counts what the whole process allocates.
 #[test]
-fn a_million_leases_cost_less_than_256_bytes_each_and_leave_nothing_behind() {
+fn a_million_leases_cost_less_than_176_bytes_each_and_leave_nothing_behind() {
     let before = IN_USE.load(Ordering::Relaxed);
     let mut core = Core::new(Config::default(), BootTime::ZERO, None);
     for of in [1, 2] {
@@ -90,7 +90,7 @@ fn a_million_leases_cost_less_than_256_bytes_each_and_leave_nothing_behind() {
     let one = IN_USE.load(Ordering::Relaxed) - before;
     println!("{} bytes per lease", one / LEASES as usize);
     assert!(
-        one < 256 * LEASES as usize,
+        one < 176 * LEASES as usize,
         "{one} bytes for {LEASES} leases"
     );
 

@@ -1,9 +1,12 @@
 //! Many at one file: what an event costs doesn't grow with those who wait or hold there. Times are
 //! compared with each other only, and with room.
 
-use leasefs_lease::server::{Action, Config, Core, Event, OpId, ReadItem, ReadKind, Touch};
+use leasefs_lease::server::{
+    Action, Config, Core, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Reclaimed, Touch,
+    Wanted,
+};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Handle, KeyHash, Parts, RecallId, SessionId};
+use leasefs_protocol::{Handle, KeyHash, Mode, Parts, RecallId, SessionId};
 use std::time::{Duration, Instant};
 
 const FEW: u32 = 50;
@@ -41,6 +44,10 @@ fn feed(core: &mut Core, event: Event) -> Vec<Action> {
 }
 
 fn read(op: u64, of: u32) -> Event {
+    read_as(ReadKind::Metadata, op, of)
+}
+
+fn read_as(kind: ReadKind, op: u64, of: u32) -> Event {
     let item = ReadItem {
         object: file(),
         parts: Parts::ATTRS,
@@ -49,7 +56,7 @@ fn read(op: u64, of: u32) -> Event {
     Event::AdmitRead {
         op: OpId(op),
         session: session(of),
-        kind: ReadKind::Metadata,
+        kind,
         items: vec![item],
     }
 }
@@ -91,6 +98,22 @@ fn queued(n: u32) -> Core {
     let mut core = core(n);
     for number in 0..=n {
         feed(&mut core, change(number.into(), number));
+    }
+    core
+}
+
+/// A core where one session holds the file exclusively, and is asked for it by `n` that wait to read it.
+fn hidden(n: u32, kind: ReadKind) -> Core {
+    let mut core = core(n);
+    feed(&mut core, change(0, 0));
+    let (op, wants) = (
+        OpId(0),
+        vec![Wanted::write(file(), Parts::ATTRS | Parts::DATA)],
+    );
+    feed(&mut core, Event::FinishChange { op, wants });
+    for number in 1..=n {
+        let asked = feed(&mut core, read_as(kind, number.into(), number));
+        assert_eq!(asked.len(), usize::from(number == 1), "{number}: {asked:?}");
     }
     core
 }
@@ -166,4 +189,69 @@ fn an_approval_among_many_costs_what_it_costs_among_few() {
             assert_eq!(core.lease_count(), 0);
         })
     });
+}
+
+#[test]
+fn a_reader_that_waits_for_the_writer_costs_among_many_what_it_costs_among_few() {
+    for kind in [ReadKind::Metadata, ReadKind::FillPages] {
+        is_flat("reader that waits", |n| timed(|| drop(hidden(n, kind))));
+        is_flat("reader that gives up", |n| {
+            let mut core = hidden(n, kind);
+            timed(|| {
+                for number in 1..=n {
+                    let op = OpId(number.into());
+                    feed(&mut core, Event::Withdraw { op });
+                }
+            })
+        });
+    }
+}
+
+#[test]
+fn many_readers_are_let_go_on_as_few_are() {
+    is_flat("reader that goes on", |n| {
+        let mut core = hidden(n, ReadKind::Metadata);
+        let approval = Event::Approve {
+            session: session(0),
+            recall: RecallId(1),
+        };
+        timed(|| assert_eq!(feed(&mut core, approval).len(), n as usize))
+    });
+}
+
+/// Of each what it holds is taken over, and then that it has nothing more.
+fn reclaimed(n: u32) -> Duration {
+    let object = |number: u32| Handle::new(&number.to_be_bytes()).expect("4 bytes");
+    let logged = (0..n).map(|number| (session(number), object(number)));
+    let grace = Grace {
+        max_term: Duration::from_secs(10),
+        drift_ppm: 0,
+        sessions: (0..n).map(session).collect(),
+        writes: LoggedWrites::Trusted(logged.collect()),
+    };
+    let mut core = Core::new(Config::default(), NOW, Some(grace));
+    timed(|| {
+        for number in 0..n {
+            let session = session(number);
+            let event = Event::SessionOpened {
+                session,
+                client: KeyHash::default(),
+                drift_ppm: 0,
+            };
+            feed(&mut core, event);
+            let lease = Reclaimed {
+                object: object(number),
+                parts: Parts::DATA,
+                mode: Mode::Write,
+            };
+            core.reclaim(NOW, session, lease).expect("it stands");
+            feed(&mut core, Event::ReclaimDone { session });
+        }
+        assert_eq!(core.grace_until(), None);
+    })
+}
+
+#[test]
+fn a_session_among_many_that_reclaim_costs_what_it_costs_among_few() {
+    is_flat("reclaiming", reclaimed);
 }

@@ -93,7 +93,7 @@ pub(super) struct Want {
 /// In the order of the handles.
 fn merged(items: impl Iterator<Item = Want>) -> Vec<Want> {
     let mut wants: Vec<Want> = items.collect();
-    wants.sort_by(|a, b| a.handle.cmp(&b.handle));
+    wants.sort_by_key(|want| want.handle);
     wants.dedup_by(|later, first| {
         let same = later.handle == first.handle;
         if same {

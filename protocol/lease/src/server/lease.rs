@@ -78,10 +78,8 @@ impl Core {
             write: exclusive(parts, mode),
             stamp,
         };
-        if let Some(before) = self.table.hold(object, holder) {
-            self.sessions.unlist(sid, before);
-        }
-        self.sessions.list(sid, stamp, object);
+        let before = self.table.hold(object, holder);
+        self.sessions.list(sid, stamp, object, before);
         Some(Grant {
             object: handle,
             parts,

@@ -19,6 +19,7 @@ mod conduct;
 mod cover;
 mod grace;
 mod ids;
+mod index;
 mod invariants;
 mod lease;
 mod life;

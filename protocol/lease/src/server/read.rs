@@ -75,14 +75,15 @@ impl Core {
         kind: ReadKind,
         needs: &[Need],
     ) -> Option<Vec<Verdict>> {
+        let sid = self.sessions.find(session);
         let verdict = |need: &Need| match kind {
-            ReadKind::Uncached | ReadKind::Metadata => self.plain_verdict(session, kind, need),
-            ReadKind::FillForStore if self.owes_data(session, need.object) => Verdict::Answer,
+            ReadKind::Uncached | ReadKind::Metadata => self.plain_verdict(sid, kind, need),
+            ReadKind::FillForStore if self.owes_data(sid, need.object) => Verdict::Answer,
             ReadKind::FillForStore => Verdict::Wait,
             ReadKind::FillPages => {
                 let outlook = Outlook::behind_all(self, now, need.object);
                 let patient_until = now + self.config.overdue;
-                self.fill_verdict(now, session, patient_until, need.object, &outlook)
+                self.fill_verdict(now, sid, patient_until, need.object, &outlook)
             }
         };
         let go_on = |verdict| (verdict != Verdict::Wait).then_some(verdict);
@@ -90,8 +91,7 @@ impl Core {
     }
 
     /// Reads that leave nothing behind without a lease wait only for what is hidden.
-    pub(super) fn plain_verdict(&self, session: SessionId, kind: ReadKind, need: &Need) -> Verdict {
-        let sid = self.sessions.find(session);
+    pub(super) fn plain_verdict(&self, sid: Option<Sid>, kind: ReadKind, need: &Need) -> Verdict {
         if !self.hidden_parts(sid, need.object, &need.cover).is_empty() {
             Verdict::Wait
         } else if kind == ReadKind::Metadata {
@@ -101,8 +101,7 @@ impl Core {
         }
     }
 
-    fn owes_data(&self, session: SessionId, object: ObjId) -> bool {
-        let sid = self.sessions.find(session);
+    fn owes_data(&self, sid: Option<Sid>, object: ObjId) -> bool {
         sid.is_some_and(|sid| self.owes(sid, object, Parts::DATA))
     }
 
@@ -110,22 +109,23 @@ impl Core {
     pub(super) fn fill_verdict(
         &self,
         now: BootTime,
-        session: SessionId,
+        sid: Option<Sid>,
         patient_until: BootTime,
         object: ObjId,
         outlook: &Outlook,
     ) -> Verdict {
-        if self.owes_data(session, object) {
+        if self.owes_data(sid, object) {
             return Verdict::Answer;
         }
-        let sid = self.sessions.find(session);
         let hidden = self.hidden_parts(sid, object, &Cover::parts(Parts::DATA));
         if !hidden.is_empty() {
             return Verdict::Wait;
         }
         let owes_all = sid.is_some_and(|sid| self.owes_everything(sid));
         let full = sid.is_some_and(|sid| self.is_full(sid, object));
-        if owes_all || full || self.sessions.alive(session).is_none() {
+        let alive = sid.and_then(|sid| self.sessions.get(sid));
+        let alive = alive.is_some_and(|session| session.is_alive());
+        if owes_all || full || !alive {
             return Verdict::Answer;
         }
         if self.shutdown {

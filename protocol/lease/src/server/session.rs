@@ -15,6 +15,7 @@ use std::time::Duration;
 pub(super) struct Session {
     pub(super) id: SessionId,
     pub(super) client: KeyHash,
+    of: Cid,
     pub(super) drift_ppm: u32,
     pub(super) rtt: Duration,
     /// `None` once its leases have ended: it holds and owes nothing.
@@ -74,10 +75,11 @@ impl OpenRecall {
 }
 
 impl Session {
-    pub(super) fn new(id: SessionId, client: KeyHash) -> Self {
+    fn new(id: SessionId, (client, of): (KeyHash, Cid)) -> Self {
         Self {
             id,
             client,
+            of,
             drift_ppm: 0,
             rtt: Duration::ZERO,
             expires: None,
@@ -134,6 +136,16 @@ impl Session {
         self.expires.map_or(renewed_last, |at| at.max(renewed_last))
     }
 
+    fn unlist(&mut self, stamp: Stamp) {
+        if self.leases.remove(&stamp).is_some() && stamp <= self.shed_to {
+            assert!(
+                self.shedding > 0,
+                "{stamp:?} was asked back, none is counted"
+            );
+            self.shedding -= 1;
+        }
+    }
+
     pub(super) fn counts(&self) -> Counts {
         Counts {
             leases: self.leases.len(),
@@ -176,13 +188,23 @@ impl Counts {
     }
 }
 
+/// A client that has a session, by its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Cid(u32);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Client {
+    sessions: BTreeSet<Sid>,
+    /// Of all of them together.
+    counts: Counts,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sessions {
     slots: Slab<Session>,
     by_id: BTreeMap<SessionId, Sid>,
-    by_client: BTreeSet<(KeyHash, Sid)>,
-    /// Of every client that has a session.
-    counts: BTreeMap<KeyHash, Counts>,
+    clients: Slab<Client>,
+    by_key: BTreeMap<KeyHash, Cid>,
 }
 
 impl Sessions {
@@ -190,8 +212,8 @@ impl Sessions {
         Self {
             slots: Slab::new(),
             by_id: BTreeMap::new(),
-            by_client: BTreeSet::new(),
-            counts: BTreeMap::new(),
+            clients: Slab::new(),
+            by_key: BTreeMap::new(),
         }
     }
 
@@ -214,10 +236,13 @@ impl Sessions {
     }
 
     pub(super) fn insert(&mut self, id: SessionId, client: KeyHash) -> Sid {
-        let sid = Sid(self.slots.insert(Session::new(id, client)));
+        let new = || Cid(self.clients.insert(Client::default()));
+        let of = *self.by_key.entry(client).or_insert_with(new);
+        let sid = Sid(self.slots.insert(Session::new(id, (client, of))));
         self.by_id.insert(id, sid);
-        self.by_client.insert((client, sid));
-        self.counts.entry(client).or_default();
+        if let Some(client) = self.clients.get_mut(of.0) {
+            client.sessions.insert(sid);
+        }
         sid
     }
 
@@ -226,16 +251,22 @@ impl Sessions {
             let left = session.counts();
             assert_eq!(left, Counts::default(), "{} ends and holds", session.id);
             self.by_id.remove(&session.id);
-            self.by_client.remove(&(session.client, sid));
-            if self.of_client(session.client).next().is_none() {
-                self.counts.remove(&session.client);
+            let client = self.clients.get_mut(session.of.0);
+            let last = client.is_none_or(|client| {
+                client.sessions.remove(&sid);
+                client.sessions.is_empty()
+            });
+            if last {
+                self.clients.remove(session.of.0);
+                self.by_key.remove(&session.client);
             }
         }
     }
 
     pub(super) fn of_client(&self, client: KeyHash) -> impl Iterator<Item = Sid> {
-        let all = (client, Sid(0))..=(client, Sid(u32::MAX));
-        self.by_client.range(all).map(|(_, sid)| *sid)
+        let client = self.by_key.get(&client);
+        let client = client.and_then(|of| self.clients.get(of.0));
+        client.into_iter().flat_map(|c| &c.sessions).copied()
     }
 
     /// What the client has that the session is of.
@@ -243,9 +274,9 @@ impl Sessions {
         let Some(session) = self.get(sid) else {
             return Counts::default();
         };
-        let counts = self.counts.get(&session.client);
-        debug_assert!(counts.is_some(), "nothing is counted of {}", session.id);
-        counts.copied().unwrap_or_default()
+        let client = self.clients.get(session.of.0);
+        debug_assert!(client.is_some(), "nothing is counted of {}", session.id);
+        client.map(|client| client.counts).unwrap_or_default()
     }
 
     /// Changes a session and what is counted of it.
@@ -253,29 +284,25 @@ impl Sessions {
         let session = self.slots.get_mut(sid.0)?;
         let before = session.counts();
         let result = change(session);
-        let all = self.counts.get_mut(&session.client);
-        debug_assert!(all.is_some(), "nothing is counted of {}", session.id);
-        if let Some(all) = all {
-            all.replace(before, session.counts());
+        let client = self.clients.get_mut(session.of.0);
+        debug_assert!(client.is_some(), "nothing is counted of {}", session.id);
+        if let Some(client) = client {
+            client.counts.replace(before, session.counts());
         }
         Some(result)
     }
 
-    pub(super) fn list(&mut self, sid: Sid, stamp: Stamp, object: ObjId) {
-        self.recount(sid, |session| session.leases.insert(stamp, object));
+    /// Notes a lease, which the session may have had by an earlier grant.
+    pub(super) fn list(&mut self, sid: Sid, stamp: Stamp, object: ObjId, before: Option<Stamp>) {
+        self.recount(sid, |session| {
+            before.iter().for_each(|before| session.unlist(*before));
+            session.leases.insert(stamp, object);
+        });
     }
 
-    /// Notes that the lease granted at `stamp` is gone, or granted anew.
+    /// Notes that the lease granted at `stamp` is gone.
     pub(super) fn unlist(&mut self, sid: Sid, stamp: Stamp) {
-        self.recount(sid, |session| {
-            if session.leases.remove(&stamp).is_some() && stamp <= session.shed_to {
-                assert!(
-                    session.shedding > 0,
-                    "{stamp:?} was asked back, none is counted"
-                );
-                session.shedding -= 1;
-            }
-        });
+        self.recount(sid, |session| session.unlist(stamp));
     }
 
     /// Takes out all leases of a session.
@@ -321,12 +348,15 @@ impl Sessions {
 
     /// Whether what is counted is what there is.
     pub(super) fn counts_are_true(&self) -> bool {
-        let mut counts: BTreeMap<KeyHash, Counts> = BTreeMap::new();
-        for (_, session) in self.iter() {
-            let all = counts.entry(session.client).or_default();
-            all.replace(Counts::default(), session.counts());
+        let mut clients: BTreeMap<KeyHash, Client> = BTreeMap::new();
+        for (sid, session) in self.iter() {
+            let client = clients.entry(session.client).or_default();
+            client.sessions.insert(sid);
+            client.counts.replace(Counts::default(), session.counts());
         }
-        counts == self.counts
+        let known = self.by_key.iter();
+        let known = known.map(|(key, of)| (key, self.clients.get(of.0)));
+        clients.iter().map(|(key, c)| (key, Some(c))).eq(known)
     }
 
     /// In the order of their ids.

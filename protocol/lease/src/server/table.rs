@@ -4,10 +4,9 @@
 use super::api::OpId;
 use super::cover::Cover;
 use super::ids::{ObjId, Sid};
+use super::index::Index;
 use super::op::{Kind, Need, Op, Order};
 use super::slab::Slab;
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 use leasefs_protocol::{Handle, Parts, RecallId, Stamp};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -203,9 +202,7 @@ impl Object {
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     objects: Slab<Object>,
-    /// By the hash of the handle, which is stored once, in its object. Never gone through: that has
-    /// no order that is the same in each run.
-    index: HashTable<ObjId>,
+    index: Index,
 }
 
 /// The index says nothing that the objects don't.
@@ -227,7 +224,7 @@ impl Table {
     pub(super) fn new() -> Self {
         Self {
             objects: Slab::new(),
-            index: HashTable::new(),
+            index: Index::default(),
         }
     }
 
@@ -242,22 +239,20 @@ impl Table {
     }
 
     pub(super) fn find(&self, handle: &Handle) -> Option<ObjId> {
-        let is_it = |id: &ObjId| self.get(*id).is_some_and(|o| o.handle == *handle);
-        self.index.find(hash(handle), is_it).copied()
+        let is_it = |id| self.get(id).is_some_and(|o| o.handle == *handle);
+        self.index.find(hash(handle), is_it)
     }
 
     pub(super) fn find_or_insert(&mut self, handle: &Handle) -> ObjId {
         let objects = &mut self.objects;
-        let is_it = |id: &ObjId| objects.get(id.0).is_some_and(|o| o.handle == *handle);
-        let rehash = |id: &ObjId| objects.get(id.0).map_or(0, |o| hash(&o.handle));
-        match self.index.entry(hash(handle), is_it, rehash) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(place) => {
-                let id = ObjId(objects.insert(Object::new(handle)));
-                place.insert(id);
-                id
-            }
+        let hash = hash(handle);
+        let is_it = |id: ObjId| objects.get(id.0).is_some_and(|o| o.handle == *handle);
+        if let Some(known) = self.index.find(hash, is_it) {
+            return known;
         }
+        let id = ObjId(objects.insert(Object::new(handle)));
+        self.index.insert(hash, id);
+        id
     }
 
     /// Adds to what a session holds; the stamp of its grant before, if it held anything.
@@ -361,10 +356,7 @@ impl Table {
             object.busy = None;
         }
         if object.busy.is_none() && object.holders.is_empty() {
-            let hash = hash(&object.handle);
-            if let Ok(place) = self.index.find_entry(hash, |at| *at == id) {
-                place.remove();
-            }
+            self.index.remove(hash(&object.handle), id);
             self.objects.remove(id.0);
         }
     }
@@ -373,6 +365,6 @@ impl Table {
 /// Needs to be the same within one life of the process only.
 fn hash(handle: &Handle) -> u64 {
     let mut hasher = DefaultHasher::new();
-    handle.hash(&mut hasher);
+    hasher.write(handle.as_bytes());
     hasher.finish()
 }

@@ -282,15 +282,16 @@ impl Core {
         let Kind::Read(kind) = op.kind else {
             return None;
         };
+        let sid = self.sessions.find(op.session);
         let verdict = |need: &Need| {
             if kind != ReadKind::FillPages {
-                return self.plain_verdict(op.session, kind, need);
+                return self.plain_verdict(sid, kind, need);
             }
             let outlook = match here {
                 Some((at, outlook)) if at == need.object => *outlook,
                 _ => self.outlook_for(now, op, need.object),
             };
-            self.fill_verdict(now, op.session, op.patient_until, need.object, &outlook)
+            self.fill_verdict(now, sid, op.patient_until, need.object, &outlook)
         };
         let mut verdicts = Vec::with_capacity(op.needs.len());
         for need in &op.needs {
