@@ -278,9 +278,8 @@ impl Server {
     /// open was decided under those. May block; such a session may begin anew right after.
     pub fn end_outdated(&self, client: &Client) {
         let rights = client.rights();
-        for session in self.sessions.all() {
-            if session.key == client.key && session.owner.rights != rights && self.leaves(&session)
-            {
+        for session in self.sessions.of(client.key) {
+            if session.owner.rights != rights && self.leaves(&session) {
                 tracing::info!(client = %session.key, session = %session.id, "session ended: its client's rights have changed");
                 if let Some(link) = session.link() {
                     link.close(CloseCode::Goodbye, "the client's rights have changed");

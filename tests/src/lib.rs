@@ -16,6 +16,8 @@
 //!   crash is what that allows. Binary: `leasefs-durable-writer`, started by the suite.
 //! - [`sim`]: the shipped cores of client and server in a seeded simulation of all that is between and
 //!   around them.
+//! - [`load`]: many sessions on one server, without a mount, and what they cost it. Binary: `leasefs-load`
+//!   (`scripts/load`).
 //! - [`soak`]: all of these for as long as one likes, on three mounts under faults. Binary: `leasefs-soak`
 //!   (`scripts/soak`).
 //! - [`link`]: a network of its own, as near or far as one likes.
@@ -58,6 +60,7 @@ pub mod fsx2;
 pub mod joint;
 pub mod lin;
 pub mod link;
+pub mod load;
 pub mod mapping;
 pub mod mounted;
 pub mod once;

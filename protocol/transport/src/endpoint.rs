@@ -171,39 +171,72 @@ impl Incoming {
     }
 }
 
-/// Connects to the server at `address` whose key is `server`.
+/// The client's side of connections: one UDP socket, for as many as one likes. Must live within a tokio
+/// runtime.
+#[derive(Clone, Debug)]
+pub struct Client {
+    endpoint: quinn::Endpoint,
+    large: bool,
+}
+
+impl Client {
+    /// A socket for connections to servers of this kind of address.
+    ///
+    /// # Errors
+    /// If it can't be had.
+    pub fn bind(to: SocketAddr) -> Result<Self, TransportError> {
+        let address = unspecified_like(to);
+        let socket = |source| TransportError::Socket { address, source };
+        let bound = tuning::bind(address).map_err(socket)?;
+        let secret = EndpointSecret::generate().map_err(|e| TransportError::Tls(e.to_string()))?;
+        let endpoint = endpoint(bound.socket, bound.large, &secret, None).map_err(socket)?;
+        Ok(Self {
+            endpoint,
+            large: bound.large,
+        })
+    }
+
+    /// Connects to the server at `address` whose key is `server`.
+    ///
+    /// # Errors
+    /// [`TransportError::WrongServer`] if it shows another key (nothing has been sent to it then);
+    /// [`TransportError::NoAnswer`] after two seconds.
+    pub async fn connect(
+        &self,
+        address: SocketAddr,
+        identity: &Identity,
+        server: KeyHash,
+    ) -> Result<Connection, TransportError> {
+        let (crypto, pinned) = tls::client(identity, server)?;
+        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+        let path = Path::to(address.ip(), self.large);
+        config.transport_config(tuning::transport(path, Role::Client));
+        let connecting = self
+            .endpoint
+            // The key alone says who the server is; the name only has to be well-formed.
+            .connect_with(config, address, "leasefs")
+            .map_err(|e| TransportError::Connect(e.to_string()))?;
+        let connection = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
+            .await
+            .map_err(|_| TransportError::NoAnswer(address))?
+            .map_err(|lost| pinned.mismatch().unwrap_or(Lost::from(lost).into()))?;
+        let endpoint = self.endpoint.clone();
+        Ok(Connection::new(connection, server, Some(endpoint)))
+    }
+}
+
+/// Connects to the server at `address` whose key is `server`, by a socket of its own.
 ///
 /// # Errors
-/// [`TransportError::WrongServer`] if it shows another key (nothing has been sent to it then);
-/// [`TransportError::NoAnswer`] after two seconds.
+/// As [`Client::bind`] and [`Client::connect`].
 pub async fn connect(
     address: SocketAddr,
     identity: &Identity,
     server: KeyHash,
 ) -> Result<Connection, TransportError> {
-    let local = unspecified_like(address);
-    let socket = |source| TransportError::Socket {
-        address: local,
-        source,
-    };
-    let bound = tuning::bind(local).map_err(socket)?;
-    let (crypto, pinned) = tls::client(identity, server)?;
-    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-    config.transport_config(tuning::transport(
-        Path::to(address.ip(), bound.large),
-        Role::Client,
-    ));
-    let secret = EndpointSecret::generate().map_err(|e| TransportError::Tls(e.to_string()))?;
-    let endpoint = endpoint(bound.socket, bound.large, &secret, None).map_err(socket)?;
-    let connecting = endpoint
-        // The key alone says who the server is; the name only has to be well-formed.
-        .connect_with(config, address, "leasefs")
-        .map_err(|e| TransportError::Connect(e.to_string()))?;
-    let connection = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
+    Client::bind(address)?
+        .connect(address, identity, server)
         .await
-        .map_err(|_| TransportError::NoAnswer(address))?
-        .map_err(|lost| pinned.mismatch().unwrap_or(Lost::from(lost).into()))?;
-    Ok(Connection::new(connection, server, Some(endpoint)))
 }
 
 fn unspecified_like(address: SocketAddr) -> SocketAddr {

@@ -145,9 +145,16 @@ impl Sessions {
         live.cloned().collect()
     }
 
-    /// How many there are that are not over.
+    /// Those of a client that are not over.
+    pub fn of(&self, client: KeyHash) -> Vec<Arc<Session>> {
+        let table = sync::read(&self.table);
+        let own = table.values().filter(|session| session.key == client);
+        own.filter(|session| !session.is_over()).cloned().collect()
+    }
+
+    /// How many there are, those included that wait to be off the record.
     pub fn count(&self) -> usize {
-        self.all().len()
+        sync::read(&self.table).len()
     }
 
     /// Whether none may still reclaim what it had open in the server's earlier life.
