@@ -19,7 +19,8 @@ fn many_sessions_renew_their_leases_give_one_up_and_have_the_rest_again_after_a_
     println!("{report}");
     let value = |what: &str| {
         let row = report.rows.iter().find(|row| row.what.starts_with(what));
-        row.unwrap_or_else(|| panic!("nothing on {what}: {report}")).value
+        row.unwrap_or_else(|| panic!("nothing on {what}: {report}"))
+            .value
     };
     // Of each its files, their directory, the root and what is shared.
     assert_eq!(value("leases") as usize, PLAN.sessions * (PLAN.files + 3));
