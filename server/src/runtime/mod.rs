@@ -13,7 +13,7 @@ pub use turn::{Admission, Entry, Finished, Pending, Turn};
 
 use crate::border::Border;
 use crate::sync;
-use leasefs_lease::server::{Config, Event, Grace, OpId, ReclaimRefusal, Reclaimed, Standing};
+use leasefs_lease::server::{Config, Event, Grace, OpId, Reclaimed, Standing};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Grant, Handle, KeyHash, RecallId, Release, SessionId};
 use leasefs_transport::Outbox;
@@ -30,6 +30,9 @@ pub type Clock = fn() -> BootTime;
 /// The timer never sleeps longer: tokio's clock stands still while the host sleeps, lease time
 /// does not.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// Leases that are reclaimed while others wait: some tenths of a millisecond.
+const RECLAIMED_AT_ONCE: usize = 256;
 
 /// The lease core at work. Share it in an `Arc`.
 #[derive(Debug)]
@@ -209,17 +212,18 @@ impl Leases {
         self.event(Event::Gone { object });
     }
 
-    /// Takes over a lease of the server's earlier life.
-    ///
-    /// # Errors
-    /// If it can't stand.
-    pub fn reclaim(&self, session: SessionId, lease: Reclaimed) -> Result<(), ReclaimRefusal> {
-        self.with(|state, now| {
-            let result = state.reclaim(now, session, lease);
-            // A change that waits may recall what has just been reclaimed.
-            state.step(&self.progress, now, Event::Tick);
-            result
-        })
+    /// Takes over leases of the server's earlier life. Returns of each whether it stands.
+    pub fn reclaim(&self, session: SessionId, leases: &[Reclaimed]) -> Vec<bool> {
+        let some = |leases: &[Reclaimed]| {
+            self.with(|state, now| {
+                let stands = |lease: &Reclaimed| state.reclaim(now, session, *lease).is_ok();
+                let stand: Vec<bool> = leases.iter().map(stands).collect();
+                // A change that waits may recall what has just been reclaimed.
+                state.step(&self.progress, now, Event::Tick);
+                stand
+            })
+        };
+        leases.chunks(RECLAIMED_AT_ONCE).flat_map(some).collect()
     }
 
     /// The session has reclaimed everything it wants.

@@ -8,7 +8,7 @@ use crate::service::changes;
 use crate::service::rights::may_reclaim;
 use crate::session::{Cancelled, Link, Pass, Session, close, refused};
 use leasefs_lease::server::Reclaimed;
-use leasefs_protocol::control::{Reclaim, ReclaimOpen, ToClient, ToServer};
+use leasefs_protocol::control::{Reclaim, ReclaimLease, ReclaimOpen, ToClient, ToServer};
 use leasefs_protocol::limits::{MAX_BATCH, MAX_RECLAIMS, MAX_UNREAD};
 use leasefs_protocol::{Approval, Handle, Mode, OpenId, Refusal, Seq};
 use leasefs_transport::{CloseCode, FrameReader, OutFrame, Outbox};
@@ -242,25 +242,36 @@ fn take_back(server: &Server, session: &Session, client: &Client, reclaim: Recla
         .filter(|asked| !opens_again(server, session, asked))
         .map(|asked| asked.open)
         .collect();
-    let mut lost_leases: Vec<Handle> = Vec::new();
-    for asked in reclaim.leases {
-        let object = match session.border() {
-            Some(border) => border.inward(&asked.object),
-            None => asked.object,
-        };
-        let lease = Reclaimed {
-            object,
-            parts: asked.parts,
-            mode: asked.mode,
-        };
-        let known = may_reclaim(server, client, &lease);
-        let stands = || server.leases.reclaim(session.id, lease).is_ok();
-        if !known || !stands() || !is_logged(server, session, lease) {
-            lost_leases.push(asked.object);
-        }
-    }
     ToClient::Reclaimed {
-        lost_leases,
+        lost_leases: lost_leases(server, session, client, &reclaim.leases),
         lost_opens,
     }
+}
+
+/// Those that can't be taken over.
+fn lost_leases(
+    server: &Server,
+    session: &Session,
+    client: &Client,
+    asked: &[ReclaimLease],
+) -> Vec<Handle> {
+    let claim = |asked: &ReclaimLease| Reclaimed {
+        object: match session.border() {
+            Some(border) => border.inward(&asked.object),
+            None => asked.object,
+        },
+        parts: asked.parts,
+        mode: asked.mode,
+    };
+    let claims = asked.iter().map(|asked| (asked.object, claim(asked)));
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        claims.partition(|(_, claim)| may_reclaim(server, client, claim));
+    let (objects, claims): (Vec<Handle>, Vec<Reclaimed>) = known.into_iter().unzip();
+    let stand = server.leases.reclaim(session.id, &claims);
+    let claimed = objects.into_iter().zip(claims).zip(stand);
+    let lost =
+        claimed.filter(|((_, claim), stands)| !stands || !is_logged(server, session, *claim));
+    let lost = lost.map(|((object, _), _)| object);
+    let unknown = unknown.into_iter().map(|(object, _)| object);
+    unknown.chain(lost).collect()
 }

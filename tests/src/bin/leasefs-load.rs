@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use leasefs_tests::load::{Plan, run};
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ struct Arguments {
     /// For how many seconds keep-alives alone are measured.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
     idle: u16,
+    /// Where the server listens.
+    #[arg(long, default_value = "127.0.0.1")]
+    address: IpAddr,
 }
 
 fn main() -> ExitCode {
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
         of_one_client: arguments.of_one_client.into(),
         holders: arguments.holders.min(arguments.sessions - 1).into(),
         idle: Duration::from_secs(arguments.idle.into()),
+        address: arguments.address,
     };
     match run(plan) {
         Ok(report) => {

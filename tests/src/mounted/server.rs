@@ -21,19 +21,22 @@ pub struct ServerOptions {
     pub term: Option<String>,
     /// `--identity`.
     pub identity: Option<String>,
+    /// Where to listen; on the loopback if `None`.
+    pub listen: Option<IpAddr>,
     /// The directory to serve; a folder of the sandbox if `None`.
     pub export: Option<PathBuf>,
     /// `--state`; a folder of the sandbox if `None`.
     pub state: Option<PathBuf>,
     /// Extra environment.
     pub env: Vec<(String, String)>,
-    /// Where its network is, and its address there, if not here.
+    /// Where its network is, and its address there, if not here: it listens there then.
     pub network: Option<(Arc<Namespace>, IpAddr)>,
 }
 
 impl ServerOptions {
     fn address(&self) -> IpAddr {
         let there = self.network.as_ref().map(|(_, address)| *address);
+        let there = there.or(self.listen);
         there.unwrap_or(Ipv4Addr::LOCALHOST.into())
     }
 
