@@ -45,6 +45,7 @@
 //!   - `once`: links cut and the server killed in the middle of changes (`LEASEFS_ONCE_CUTS=200`
 //!     for more of it)
 //!   - `durable`: what was synced survives crashes at random moments (`scripts/durability` for many)
+//!   - `load`: many sessions without a mount, small (`scripts/load` for many)
 //!   - `contention`: mounts in each other's way; nothing takes over a second
 //!   - `killable`: callers of a server that is gone can be killed, and end in time
 //!

@@ -6,7 +6,8 @@ use leasefs_lease::server::{
     Wanted,
 };
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Handle, KeyHash, Mode, Parts, RecallId, SessionId};
+use leasefs_protocol::{Handle, KeyHash, Mode, Parts, RecallId, SessionId, Stamp};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 const FEW: u32 = 50;
@@ -172,6 +173,50 @@ fn a_lease_among_many_costs_what_it_costs_among_few() {
     });
 }
 
+fn object(number: u32) -> Handle {
+    Handle::new(&number.to_be_bytes()).expect("4 bytes")
+}
+
+/// Takes a lease on each of these, and gives it back unless it is to be kept.
+fn take(core: &mut Core, numbers: Range<u32>, keep: bool) {
+    for number in numbers {
+        let item = ReadItem {
+            object: object(number),
+            parts: Parts::ATTRS,
+            name: None,
+        };
+        let event = Event::AdmitRead {
+            op: OpId(number.into()),
+            session: session(0),
+            kind: ReadKind::Metadata,
+            items: vec![item],
+        };
+        feed(core, event);
+        let release = Event::Release {
+            session: session(0),
+            object: object(number),
+            parts: Parts::ATTRS,
+            seen: Stamp(u64::MAX),
+        };
+        if !keep {
+            feed(core, release);
+        }
+    }
+}
+
+#[test]
+fn a_lease_beside_a_hundred_thousand_costs_what_it_costs_beside_a_thousand() {
+    let beside = |leases: u32| {
+        let mut core = core(1);
+        take(&mut core, 0..leases, true);
+        let runs = (0..5).map(|_| timed(|| take(&mut core, leases..leases + MANY, false)));
+        runs.min().expect("some runs") / MANY
+    };
+    let (few, many) = (beside(1_000), beside(100_000));
+    println!("lease taken and given back: {few:?} beside 1,000, {many:?} beside 100,000");
+    assert!(many < few * ROOM, "{few:?}, then {many:?}");
+}
+
 #[test]
 fn an_approval_among_many_costs_what_it_costs_among_few() {
     is_flat("approval", |n| {
@@ -221,7 +266,6 @@ fn many_readers_are_let_go_on_as_few_are() {
 
 /// Of each what it holds is taken over, and then that it has nothing more.
 fn reclaimed(n: u32) -> Duration {
-    let object = |number: u32| Handle::new(&number.to_be_bytes()).expect("4 bytes");
     let logged = (0..n).map(|number| (session(number), object(number)));
     let grace = Grace {
         max_term: Duration::from_secs(10),

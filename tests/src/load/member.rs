@@ -48,6 +48,9 @@ pub struct Site {
     pub tally: Arc<Tally>,
 }
 
+/// Wait before asking again for renewal.
+const PAUSE: Duration = Duration::from_millis(1);
+
 type Held = Arc<Mutex<BTreeMap<Handle, Parts>>>;
 
 fn lock(held: &Held) -> MutexGuard<'_, BTreeMap<Handle, Parts>> {
@@ -90,6 +93,18 @@ async fn send(writer: &mut FrameWriter, message: &impl Serialize) -> Outcome<()>
 async fn told(reader: &mut FrameReader) -> Outcome<ToClient> {
     let (message, _) = reader.next().await?.ok_or("the control stream has ended")?;
     Ok(message)
+}
+
+/// That everything is reclaimed has no answer of its own: from then on the session is renewed.
+async fn renewed(control: &mut FrameWriter, told_by: &mut FrameReader) -> Outcome<()> {
+    loop {
+        send(control, &ToServer::KeepAlive { number: 0 }).await?;
+        match told(told_by).await? {
+            ToClient::KeepAlive { renews: true, .. } => return Ok(()),
+            ToClient::KeepAlive { .. } => tokio::time::sleep(PAUSE).await,
+            other => return Err(format!("not renewed: {other:?}").into()),
+        }
+    }
 }
 
 impl Member {
@@ -192,7 +207,7 @@ impl Member {
                 other => return Err(format!("not reclaimed: {other:?}").into()),
             }
         }
-        Ok(())
+        renewed(control, told_by).await
     }
 
     /// Asks something on the lane of small requests; what is granted it holds from then on.

@@ -32,7 +32,7 @@ const SHARED: &str = "shared";
 /// How often it is changed.
 const RECALLS: u16 = 11;
 /// Members that do something at a time.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 32;
 /// How often one tries to connect: while many do, some have to give way.
 const TRIES: u32 = 20;
 /// Wait before the next try.
