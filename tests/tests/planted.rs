@@ -106,7 +106,7 @@ impl Runs {
             Bug::TrustAfterHostCrash | Bug::RestoreOver => {
                 Self::rough(&["crash"]).and_host_crashes().from(68)
             }
-            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(100),
+            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes(),
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
@@ -126,16 +126,16 @@ impl Runs {
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
             Bug::SyncUntold => Self::rough(&["part"]).from(35),
             Bug::ForgetRefused => Self::rough(&["part"]).from(630),
-            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(520),
+            Bug::CancelBegun => Self::rough(&["part", "stall"]),
             Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(1066),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(102),
             Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(680),
             Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(40),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
-            Bug::RenewOverdue => Self::ANY.from(700),
+            Bug::RenewOverdue => Self::ANY.from(555),
             Bug::ReleaseStale => Self::rough(&[]).from(154),
-            Bug::OldAnswer => Self::ANY.from(3500),
-            Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(700),
+            Bug::OldAnswer => Self::ANY.from(2100),
+            Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(1450),
             _ => Self::ANY,
         }
     }
