@@ -1,6 +1,6 @@
 //! What operations are answered.
 
-use crate::attr::{Attr, DirEntry, FsStat};
+use crate::attr::{Attr, DirEntry, FsStat, Version};
 use crate::ids::{Handle, OpenId, OpenToken};
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
@@ -149,6 +149,9 @@ pub struct Written {
     pub offset: u64,
     /// Why what was to be [set](crate::change::WriteKind::Flush) with them isn't, though they are written.
     pub unset: Option<Refusal>,
+    /// Of a [flush](crate::change::WriteKind::Flush): what the file was after it. It is kept with the answer across a crash
+    /// of the server, so that what is flushed next, though it be late, is known to follow.
+    pub version: Option<Version>,
 }
 
 /// Where data or a hole begins.

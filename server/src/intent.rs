@@ -215,6 +215,7 @@ fn appended(before: u64, len: u64, now: u64) -> Verdict {
             len,
             offset: before,
             unset: None,
+            version: None,
         })),
         Some(grown) if grown < len => Verdict::Partly { size: before },
         _ => Verdict::Unknown,

@@ -340,6 +340,7 @@ fn check_answer(kind: &str, result: &Result<Response, Refusal>) {
                     len,
                     offset,
                     unset: None,
+                    version: None,
                 })
         }
         "write" => {
@@ -348,6 +349,7 @@ fn check_answer(kind: &str, result: &Result<Response, Refusal>) {
                     len: 4,
                     offset: 1,
                     unset: None,
+                    version: None,
                 })
         }
         "copy" => {
@@ -357,6 +359,7 @@ fn check_answer(kind: &str, result: &Result<Response, Refusal>) {
                     len,
                     offset,
                     unset: None,
+                    version: None,
                 })
         }
         "truncate" => matches!(response, Response::Attr(attr) if attr.size == 1),

@@ -197,7 +197,8 @@ async fn bytes_that_come_too_late_again_are_taken_if_the_file_holds_them_and_not
             Ok(Response::Written(answer::Written {
                 len: 3,
                 offset: 2,
-                unset: None
+                unset: None,
+                version: None,
             }))
         );
         assert_eq!((reply.grants, reply.touched), (Vec::new(), Vec::new()));

@@ -70,6 +70,7 @@ async fn a_write_waits_until_the_reader_has_approved_and_is_then_seen() {
         len: 3,
         offset: 0,
         unset: None,
+        version: None,
     });
     assert_eq!(reply.result, Ok(expected));
     assert_eq!(reply.touched.len(), 1);

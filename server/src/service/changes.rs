@@ -293,6 +293,7 @@ impl Pending<'_> {
                     len: self.job.payload.len() as u64,
                     offset,
                     unset: None,
+                    version: None,
                 })),
                 ..refused(Refusal::Internal)
             },

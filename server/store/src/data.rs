@@ -7,7 +7,7 @@ use crate::{attrs, stat, sys};
 use leasefs_protocol::Durability;
 use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::limits::MAX_PAYLOAD;
-use leasefs_protocol::{FileKind, Refusal, SetTime, Timestamp};
+use leasefs_protocol::{FileKind, Refusal, SetTime, Timestamp, Version};
 use rustix::fd::AsFd;
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, SeekFrom, Timestamps};
 use rustix::io::Errno;
@@ -225,6 +225,12 @@ impl Store {
         let _position = open.lock_position();
         let (offset, len) = sys::append(open.fd(), data).map_err(|e| self.refuse(e))?;
         Ok(Written { offset, len })
+    }
+
+    /// What an open file's content is, if the host tells.
+    pub fn version(&self, open: &OpenFile) -> Option<Version> {
+        let attr = self.plain_attr(open.fd(), open.handle());
+        attr.ok().map(|attr| attr.version())
     }
 
     /// Makes durable what was written to the object, by whomever (`fsync`); directories too.

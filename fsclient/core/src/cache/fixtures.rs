@@ -108,6 +108,7 @@ pub(crate) fn answer(state: &mut State, run: Run, stamp: u64) {
         len: run.data.len() as u64,
         offset: run.offset,
         unset: None,
+        version: None,
     };
     let reply = Box::new(Reply {
         id: RequestId(0),

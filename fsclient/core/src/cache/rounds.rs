@@ -128,7 +128,8 @@ impl State {
                 if self.leases.held(object).contains(Parts::DATA) {
                     self.inodes.flushed_clean(object, run.offset, run.data);
                 }
-                let version = attr.map(|attr| attr.version());
+                let told = reply.result.as_ref().ok().and_then(|w| w.version);
+                let version = attr.map(|attr| attr.version()).or(told);
                 self.inodes
                     .with_dirty(object, |f| f.buffer.answered(version));
                 self.inodes.told_room(now, reply.room);

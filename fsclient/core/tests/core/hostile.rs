@@ -37,6 +37,7 @@ fn an_answer_that_cannot_be_one_is_an_io_error_and_the_session_goes_on() {
                 len: 1,
                 offset: 0,
                 unset: None,
+                version: None,
             }),
             b"",
         ),

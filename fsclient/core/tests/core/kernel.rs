@@ -212,6 +212,7 @@ fn may_buffer_since(world: &mut World, fh: Fh, stamp: u64) {
         len,
         offset: 0,
         unset: None,
+        version: None,
     });
     let reply = Reply {
         renews: true,
@@ -287,7 +288,12 @@ fn buffered_bytes_whose_lease_has_ended_count_as_late_whatever_lease_there_is_no
         };
         let (len, offset) = (PAGE.len() as u64, 4096);
         let unset = None;
-        let written = Response::Written(answer::Written { len, offset, unset });
+        let written = Response::Written(answer::Written {
+            len,
+            offset,
+            unset,
+            version: None,
+        });
         world.grant(&again, written, vec![lease]);
         world.pass(Duration::from_secs(2));
         assert_eq!(is_late_flush(&world.asked()), late, "{standing:?}");
@@ -310,7 +316,12 @@ fn all_who_have_a_file_open_are_told_of_a_mapped_page_that_a_crash_of_the_host_h
     let (write, asked) = writes_back(&mut world, fh);
     let (len, offset) = (PAGE.len() as u64, 4096);
     let unset = None;
-    let reply = asked.written(answer::Written { len, offset, unset });
+    let reply = asked.written(answer::Written {
+        len,
+        offset,
+        unset,
+        version: None,
+    });
     world.reply(reply, b"");
     world.answered(write).expect("written");
     world.cut();

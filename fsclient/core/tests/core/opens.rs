@@ -300,6 +300,7 @@ fn writes(world: &mut World, object: u8, fh: Fh) {
             len,
             offset: 0,
             unset: None,
+            version: None,
         })))
     };
     world.reply(reply, b"");

@@ -88,7 +88,12 @@ fn flushed_but(world: &mut World, asked: &Asked, unset: Option<Refusal>) {
     };
     let reply = Reply {
         grants: vec![lease],
-        ..asked.written(answer::Written { len, offset, unset })
+        ..asked.written(answer::Written {
+            len,
+            offset,
+            unset,
+            version: None,
+        })
     };
     world.reply(reply, b"");
 }

@@ -6,9 +6,9 @@ use crate::sets::{flushed, written_file};
 use crate::world::{Waiter, World};
 use leasefs_client::Call;
 use leasefs_client::call::{Fh, Writing};
-use leasefs_protocol::change::WriteAt;
+use leasefs_protocol::change::{WriteAt, WriteKind};
 use leasefs_protocol::control::Standing;
-use leasefs_protocol::{BootId, Durability, Query, Request, Response, answer};
+use leasefs_protocol::{BootId, Durability, Query, Request, Response, Timestamp, Version, answer};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(2);
@@ -112,6 +112,7 @@ fn what_the_server_has_had_before_is_committed_besides() {
         len: flush.payload.len() as u64,
         offset,
         unset: None,
+        version: None,
     });
     world.answer(&flush, Ok(repeated));
     is_committed(&mut world, sync);
@@ -151,4 +152,36 @@ fn what_a_disk_may_take_long_for_is_committed_while_others_get_at_the_file() {
         Durability::All,
         "there is little again"
     );
+}
+
+#[test]
+fn what_is_flushed_behind_an_answer_that_was_kept_across_a_crash_is_known_to_follow_it() {
+    let mut world = World::new();
+    let (_, fh) = written_file(&mut world);
+    world.pass(SOON);
+    let flush = world.asked();
+    let written = writes(&mut world, fh, 0);
+    world.answered(written).expect("buffered");
+    let version = Version {
+        ctime: Timestamp {
+            seconds: 8,
+            nanos: 0,
+        },
+        size: 8192,
+    };
+    let WriteAt::Offset(offset) = flush.write().at else {
+        panic!("an append")
+    };
+    let kept = Response::Written(answer::Written {
+        len: flush.payload.len() as u64,
+        offset,
+        unset: None,
+        version: Some(version),
+    });
+    world.answer(&flush, Ok(kept));
+    world.pass(SOON);
+    let WriteKind::Flush { base, .. } = world.asked().write().kind else {
+        panic!("not a flush")
+    };
+    assert_eq!(base, version);
 }

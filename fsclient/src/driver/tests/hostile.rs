@@ -32,6 +32,7 @@ async fn an_answer_that_cannot_be_one_is_an_io_error_and_the_session_goes_on() {
                 len: 1,
                 offset: 0,
                 unset: None,
+                version: None,
             }),
             Bytes::new(),
         ),

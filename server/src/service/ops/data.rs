@@ -102,6 +102,10 @@ impl Perform for Write {
             len: written.len,
             offset: written.offset,
             unset: unset.or(undated),
+            version: match self.kind {
+                WriteKind::Flush { .. } => store.version(open),
+                WriteKind::Through { .. } | WriteKind::Page { .. } => None,
+            },
         };
         let keeps = matches!(
             self.kind,
@@ -271,6 +275,7 @@ impl Perform for CopyRange {
             len,
             offset,
             unset: None,
+            version: None,
         };
         Ok(Done::of(self, copied))
     }

@@ -605,10 +605,15 @@ impl Server {
         if *durability != Durability::None {
             self.commit(cx, file)?;
         }
+        let version = match kind {
+            WriteKind::Flush { .. } => Some(self.attr(file)?.version()),
+            _ => None,
+        };
         Ok(Response::Written(answer::Written {
             len,
             offset,
             unset: None,
+            version,
         }))
     }
 
@@ -667,6 +672,7 @@ impl Server {
             len: change.job.payload.len() as u64,
             offset,
             unset: None,
+            version: None,
         }));
         self.note_progress(cx, &change, &result);
         self.running -= 1;

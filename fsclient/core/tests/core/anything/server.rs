@@ -159,6 +159,7 @@ impl Play {
                         WriteAt::Append => 0,
                     },
                     unset: None,
+                    version: None,
                 })
             }
             Request::Query(Query::ReadDir(_)) => Response::Entries(answer::Entries {

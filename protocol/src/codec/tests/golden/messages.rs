@@ -94,6 +94,10 @@ pub fn responses() -> Vec<Response> {
             len: 4096,
             offset: 8192,
             unset: Some(Refusal::NotPermitted),
+            version: Some(Version {
+                ctime: timestamp(400),
+                size: 4100,
+            }),
         }),
         Response::Offset(answer::Offset(300)),
         entries(),
