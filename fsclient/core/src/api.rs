@@ -205,14 +205,12 @@ impl Notice {
     }
 }
 
-/// What has come of a [`Notice`]. A connection that has ended holds nothing: that is `Done`.
+/// What has come of a [`Notice`]. An object the kernel doesn't know, and a connection that has ended,
+/// hold nothing: that is `Done`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noticed {
     /// The kernel holds nothing of what was named.
     Done,
-    /// [`Notice::DropAttrs`]: the kernel doesn't know the node. It has forgotten it, or an answer by which it comes to know
-    /// it is on its way. (Of pages it holds none then: that is `Done`.)
-    Unknown,
     /// It may still hold it.
     Failed,
     /// [`Notice::ForgetNames`] doesn't work now.

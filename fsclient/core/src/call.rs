@@ -138,8 +138,6 @@ pub struct Entry {
     pub node: Node,
     /// Its attributes.
     pub shown: Shown,
-    /// How long the kernel may believe them.
-    pub attr_valid: Duration,
     /// How long the kernel may believe that the name denotes it.
     pub valid: Duration,
 }

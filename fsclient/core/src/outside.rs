@@ -99,7 +99,6 @@ impl Future for Pending {
             // Whoever drives the core may have gone: then the kernel's connection has, too.
             match noticed.unwrap_or(Noticed::Done) {
                 Noticed::Done => {}
-                Noticed::Unknown if self.worst != Noticed::Done => {}
                 worse => self.worst = worse,
             }
         }

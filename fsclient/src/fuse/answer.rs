@@ -137,7 +137,7 @@ fn faulty_lookups() -> bool {
 fn lookup(reply: ReplyEntry, found: &Entry) {
     let attr = match faulty_lookups() {
         true => FAULTY,
-        false => found.attr_valid,
+        false => AT_ONCE,
     };
     entry(reply, found, attr, found.valid);
 }
@@ -147,8 +147,8 @@ fn entry(reply: ReplyEntry, entry: &Entry, attr_valid: Duration, valid: Duration
     reply.entry_with_ttls(&attr_valid, &valid, &attr, ONLY_GENERATION);
 }
 
-/// fuser takes the node id from the attributes. Where it isn't `st_ino` the kernel believes these at no time, so it asks
-/// for that by GETATTR.
+/// fuser takes the node id from the attributes. The kernel believes these at no time, so it asks for `st_ino`
+/// by GETATTR.
 fn entry_attr(entry: &Entry) -> FileAttr {
     FileAttr {
         ino: INodeNo(entry.node.id.0),

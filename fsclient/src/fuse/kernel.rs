@@ -116,7 +116,7 @@ fn is_deaf() -> bool {
     *FAULT.get_or_init(|| fault() == Some(Fault::NoInvalidation))
 }
 
-/// A connection that has ended, and a node that the kernel doesn't know, hold nothing.
+/// A connection that has ended, and a node that the kernel has forgotten, hold nothing.
 fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error)
@@ -140,13 +140,7 @@ impl Link {
         if *notice == Notice::ForgetNames && !self.can_forget_names() {
             return Noticed::Unable;
         }
-        let done = self.carry_out(notice);
-        if let (Notice::DropAttrs(_), Err(error)) = (notice, &done)
-            && error.raw_os_error() == Some(libc::ENOENT)
-        {
-            return Noticed::Unknown;
-        }
-        match gone_is_fine(done) {
+        match gone_is_fine(self.carry_out(notice)) {
             Ok(()) => Noticed::Done,
             Err(error) => {
                 tracing::warn!(%error, ?notice, "the kernel doesn't take a notice");

@@ -94,8 +94,6 @@ bugs! {
     SyncUntold,
     /// A flush is taken for durable though the server was not asked to make it so.
     SyncLeftOut,
-    /// A node that the kernel doesn't know yet is taken for one that it has forgotten.
-    UnknownForgotten,
 
     // A crash of the server's host, at a client.
     /// It goes unnoticed by what was written.

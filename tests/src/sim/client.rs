@@ -508,10 +508,10 @@ impl Client {
                     if let Notice::End = notice {
                         cx.judge.accuse(None, || format!("client {index} gives up"));
                     }
-                    let kernel = self.kernel.as_mut();
-                    let noticed = kernel.map(|kernel| kernel.notice_at_once(&notice));
-                    let noticed = noticed.unwrap_or(Noticed::Done);
-                    at_once.push(Event::Notified(id, noticed));
+                    if let Some(kernel) = &mut self.kernel {
+                        kernel.notice_at_once(&notice);
+                    }
+                    at_once.push(Event::Notified(id, Noticed::Done));
                     return;
                 }
                 let stalled = self.stalled_until.saturating_sub(cx.now);

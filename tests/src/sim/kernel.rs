@@ -20,7 +20,7 @@ use super::ledger::FdId;
 use super::model::{CELL, CELLS, Item, MS, Nanos, Obj, PAGE, US, bytes_of, value_of};
 use super::procs::{Proc, Want};
 use leasefs_client::call::{At, Entry, Fh, ShownFor, Writing};
-use leasefs_client::{Answer, Asker, Call, EffectId, NodeId, Notice, Noticed};
+use leasefs_client::{Answer, Asker, Call, EffectId, NodeId, Notice};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Attr, FileKind, Handle, Refusal};
 use std::collections::{BTreeMap, VecDeque};
@@ -242,19 +242,18 @@ impl Kernel {
             pace,
             habit,
         };
-        kernel.know(NodeId::ROOT, root, &root_attr, BootTime::ZERO);
+        kernel.know(NodeId::ROOT, root, &root_attr);
         kernel
     }
 
-    /// An inode that it didn't know: no invalidation can have reached it.
-    fn know(&mut self, node: NodeId, handle: Handle, attr: &Attr, until: BootTime) {
+    fn know(&mut self, node: NodeId, handle: Handle, attr: &Attr) {
         let inode = Inode {
             handle,
             kind: attr.kind,
             lookups: 0,
             size: attr.size,
             attr: *attr,
-            until,
+            until: BootTime::ZERO,
             version: self.version,
             unstable: 0,
             nowrite: false,
@@ -381,12 +380,11 @@ impl Kernel {
         if self.inodes.get(&node).is_some_and(same) {
             let shown = ShownFor {
                 shown: entry.shown,
-                valid: entry.attr_valid,
+                valid: Duration::ZERO,
             };
             follow = self.told_attr(cx, asked, node, &shown);
         } else {
-            let until = self.until(cx, entry.attr_valid);
-            self.know(node, entry.node.handle, &entry.shown.attr, until);
+            self.know(node, entry.node.handle, &entry.shown.attr);
         }
         if let Some(inode) = self.inodes.get_mut(&node) {
             inode.lookups += 1;
@@ -605,16 +603,12 @@ impl Kernel {
     }
 
     /// What never blocks is done here and now.
-    pub fn notice_at_once(&mut self, notice: &Notice) -> Noticed {
+    pub fn notice_at_once(&mut self, notice: &Notice) {
         match notice {
-            Notice::DropAttrs(node) if !self.inodes.contains_key(node) => {
-                return Noticed::Unknown;
-            }
             Notice::DropAttrs(node) => self.drop_attrs(*node),
             Notice::ForgetNames => self.epoch += 1,
             _ => {}
         }
-        Noticed::Done
     }
 
     /// What may block.

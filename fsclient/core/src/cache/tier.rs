@@ -3,8 +3,8 @@
 use super::Cache;
 use super::state::State;
 use super::status::Kind;
-use crate::call::{Listing, Node};
-use crate::inode::{Dentry, Inodes, KnownSize, Place};
+use crate::call::{Listing, Node, NodeId};
+use crate::inode::{Dentry, Inodes, Place};
 use crate::opens::ServerOpen;
 use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
@@ -84,11 +84,6 @@ impl<'a> Tier<'a> {
             .attr()
     }
 
-    /// See [`Inodes::known_size`].
-    pub fn known_size(&self, object: &Handle) -> Option<KnownSize> {
-        self.state.inodes.known_size(object)
-    }
-
     /// The object a name denotes, for the daemon's own use: no answer is given with it.
     pub fn denoted(&mut self, dir: &Handle, name: &[u8]) -> Option<Handle> {
         let State {
@@ -98,6 +93,11 @@ impl<'a> Tier<'a> {
             Dentry::Object(object) => Some(object),
             Dentry::Absent => None,
         }
+    }
+
+    /// The node id by which the kernel knows an object.
+    pub fn node_of(&self, object: &Handle) -> Option<NodeId> {
+        self.state.inodes.node_of(object)
     }
 
     /// Counts a reference, see [`Inodes::refer`].

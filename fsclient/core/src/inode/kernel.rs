@@ -47,10 +47,6 @@ pub(super) struct KernelRefs {
     told: Option<Attr>,
 }
 
-/// The size that the kernel believes in, if that is sure: it was told, and nothing has happened since that may have changed it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KnownSize(pub Option<u64>);
-
 /// Somebody may go through a directory's listing.
 #[derive(Debug)]
 struct Walk {
@@ -304,14 +300,6 @@ impl Inodes {
     /// Whether it was, and nothing has been told since.
     pub fn is_outdated(&self, id: NodeId) -> bool {
         self.refs(id).is_some_and(|refs| refs.outdated)
-    }
-
-    /// Of an object that the kernel knows, of which size.
-    pub fn known_size(&self, object: &Handle) -> Option<KnownSize> {
-        let refs = self.get(object)?.kernel.as_deref()?;
-        let told = refs.told.filter(|_| !refs.outdated && !refs.shrinks);
-        let size = told.map(|told| told.size);
-        Some(KnownSize(size.filter(|size| refs.floor >= *size)))
     }
 
     /// What is to be said of an object that has gone while the kernel has it still: that it has no name any

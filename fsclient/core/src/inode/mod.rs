@@ -30,7 +30,6 @@ pub(crate) use dirty::{Dirty, MAX_END, Tell};
 pub(crate) use dropping::Kept;
 pub(crate) use drops::{Approvable, Arrived, Outcome, PagesOf, Then};
 pub(crate) use in_use::Access;
-pub(crate) use kernel::KnownSize;
 pub(crate) use places::Place;
 pub(crate) use table::Inodes;
 pub(crate) use unstable::{

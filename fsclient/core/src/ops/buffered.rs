@@ -337,7 +337,7 @@ impl Ops {
             if let Some(file) = file.as_ref().filter(|_| !planted::is(Bug::SyncUntold)) {
                 file.written.check()?;
             }
-            let (covered, host) = match flushed.filter(|flushed| asked.is_within(*flushed)) {
+            let (covered, host) = match flushed.filter(|flushed| asked.is_within(*flushed, open)) {
                 Some(flushed) => (asked, flushed.host),
                 None => {
                     let covered = self.inodes().commit_covers(life, data_only);

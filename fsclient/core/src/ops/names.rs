@@ -2,7 +2,7 @@
 
 use super::{Ask, Changes, Ops, Told};
 use crate::call::{Entry, NewMode, Node, NodeId};
-use crate::inode::{Dentry, KnownSize, Place};
+use crate::inode::{Dentry, Place};
 use crate::recall::ChangeScope;
 use bytes::Bytes;
 use leasefs_protocol::answer::Object;
@@ -55,16 +55,17 @@ impl Ops {
                 }
                 (Dentry::Absent, _) => return Some(None),
             };
-            let known = tier.known_size(&handle);
+            let known = tier.node_of(&handle).is_some();
             let attr = match tier.attr(&handle) {
                 Some(attr) => attr,
                 // The kernel doesn't look at them: see `found`.
-                None => tier.written_attr(&handle).filter(|_| known.is_some())?,
+                None => tier.written_attr(&handle).filter(|_| known)?,
             };
             let node = tier.refer(handle, &attr, Place { parent, name });
             (node, attr, valid, known)
         };
-        Some(Some(self.found(node, attr, valid, known)))
+        let entry = self.entry(node, attr, valid);
+        Some(Some(self.found(entry, known)))
     }
 
     /// What a name denotes, from the server; `None` if nothing.
@@ -90,9 +91,10 @@ impl Ops {
         };
         let attr = self.settled_attr(ask, &handle, attr).await?;
         self.inodes().search(parent);
-        let known = self.inodes().known_size(&handle);
+        let known = self.inodes().node_of(&handle).is_some();
         let (node, valid) = self.learn_name(&told, NameIn { parent, dir, name }, handle, &attr);
-        Ok(Some(self.found(node, attr, valid, known)))
+        let entry = self.entry(node, attr, valid);
+        Ok(Some(self.found(entry, known)))
     }
 
     /// Caches what a LOOKUP was answered. Returns the node, counted as a reference, and how long the kernel
@@ -119,40 +121,14 @@ impl Ops {
         (node, valid)
     }
 
-    /// An entry for an answer to LOOKUP. Of a file that the kernel knows already, with this size if that is sure, it is made
-    /// to ignore the attributes, unless they are leased and tell the same size: with one that isn't the newest any
-    /// more when the kernel's thread gets to it, it would cut off what its pages hold beyond. It asks for them
-    /// before it uses them.
-    fn found(&self, node: Node, attr: Attr, valid: Duration, known: Option<KnownSize>) -> Entry {
-        let resizes = |attr: &Attr| known.is_some_and(|known| known.0 != Some(attr.size));
-        let leased = self.attr_of_entry(node);
-        let is_file = node.kind == FileKind::File;
-        match leased.filter(|(attr, _)| !is_file || !resizes(attr)) {
-            Some((attr, attr_valid)) => {
-                self.inodes().told(node.id, &attr);
-                Entry {
-                    attr_valid,
-                    ..self.entry(node, attr, valid)
-                }
-            }
-            None => {
-                if is_file && known.is_some() {
-                    self.engine.ignore_attrs(&node.handle);
-                }
-                self.entry(node, attr, valid)
-            }
+    /// An entry for an answer to LOOKUP. Of a file that the kernel knows already it is made to ignore
+    /// the attributes: with a size that isn't the newest any more when the kernel's thread gets to it,
+    /// it would cut off what its pages hold beyond. It asks for them before it uses them.
+    fn found(&self, entry: Entry, known: bool) -> Entry {
+        if known && entry.node.kind == FileKind::File {
+            self.engine.ignore_attrs(&entry.node.handle);
         }
-    }
-
-    /// Attributes that the kernel may believe for a while. They come with the node's number as `st_ino`.
-    fn attr_of_entry(&self, node: Node) -> Option<(Attr, Duration)> {
-        let (attr, valid) = {
-            let mut tier = self.cache().live()?;
-            let numbered = |attr: &Attr| attr.ino == node.id.0;
-            tier.attr(&node.handle).filter(numbered)?;
-            tier.attr_for_kernel(&node.handle)?
-        };
-        (!valid.is_zero()).then_some((attr, valid))
+        entry
     }
 
     /// Whether the kernel may be told a name with a timeout.
@@ -195,7 +171,6 @@ impl Ops {
         Entry {
             node,
             shown: self.shown(attr),
-            attr_valid: Duration::ZERO,
             valid,
         }
     }

@@ -8,10 +8,8 @@
 //! told nothing of it, must not go on before the first one's drop is done.) Whatever the kernel got
 //! by a reply that was decided before the mark was asked for before the drop:
 //!
-//! - *Attributes:* the kernel ignores those in replies to GETATTR and LOOKUP that were asked for before an
-//!   invalidation of the node (`attr_version`), and only these carry attribute timeouts. A node that it gets to
-//!   know by a reply to LOOKUP can't be invalidated before: the kernel says that it doesn't know it, and
-//!   is told again until it does, or has given back what it was told of it (`FORGET`).
+//! - *Attributes:* the kernel ignores a GETATTR reply that was asked for before an invalidation
+//!   (`attr_version`), and only GETATTR replies carry attribute timeouts.
 //! - *Names:* an entry carries the epoch sampled before its LOOKUP was sent. Negative entries are
 //!   never given a timeout.
 //! - *Pages:* see [`leasefs_lease::client::PageGate`]. The recall is approved when nothing of the
@@ -89,10 +87,6 @@ const RETRY: Duration = Duration::from_millis(100);
 const RETRIES: u32 = 50;
 /// How long the kernel may take to take a size in before others are held up for it.
 pub(crate) const GROWS_WITHIN: Duration = Duration::from_millis(100);
-/// How long the kernel may take to take an answer in, once it is written.
-const TAKEN_IN: Duration = Duration::from_secs(10);
-/// When it is looked again whether it has.
-const SOON: Duration = Duration::from_millis(1);
 /// For how long after it forgot all names the kernel is told none.
 const CALM: Duration = Duration::from_secs(1);
 
@@ -207,9 +201,7 @@ impl Engine {
 
     /// A name will probably have to be taken back if it is told to the kernel.
     pub fn is_replaced_often(&self, dir: Handle, name: &[u8]) {
-        let (now, lasting) = (self.0.cx.monotonic(), self.0.restless_for);
-        let mut restless = self.0.restless.borrow_mut();
-        restless.taken_back(now, &[(dir, name.into())], lasting);
+        self.0.are_restless(&[(dir, name.into())]);
     }
 
     /// Whether a name is better not told to the kernel.
@@ -324,18 +316,12 @@ impl EngineInner {
     /// Drops from the kernel what never blocks. Returns what of it the kernel may still hold: everything
     /// (`Failed`), or the names (`Unable`).
     async fn drop_at_once(&self, dropped: &Dropped) -> Noticed {
-        let attrs = dropped.attrs.iter();
-        let attrs: Vec<_> = attrs.map(|o| (o, self.drop_attrs(o))).collect();
+        let attrs: Vec<_> = dropped.attrs.iter().map(|o| self.drop_attrs(o)).collect();
         let told = !dropped.names.is_empty() && !planted::is(Bug::KeepNames);
         let names = told.then(|| self.forget_names());
-        if told {
-            let (now, lasting) = (self.cx.monotonic(), self.restless_for);
-            let mut restless = self.restless.borrow_mut();
-            restless.taken_back(now, &dropped.names, lasting);
-        }
         let mut failed = false;
-        for (object, told) in attrs {
-            failed |= !self.is_without_attrs(object, told.await).await;
+        for told in attrs {
+            failed |= told.await != Noticed::Done;
         }
         let names = match names {
             Some(names) => names.await,
@@ -344,22 +330,10 @@ impl EngineInner {
         if failed { Noticed::Failed } else { names }
     }
 
-    /// Whether the kernel holds no attributes of an object any more. A node that it doesn't know but was told of it knows
-    /// soon, with the attributes in that answer; or it has forgotten it, and says so.
-    async fn is_without_attrs(&self, object: &Handle, mut noticed: Noticed) -> bool {
-        let begun = self.cx.monotonic();
-        while noticed == Noticed::Unknown && !planted::is(Bug::UnknownForgotten) {
-            if self.cache.inodes().node_of(object).is_none() {
-                return true;
-            }
-            if self.cx.monotonic().since(begun) > TAKEN_IN {
-                tracing::error!(%object, "the kernel doesn't take an answer in: the lease is left to expire");
-                return false;
-            }
-            self.cx.sleep(SOON).await;
-            noticed = self.drop_attrs(object).await;
-        }
-        noticed != Noticed::Failed
+    /// Names are changed for their own sake, and may be again soon.
+    fn are_restless(&self, names: &[(Handle, Box<[u8]>)]) {
+        let (now, lasting) = (self.cx.monotonic(), self.restless_for);
+        self.restless.borrow_mut().taken_back(now, names, lasting);
     }
 
     fn drop_attrs(&self, object: &Handle) -> Pending {

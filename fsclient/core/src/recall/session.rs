@@ -138,6 +138,7 @@ impl EngineInner {
         let Some(mut dropped) = self.cache.state().recall(&recall) else {
             return;
         };
+        self.are_restless(&dropped.names);
         let noticed = self.drop_at_once(&dropped).await;
         drop(dropping);
         if noticed == Noticed::Failed {
@@ -223,7 +224,7 @@ impl EngineInner {
     async fn have_left(&self, dropped: &Dropped, noticed: Noticed) -> bool {
         match noticed {
             Noticed::Done => true,
-            Noticed::Failed | Noticed::Unknown => false,
+            Noticed::Failed => false,
             Noticed::Unable => self.drop_names(dropped).await,
         }
     }

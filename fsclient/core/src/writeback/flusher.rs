@@ -11,14 +11,16 @@ use leasefs_lease::client::{Run, Tenure};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::{self, WriteAt, WriteKind};
-use leasefs_protocol::{Attr, BootId, Durability, Handle, Refusal, Reply, SetAttr, Version};
+use leasefs_protocol::{
+    Attr, BootId, Durability, Handle, OpenId, Refusal, Reply, SetAttr, Version,
+};
 use std::sync::Arc;
 
 /// A request of a round that has ended.
 struct RoundPart {
     asked: Asked,
-    /// What it makes durable, if it is to.
-    covered: Option<Covered>,
+    /// What it makes durable, and through which open, if it is to.
+    covered: Option<(Covered, OpenId)>,
     sent: Sent,
 }
 
@@ -152,7 +154,7 @@ impl WritebackInner {
             let before = std::mem::replace(&mut before, Arc::clone(&next));
             under_way.push(async move {
                 before.listen().await;
-                let (asked, covered) = (inner.cache.ask(), inner.covered(flush.durability));
+                let (asked, covered) = (inner.cache.ask(), inner.covered(&flush));
                 let sent = inner.send_one(flush, &next).await;
                 next.ring_one();
                 RoundPart {
@@ -187,14 +189,15 @@ impl WritebackInner {
     }
 
     /// What a request covers that is to be durable.
-    fn covered(&self, durability: Durability) -> Option<Covered> {
-        let data_only = match durability {
+    fn covered(&self, flush: &Flush) -> Option<(Covered, OpenId)> {
+        let data_only = match flush.durability {
             Durability::None => return None,
             Durability::Data => true,
             Durability::All => false,
         };
         let inodes = self.cache.inodes();
-        Some(inodes.commit_covers(inodes.host_life(), data_only))
+        let covered = inodes.commit_covers(inodes.host_life(), data_only);
+        Some((covered, flush.writer.open.id()))
     }
 
     /// Notes that a round is durable: its last request was to be, and came behind all the others.
@@ -202,8 +205,8 @@ impl WritebackInner {
         let host = ends.last()?.sent.host?;
         let in_place = |end: &RoundPart| end.sent.number.filter(|_| end.sent.host == Some(host));
         let round: Option<Vec<u64>> = ends.iter().map(in_place).collect();
-        let covered = ends.last_mut()?.covered.as_mut()?;
-        let durably = covered.along_with(round?, host);
+        let (covered, open) = ends.last_mut()?.covered.as_mut()?;
+        let durably = covered.along_with(round?, *open, host);
         self.cache.inodes().written_durably(object, covered, host);
         Some(durably)
     }

@@ -49,8 +49,6 @@ pub struct World {
     pub holds_pages: bool,
     /// Whether it fails to do what it is told.
     pub fails: bool,
-    /// Whether it doesn't know the nodes yet that it was told of last.
-    pub is_behind: bool,
     held: Vec<EffectId>,
     pub told: Vec<Notice>,
     pub watched: Vec<(CallId, u32)>,
@@ -107,7 +105,6 @@ impl World {
             cut_off: None,
             holds_pages: false,
             fails: false,
-            is_behind: false,
             held: Vec::new(),
             told: Vec::new(),
             watched: Vec::new(),
@@ -179,7 +176,6 @@ impl World {
     fn notified(&mut self, id: EffectId, notice: Notice) -> Option<Event<Waiter>> {
         let holds = self.holds_pages && matches!(notice, Notice::DropPages { .. });
         let noticed = match (self.fails, &notice) {
-            (_, Notice::DropAttrs(_)) if self.is_behind => Noticed::Unknown,
             (false, _) => Noticed::Done,
             (true, Notice::ForgetNames) => Noticed::Unable,
             (true, _) => Noticed::Failed,

@@ -10,7 +10,7 @@ mod kept;
 pub(crate) use kept::{Undone, Wrote};
 
 use kept::Kept;
-use leasefs_protocol::BootId;
+use leasefs_protocol::{BootId, OpenId};
 use std::sync::atomic::AtomicU64;
 
 /// With so many objects that were changed it is time for a commit.
@@ -68,6 +68,8 @@ pub(crate) struct Durably {
     pub(super) changes: u64,
     /// As `fdatasync`.
     pub(super) data_only: bool,
+    /// Through which open at the server: its disk's failures are told to each once.
+    pub(super) open: OpenId,
     /// In which life of the host.
     pub host: BootId,
 }
@@ -133,18 +135,20 @@ impl HostLife {
 
 impl Covered {
     /// A flush that is to be durable has come behind these changes, and is in this life of the host.
-    pub fn along_with(&mut self, round: Vec<u64>, host: BootId) -> Durably {
+    pub fn along_with(&mut self, round: Vec<u64>, open: OpenId, host: BootId) -> Durably {
         self.with = round;
         Durably {
             changes: self.changes,
             data_only: self.data_only,
+            open,
             host,
         }
     }
 
-    /// Whether a flush was sent later, and made as much durable.
-    pub fn is_within(&self, flushed: Durably) -> bool {
-        flushed.changes >= self.changes && (self.data_only || !flushed.data_only)
+    /// Whether a flush was sent later, through this open, and made as much durable.
+    pub fn is_within(&self, flushed: Durably, open: OpenId) -> bool {
+        let as_much = self.data_only || !flushed.data_only;
+        flushed.changes >= self.changes && as_much && flushed.open == open
     }
 
     /// Whether it is durable what was the change of this number.

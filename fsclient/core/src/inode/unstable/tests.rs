@@ -155,10 +155,12 @@ fn a_durable_flush_covers_its_round_and_what_was_answered_before_it() {
     let mut covered = inodes.commit_covers(inodes.host_life(), false);
     let of_round = wrote(&mut inodes, 10, b"round", BEFORE).number;
     assert!(!wrote(&mut inodes, 20, b"meanwhile", BEFORE).undone);
-    let flushed = covered.along_with(of_round.into_iter().collect(), BEFORE);
+    let round = of_round.into_iter().collect();
+    let flushed = covered.along_with(round, OpenId(7), BEFORE);
     let later = inodes.commit_covers(inodes.host_life(), false);
-    assert!(covered.is_within(flushed));
-    assert!(!later.is_within(flushed));
+    assert!(covered.is_within(flushed, OpenId(7)));
+    assert!(!covered.is_within(flushed, OpenId(8)));
+    assert!(!later.is_within(flushed, OpenId(7)));
     inodes.written_durably(&object(), &covered, BEFORE);
     assert_eq!(undone(&mut inodes, AFTER), [(20, &b"meanwhile"[..])]);
 }
