@@ -106,14 +106,14 @@ impl Runs {
             Bug::TrustAfterHostCrash | Bug::RestoreOver => {
                 Self::rough(&["crash"]).and_host_crashes().from(68)
             }
-            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes(),
+            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(385),
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
                 .from(80),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
-                both.and_host_crashes().from(503)
+                both.and_host_crashes().from(230)
             }
             Bug::ForgetAnswers | Bug::ForgetRemoval | Bug::NoGrace | Bug::GraceEndsAtFirst => {
                 Self::rough(&["crash"])
@@ -124,6 +124,7 @@ impl Runs {
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
             Bug::CloseLost => Self::rough(&["break"]).from(67),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
+            Bug::SyncLeftOut => Self::ANY.from(395),
             Bug::SyncUntold => Self::rough(&["part"]).from(35),
             Bug::ForgetRefused => Self::rough(&["part"]).from(630),
             Bug::CancelBegun => Self::rough(&["part", "stall"]),
@@ -134,8 +135,8 @@ impl Runs {
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
             Bug::RenewOverdue => Self::ANY.from(555),
             Bug::ReleaseStale => Self::rough(&[]).from(154),
-            Bug::OldAnswer => Self::ANY.from(2100),
-            Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(1450),
+            Bug::OldAnswer => Self::ANY.from(185),
+            Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(6035),
             _ => Self::ANY,
         }
     }

@@ -36,22 +36,24 @@ fn recalls(world: &mut World, id: u64, object: u8, parts: Parts, names: &[&str])
     world.recall(recall(id, object, parts, names));
 }
 
+fn forgettings(world: &World) -> usize {
+    let told = world.told.iter();
+    told.filter(|notice| **notice == Notice::ForgetNames)
+        .count()
+}
+
 #[test]
 fn a_name_that_had_to_be_taken_back_is_asked_for_each_time_for_a_while() {
     let mut world = World::new();
     assert!(!found(&mut world, 1).valid.is_zero());
     recalls(&mut world, 1, 0, Parts::NONE, &["f"]);
     world.pass(Duration::from_secs(5));
-    assert_eq!(world.told, [Notice::ForgetNames]);
+    assert_eq!(forgettings(&world), 1);
     assert!(world.has_said());
     assert!(found(&mut world, 200).valid.is_zero());
     recalls(&mut world, 2, 0, Parts::NONE, &["f"]);
     world.pass(Duration::from_secs(5));
-    assert_eq!(
-        world.told,
-        [Notice::ForgetNames],
-        "it was told nothing since"
-    );
+    assert_eq!(forgettings(&world), 1, "it was told nothing since");
     for _ in 0..200 {
         world.pass(Duration::from_secs(3));
     }
