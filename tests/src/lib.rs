@@ -21,7 +21,7 @@
 //! - [`soak`]: all of these for as long as one likes, on three mounts under faults. Binary: `leasefs-soak`
 //!   (`scripts/soak`).
 //! - [`link`]: a network of its own, as near or far as one likes.
-//! - [`bench`]: what operations cost on such a link. Binary: `leasefs-bench` (`scripts/bench`).
+//! - [`mod@bench`]: what operations cost on such a link. Binary: `leasefs-bench` (`scripts/bench`).
 //! - [`mounted`]: the harness that starts real daemons on real mounts, for the suites in
 //!   `tests/tests/`.
 //!
