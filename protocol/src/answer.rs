@@ -154,6 +154,18 @@ pub struct Written {
     pub version: Option<Version>,
 }
 
+impl Written {
+    /// So many bytes there, and nothing more to be told of them.
+    pub fn plain(len: u64, offset: u64) -> Self {
+        Self {
+            len,
+            offset,
+            unset: None,
+            version: None,
+        }
+    }
+}
+
 /// Where data or a hole begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]

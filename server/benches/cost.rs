@@ -8,17 +8,17 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use leasefs_protocol::change::{self, WriteAt, WriteKind};
+use leasefs_protocol::change;
 use leasefs_protocol::query::{self, Fill};
 use leasefs_protocol::{
-    Attr, Caller, Change, Durability, Handle, OpenId, Query, Response, Seq, SetAttr, answer,
+    Attr, Caller, Change, Durability, Handle, OpenId, Query, Response, Seq, answer,
 };
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::chown;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::client::{Ask, Client, Who, numbered, raw};
+use support::client::{Ask, Client, Who, flush, numbered, raw};
 use support::process::{Estate, Process};
 
 const ROWS: [&str; 8] = [
@@ -172,20 +172,8 @@ impl Bench {
         let (object, open, attr) = self.files[at];
         let asked = match row {
             "write" => {
-                let flush = Change::Write(change::Write {
-                    open,
-                    at: WriteAt::Offset(0),
-                    kill_priv: false,
-                    durability: Durability::None,
-                    kind: WriteKind::Flush {
-                        base: attr.version(),
-                        late: false,
-                        written: Some(attr.mtime),
-                        repeated: false,
-                        set: SetAttr::default(),
-                    },
-                });
-                self.ask(flush, &[7; BLOCK]).await;
+                self.ask(flush(open, attr.version(), Some(attr.mtime)), &[7; BLOCK])
+                    .await;
                 return;
             }
             "read" => Query::Read(query::Read {

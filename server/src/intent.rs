@@ -211,12 +211,7 @@ fn appended(before: u64, len: u64, now: u64) -> Verdict {
     match now.checked_sub(before) {
         Some(0) => Verdict::NotHappened,
         Some(_) if planted::is(Bug::AppendAgain) => Verdict::NotHappened,
-        Some(grown) if grown == len => happened(Response::Written(Written {
-            len,
-            offset: before,
-            unset: None,
-            version: None,
-        })),
+        Some(grown) if grown == len => happened(Response::Written(Written::plain(len, before))),
         Some(grown) if grown < len => Verdict::Partly { size: before },
         _ => Verdict::Unknown,
     }

@@ -183,20 +183,15 @@ pub trait Records: Send + Sync + 'static {
 
     /// Journals the answer of a change that has begun, before anyone hears of it or another change
     /// of its objects begins. Does nothing if it has not begun. Survives the process, not the
-    /// host; where the disk fails, so much the less.
-    fn change_ends(&self, session: SessionId, seq: Seq, result: &Result<Response, Refusal>);
-
-    /// As [`Records::change_ends`], for an answer that is to come with a Write lease, which may be journalled in the
-    /// same go. Whether it is [`Records::write_lease`] tells.
-    fn change_ends_keeping(
+    /// host; where the disk fails, so much the less. A Write lease of `keeps` that is to come with the answer
+    /// may be journalled in the same go. Whether it is [`Records::write_lease`] tells.
+    fn change_ends(
         &self,
         session: SessionId,
         seq: Seq,
         result: &Result<Response, Refusal>,
-        _object: Handle,
-    ) {
-        self.change_ends(session, seq, result);
-    }
+        keeps: Option<Handle>,
+    );
 
     /// Journals that a change has not happened although it had begun.
     fn change_undone(&self, session: SessionId, seq: Seq);

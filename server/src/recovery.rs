@@ -61,7 +61,8 @@ impl Recovery<'_> {
                 Err(Refusal::Lost)
             }
         };
-        self.records.change_ends(self.session.id, seq, &result);
+        self.records
+            .change_ends(self.session.id, seq, &result, None);
         Some(answer(result))
     }
 

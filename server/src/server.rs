@@ -293,7 +293,8 @@ impl Server {
     pub fn lose(&self, changes: Vec<ChangeId>) {
         for (session, seq) in changes {
             tracing::warn!(%session, %seq, "a change that the server's restart has interrupted is lost");
-            self.records.change_ends(session, seq, &Err(Refusal::Lost));
+            self.records
+                .change_ends(session, seq, &Err(Refusal::Lost), None);
         }
     }
 

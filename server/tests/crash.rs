@@ -12,7 +12,7 @@ use leasefs_protocol::{
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use support::client::{Client, Who, numbered, raw, write};
+use support::client::{Client, Who, flush, numbered, raw, write};
 use support::process::{Estate, Process};
 
 const NOBODY: u32 = 65534;
@@ -335,32 +335,12 @@ fn check_answer(kind: &str, result: &Result<Response, Refusal>) {
         "mkdir" | "symlink" | "fifo" | "link" => matches!(response, Response::Object(_)),
         "append" | "append-synced" => {
             let (len, offset) = (4, 2 * BLOCK);
-            *response
-                == Response::Written(answer::Written {
-                    len,
-                    offset,
-                    unset: None,
-                    version: None,
-                })
+            *response == Response::Written(answer::Written::plain(len, offset))
         }
-        "write" => {
-            *response
-                == Response::Written(answer::Written {
-                    len: 4,
-                    offset: 1,
-                    unset: None,
-                    version: None,
-                })
-        }
+        "write" => *response == Response::Written(answer::Written::plain(4, 1)),
         "copy" => {
             let (len, offset) = (BLOCK, 2 * BLOCK);
-            *response
-                == Response::Written(answer::Written {
-                    len,
-                    offset,
-                    unset: None,
-                    version: None,
-                })
+            *response == Response::Written(answer::Written::plain(len, offset))
         }
         "truncate" => matches!(response, Response::Attr(attr) if attr.size == 1),
         "open-truncating" => matches!(response, Response::Opened(_)),
@@ -533,19 +513,7 @@ async fn a_flush_that_a_crash_has_interrupted_is_in_time_when_it_is_sent_again()
     };
     let (dir, open) = (case.handle, case.open("a", libc::O_RDWR).await);
     let base = case.survivor.client.lookup(dir, "a").await;
-    let flush = Change::Write(change::Write {
-        open,
-        at: WriteAt::Offset(0),
-        kill_priv: false,
-        durability: Durability::None,
-        kind: WriteKind::Flush {
-            base: base.expect("there").1.version(),
-            written: None,
-            late: false,
-            repeated: false,
-            set: SetAttr::default(),
-        },
-    });
+    let flush = flush(open, base.expect("there").1.version(), None);
     let mut frame = case.survivor.client.frame(flush);
     numbered(&mut frame).dropped.extend(&case.known);
     case.survivor.client.send(&frame, b"late").await;

@@ -194,12 +194,7 @@ async fn bytes_that_come_too_late_again_are_taken_if_the_file_holds_them_and_not
     for reply in [repeated, resent] {
         assert_eq!(
             reply.result,
-            Ok(Response::Written(answer::Written {
-                len: 3,
-                offset: 2,
-                unset: None,
-                version: None,
-            }))
+            Ok(Response::Written(answer::Written::plain(3, 2)))
         );
         assert_eq!((reply.grants, reply.touched), (Vec::new(), Vec::new()));
     }

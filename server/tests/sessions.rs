@@ -66,12 +66,7 @@ async fn a_write_waits_until_the_reader_has_approved_and_is_then_seen() {
     assert!(timeout(A_WHILE, b.reply()).await.is_err(), "it waits");
     a.approve(&recall).await;
     let (reply, _) = b.reply().await;
-    let expected = Response::Written(answer::Written {
-        len: 3,
-        offset: 0,
-        unset: None,
-        version: None,
-    });
+    let expected = Response::Written(answer::Written::plain(3, 0));
     assert_eq!(reply.result, Ok(expected));
     assert_eq!(reply.touched.len(), 1);
     let (_, data) = a.read(reading, 0, 10).await;

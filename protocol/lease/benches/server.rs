@@ -196,69 +196,52 @@ fn each(
     }
 }
 
+/// Each of [`LEASES`] with `elements` events an iteration.
+fn with_leases(
+    criterion: &mut Criterion<CpuTime>,
+    what: &str,
+    elements: u64,
+    step: impl Fn(&mut Bench, u64),
+) {
+    let begin = Bench::with_leases;
+    each(criterion, what, LEASES, begin, |_| elements, step);
+}
+
 fn leases(criterion: &mut Criterion<CpuTime>) {
-    let with = Bench::with_leases;
-    each(
-        criterion,
-        "grant, release",
-        LEASES,
-        with,
-        |_| 2,
-        |bench, leases| {
-            let (of, number) = (bench.next() / EACH, leases + bench.next());
-            let admitted = bench.read(of, number);
-            assert!(matches!(admitted, Some(Action::Admitted { grants, .. }) if grants.len() == 1));
-            bench.feed(Event::Release {
-                session: session(of),
-                object: object(number),
-                parts: Parts::ATTRS,
-                seen: Stamp(u64::MAX),
-            });
-        },
-    );
-    each(
-        criterion,
-        "grant again",
-        LEASES,
-        with,
-        |_| 1,
-        |bench, _| {
-            let number = bench.next();
-            bench.read(number / EACH, number);
-        },
-    );
-    each(
-        criterion,
-        "renew",
-        LEASES,
-        with,
-        |_| 1,
-        |bench, _| {
-            let of = bench.next() / EACH;
-            bench.steps += 1;
-            let now = BootTime::from_nanos(bench.steps);
-            assert!(bench.core.renew(now, session(of)));
-        },
-    );
-    each(
-        criterion,
-        "recall, approve, finish, grant",
-        LEASES,
-        with,
-        |_| 4,
-        |bench, leases| {
-            let number = bench.next();
-            let holder = number / EACH;
-            let (op, recalled) = bench.change((holder + 1) % (leases / EACH), number);
-            let Some(Action::Recall { recall, .. }) = recalled else {
-                panic!("nothing is recalled: {recalled:?}");
-            };
-            let admitted = bench.approve(holder, recall.id);
-            assert!(matches!(admitted, Some(Action::Admitted { .. })));
-            bench.finish(op);
-            bench.read(holder, number);
-        },
-    );
+    with_leases(criterion, "grant, release", 2, |bench, leases| {
+        let (of, number) = (bench.next() / EACH, leases + bench.next());
+        let admitted = bench.read(of, number);
+        assert!(matches!(admitted, Some(Action::Admitted { grants, .. }) if grants.len() == 1));
+        bench.feed(Event::Release {
+            session: session(of),
+            object: object(number),
+            parts: Parts::ATTRS,
+            seen: Stamp(u64::MAX),
+        });
+    });
+    with_leases(criterion, "grant again", 1, |bench, _| {
+        let number = bench.next();
+        bench.read(number / EACH, number);
+    });
+    with_leases(criterion, "renew", 1, |bench, _| {
+        let of = bench.next() / EACH;
+        bench.steps += 1;
+        let now = BootTime::from_nanos(bench.steps);
+        assert!(bench.core.renew(now, session(of)));
+    });
+    let all = "recall, approve, finish, grant";
+    with_leases(criterion, all, 4, |bench, leases| {
+        let number = bench.next();
+        let holder = number / EACH;
+        let (op, recalled) = bench.change((holder + 1) % (leases / EACH), number);
+        let Some(Action::Recall { recall, .. }) = recalled else {
+            panic!("nothing is recalled: {recalled:?}");
+        };
+        let admitted = bench.approve(holder, recall.id);
+        assert!(matches!(admitted, Some(Action::Admitted { .. })));
+        bench.finish(op);
+        bench.read(holder, number);
+    });
 }
 
 /// One change runs and `waiters` wait behind it.

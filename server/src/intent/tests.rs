@@ -158,12 +158,7 @@ fn an_append_is_told_by_the_size_and_a_part_of_it_is_cut_off() {
         len: 10,
         durability: Durability::None,
     };
-    let written = Response::Written(Written {
-        len: 10,
-        offset: 100,
-        unset: None,
-        version: None,
-    });
+    let written = Response::Written(Written::plain(10, 100));
     assert_eq!(decide(&intent, &sized(100)), NotHappened);
     assert_eq!(decide(&intent, &sized(110)), happened(written));
     for part in [101, 109] {

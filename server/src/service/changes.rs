@@ -61,7 +61,7 @@ async fn run(server: Arc<Server>, session: Arc<Session>, seq: Seq, job: Job) {
     let kind = job.change.kind();
     let reply = caught(execute(&call, seq, job)).await.unwrap_or_else(|| {
         tracing::error!(session = %session.id, %seq, kind, "a change failed inside: it may have happened in part");
-        server.records.change_ends(session.id, seq, &Err(Refusal::Internal));
+        server.records.change_ends(session.id, seq, &Err(Refusal::Internal), None);
         session.begin(seq).map(|_| refused(Refusal::Internal))
     });
     // What was to be repeated and isn't must not be after another crash.
@@ -70,7 +70,7 @@ async fn run(server: Arc<Server>, session: Arc<Session>, seq: Seq, job: Job) {
         .filter(|_| server.interrupted.has((session.id, seq)))
     {
         let result = &reply.result;
-        server.records.change_ends(session.id, seq, result);
+        server.records.change_ends(session.id, seq, result, None);
     }
     server.interrupted.settle((session.id, seq));
     if let Some(reply) = reply {
@@ -289,12 +289,10 @@ impl Pending<'_> {
             Lateness::TooLate => self.reply(turn, touches, targets, Err(Refusal::Changed)),
             Lateness::Repeated(offset) => Reply {
                 stamp: turn.finish(Vec::new()).stamp,
-                result: Ok(Response::Written(Written {
-                    len: self.job.payload.len() as u64,
+                result: Ok(Response::Written(Written::plain(
+                    self.job.payload.len() as u64,
                     offset,
-                    unset: None,
-                    version: None,
-                })),
+                ))),
                 ..refused(Refusal::Internal)
             },
             Lateness::InTime => {
@@ -348,10 +346,8 @@ impl Pending<'_> {
             Err(refusal) => Err(*refusal),
         };
         let ((session, seq), records) = (self.id(), &self.order.call.server.records);
-        match done.as_ref().ok().and_then(|done| done.keeps) {
-            Some(object) => records.change_ends_keeping(session, seq, &result, object),
-            None => records.change_ends(session, seq, &result),
-        }
+        let keeps = done.as_ref().ok().and_then(|done| done.keeps);
+        records.change_ends(session, seq, &result, keeps);
         may_crash(Point::Answered);
         done
     }

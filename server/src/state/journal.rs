@@ -174,31 +174,27 @@ impl Journal {
         self.0.append(of_change(session, event))
     }
 
-    /// Notes the answer of a change that has begun.
-    pub fn ends(&mut self, session: SessionId, seq: Seq, answer: &Answer) -> io::Result<()> {
-        if !self.is_begun(session, seq) {
-            return Ok(());
-        }
-        let answer = answer.clone();
-        let event = Event::Ends { seq, answer };
-        self.0.note(of_change(session, event))
-    }
-
-    /// As [`Journal::ends`], and that the Write lease is about to be granted that comes with the answer.
-    pub fn ends_keeping(
+    /// Notes the answer of a change that has begun, and that a Write lease of `keeps` is about to be granted with it.
+    pub fn ends(
         &mut self,
         session: SessionId,
         seq: Seq,
         answer: &Answer,
-        object: Handle,
+        keeps: Option<Handle>,
     ) -> io::Result<()> {
-        if !self.is_begun(session, seq) || self.0.state_mut().writes.ask(session, object) {
-            return self.ends(session, seq, answer);
+        if !self.is_begun(session, seq) {
+            return Ok(());
         }
         let answer = answer.clone();
-        let event = Event::Ends { seq, answer };
-        let lease = Record::Write { session, object };
-        self.0.note_and_append(of_change(session, event), lease)
+        let ended = of_change(session, Event::Ends { seq, answer });
+        let writes = &mut self.0.state_mut().writes;
+        match keeps.filter(|object| !writes.ask(session, *object)) {
+            Some(object) => {
+                let lease = Record::Write { session, object };
+                self.0.note_and_append(ended, lease)
+            }
+            None => self.0.note(ended),
+        }
     }
 
     /// Notes that a change has not happened although it had begun.

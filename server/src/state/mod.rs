@@ -274,19 +274,14 @@ impl Records for State {
         lock(&self.journal).begins(session, seq, low, intent)
     }
 
-    fn change_ends(&self, session: SessionId, seq: Seq, result: &Result<Response, Refusal>) {
-        let ended = lock(&self.journal).ends(session, seq, result);
-        noted("an answer", ended);
-    }
-
-    fn change_ends_keeping(
+    fn change_ends(
         &self,
         session: SessionId,
         seq: Seq,
         result: &Result<Response, Refusal>,
-        object: Handle,
+        keeps: Option<Handle>,
     ) {
-        let ended = lock(&self.journal).ends_keeping(session, seq, result, object);
+        let ended = lock(&self.journal).ends(session, seq, result, keeps);
         noted("an answer", ended);
     }
 

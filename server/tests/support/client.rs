@@ -9,8 +9,8 @@ use leasefs_protocol::limits::PROTOCOL_VERSION;
 use leasefs_protocol::query::Fill;
 use leasefs_protocol::{
     Approval, Attr, Caller, Change, Handle, KeyHash, Numbered, OpenId, Query, RawName, Recall,
-    Refusal, Reply, Request, RequestFrame, RequestId, Response, Seq, SessionId, answer, change,
-    query,
+    Refusal, Reply, Request, RequestFrame, RequestId, Response, Seq, SessionId, SetAttr, Timestamp,
+    Version, answer, change, query,
 };
 use leasefs_transport::{Connection, FrameReader, FrameWriter, Identity, connect};
 use std::collections::HashMap;
@@ -348,6 +348,23 @@ pub fn write(open: OpenId, offset: u64) -> Change {
         kill_priv: false,
         durability: Durability::None,
         kind: WriteKind::Through { keep: false },
+    })
+}
+
+/// Bytes that were kept back, since they were `written`, under a lease that stands, of a file of version `base`.
+pub fn flush(open: OpenId, base: Version, written: Option<Timestamp>) -> Change {
+    Change::Write(change::Write {
+        open,
+        at: WriteAt::Offset(0),
+        kill_priv: false,
+        durability: Durability::None,
+        kind: WriteKind::Flush {
+            base,
+            written,
+            late: false,
+            repeated: false,
+            set: SetAttr::default(),
+        },
     })
 }
 

@@ -281,7 +281,13 @@ impl Records for Memory {
         Ok(())
     }
 
-    fn change_ends(&self, session: SessionId, seq: Seq, result: &Result<Response, Refusal>) {
+    fn change_ends(
+        &self,
+        session: SessionId,
+        seq: Seq,
+        result: &Result<Response, Refusal>,
+        _: Option<Handle>,
+    ) {
         let mut state = self.journals();
         let changes = state.changes.entry(session).or_default();
         if let Some(change @ Recorded::Intent(_)) = changes.get_mut(&seq) {

@@ -149,8 +149,8 @@ fn life(dir: StateDir) -> Option<Found> {
         objects: vec![object],
     };
     state.change_begins(SESSION, Seq(5), Seq(3), &intent).ok()?;
-    state.change_ends(SESSION, Seq(5), &Ok(Response::Done));
-    state.change_ends(SESSION, Seq(6), &Err(Refusal::Lost));
+    state.change_ends(SESSION, Seq(5), &Ok(Response::Done), None);
+    state.change_ends(SESSION, Seq(6), &Err(Refusal::Lost), None);
     for (session, object) in state.idle_writes() {
         state.write_ended(session, &object);
     }

@@ -52,13 +52,14 @@ pub const ROWS: [Row; 25] = [
         ls_cold,
     ),
     row("ls", "/s", "listing", "the same, cached", ls),
-    shared(
+    row(
         "ls-new",
         "/s",
         "listing",
         "the same of what another mount has just created",
         ls_new,
-    ),
+    )
+    .shared(),
     row(
         "open-cold",
         "/s",
@@ -147,27 +148,30 @@ pub const ROWS: [Row; 25] = [
         "append 4 KiB, fsync",
         append_sync,
     ),
-    shared(
+    row(
         "ping-pong",
         "ms",
         "turn",
         "one mount writes, another reads: until it sees it, median",
         pingpong,
-    ),
-    shared(
+    )
+    .shared(),
+    row(
         "appear",
         "ms",
         "file",
         "one mount creates, another's stat finds it, median",
         appear,
-    ),
-    shared(
+    )
+    .shared(),
+    row(
         "written-while-read",
         "ms",
         "write",
         "one mount writes while all read: a write, median",
         while_read,
-    ),
+    )
+    .shared(),
 ];
 
 const fn row(
@@ -187,20 +191,15 @@ const fn row(
     }
 }
 
-const fn shared(
-    name: &'static str,
-    unit: &'static str,
-    operation: &'static str,
-    what: &'static str,
-    run: fn(&mut Trial) -> io::Result<Sample>,
-) -> Row {
-    Row {
-        shared: true,
-        ..row(name, unit, operation, what, run)
-    }
-}
-
 impl Row {
+    /// Of several mounts.
+    const fn shared(self) -> Self {
+        Self {
+            shared: true,
+            ..self
+        }
+    }
+
     /// The one of that name.
     pub fn named(name: &str) -> Option<&'static Self> {
         ROWS.iter().find(|row| row.name == name)

@@ -150,28 +150,32 @@ pub fn written_while_read(dirs: &[PathBuf], writes: usize) -> io::Result<Vec<Dur
 
 // ---- rows ----------------------------------------------------------------
 
+/// The median of what each of `count` operations has taken.
+fn each_took(
+    trial: &mut Trial,
+    count: usize,
+    work: impl FnOnce() -> io::Result<Vec<Duration>>,
+) -> io::Result<Sample> {
+    let mut took = Vec::new();
+    let timed = trial.timed(|| {
+        took = work()?;
+        Ok(count as u64)
+    })?;
+    Ok(timed.median(took))
+}
+
 pub(super) fn pingpong(trial: &mut Trial) -> io::Result<Sample> {
     let (name, turns) = (trial.fresh("ball"), trial.scale.turns);
     let paths = [0, 1].map(|mount| trial.through(mount, &name));
     fs::write(&paths[0], [0; 8])?;
-    let mut took = Vec::new();
-    let timed = trial.timed(|| {
-        took = ping_pong([&paths[0], &paths[1]], turns)?;
-        Ok(turns as u64)
-    })?;
-    Ok(timed.median(took))
+    each_took(trial, turns, || ping_pong([&paths[0], &paths[1]], turns))
 }
 
 pub(super) fn appear(trial: &mut Trial) -> io::Result<Sample> {
     let (name, turns) = (trial.fresh("appear"), trial.scale.turns);
     let dirs = [0, 1].map(|mount| trial.through(mount, &name));
     fs::create_dir(&dirs[0])?;
-    let mut took = Vec::new();
-    let timed = trial.timed(|| {
-        took = appearing([&dirs[0], &dirs[1]], turns)?;
-        Ok(turns as u64)
-    })?;
-    Ok(timed.median(took))
+    each_took(trial, turns, || appearing([&dirs[0], &dirs[1]], turns))
 }
 
 pub(super) fn while_read(trial: &mut Trial) -> io::Result<Sample> {
@@ -181,12 +185,7 @@ pub(super) fn while_read(trial: &mut Trial) -> io::Result<Sample> {
         .collect();
     fs::create_dir(&dirs[0])?;
     prepare_read(&dirs)?;
-    let mut took = Vec::new();
-    let timed = trial.timed(|| {
-        took = written_while_read(&dirs, writes)?;
-        Ok(writes as u64)
-    })?;
-    Ok(timed.median(took))
+    each_took(trial, writes, || written_while_read(&dirs, writes))
 }
 
 #[cfg(test)]

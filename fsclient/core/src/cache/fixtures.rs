@@ -104,12 +104,7 @@ pub(crate) fn flush(state: &mut State, stamp: u64) {
 /// The server has taken a run of a round.
 pub(crate) fn answer(state: &mut State, run: Run, stamp: u64) {
     let asked = state.leases.ask();
-    let written = Written {
-        len: run.data.len() as u64,
-        offset: run.offset,
-        unset: None,
-        version: None,
-    };
+    let written = Written::plain(run.data.len() as u64, run.offset);
     let reply = Box::new(Reply {
         id: RequestId(0),
         renews: false,

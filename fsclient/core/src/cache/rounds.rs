@@ -77,11 +77,7 @@ impl State {
     /// Begins a round. `None` if nothing waits to be sent.
     pub fn begin_round(&mut self, object: &Handle) -> Option<Round> {
         let most = self.pace.request(self.session.term());
-        let len = self
-            .inodes
-            .dirty(object)
-            .map_or(0, |file| file.buffer.bytes());
-        let soon_durable = self.inodes.is_soon_durable(object, len as u64);
+        let soon_durable = self.inodes.is_soon_durable(object);
         let round = |file: &mut Dirty| {
             let writer = file.writer.clone();
             let hearers = Arc::new(file.hearers.clone());

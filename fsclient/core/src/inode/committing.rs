@@ -118,11 +118,14 @@ impl Inodes {
         done.unwrap_or(Committed::Durable)
     }
 
-    /// Whether what is not yet durable of the file, with so many bytes more, is so little that a disk has it soon.
-    pub fn is_soon_durable(&self, object: &Handle, more: u64) -> bool {
-        let unstable = self.get(object).and_then(|inode| inode.unstable.as_deref());
-        let written = unstable.map_or(0, |unstable| unstable.written);
-        written.saturating_add(more) <= SYNCED_AT_ONCE
+    /// Whether what is not yet durable of a dirty file is so little that a disk has it soon.
+    pub fn is_soon_durable(&self, file: &Handle) -> bool {
+        let Some(inode) = self.get(file) else {
+            return true;
+        };
+        let written = inode.unstable.as_ref().map_or(0, |u| u.written);
+        let dirty = inode.dirty.as_ref().map_or(0, |dirty| dirty.bytes());
+        written.saturating_add(dirty as u64) <= SYNCED_AT_ONCE
     }
 
     /// What was written to the file is durable in this life of the host, and so is what the commit covers besides.

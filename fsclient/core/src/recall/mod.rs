@@ -107,7 +107,6 @@ struct EngineInner {
     /// When the kernel was last made to forget all names.
     forgot: Part<Option<BootTime>>,
     restless: Part<Restless>,
-    restless_for: Duration,
     /// Whether the kernel's connection was ended because nothing else helped.
     gave_up: Part<bool>,
 }
@@ -135,8 +134,7 @@ impl Engine {
             dropping: Mutex::default(),
             fault,
             forgot: Part::default(),
-            restless: Part::default(),
-            restless_for: on.restless_for,
+            restless: Part::new(Restless::new(on.restless_for)),
             gave_up: Part::default(),
         }));
         on.cx.spawn(keeper::keep(Arc::clone(&engine.0)));
@@ -206,8 +204,8 @@ impl Engine {
 
     /// Whether a name is better not told to the kernel.
     pub fn is_restless(&self, dir: &Handle, name: &[u8]) -> bool {
-        let (restless, lasting) = (self.0.restless.borrow(), self.0.restless_for);
-        restless.has(self.0.cx.monotonic(), dir, name, lasting)
+        let now = self.0.cx.monotonic();
+        self.0.restless.borrow().has(now, dir, name)
     }
 
     /// The kernel has forgotten an inode, and with it its pages.
@@ -332,8 +330,8 @@ impl EngineInner {
 
     /// Names are changed for their own sake, and may be again soon.
     fn are_restless(&self, names: &[(Handle, Box<[u8]>)]) {
-        let (now, lasting) = (self.cx.monotonic(), self.restless_for);
-        self.restless.borrow_mut().taken_back(now, names, lasting);
+        let now = self.cx.monotonic();
+        self.restless.borrow_mut().taken_back(now, names);
     }
 
     fn drop_attrs(&self, object: &Handle) -> Pending {

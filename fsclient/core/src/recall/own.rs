@@ -79,10 +79,10 @@ impl EngineInner {
             ended: false,
         };
         dropped.opens.clear();
+        self.are_restless(&dropped.names);
         // Unable: something is mounted inside our mount, and came after these names were told. The change
         // holds their directory's lock, so they can't be dropped singly either: they end with their
         // timeout.
-        self.are_restless(&dropped.names);
         let done = self.drop_at_once(&dropped).await != Noticed::Failed;
         (change, done)
     }

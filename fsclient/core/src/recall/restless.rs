@@ -14,20 +14,32 @@ const MOST: usize = 1024;
 const FEW: usize = 4;
 
 /// Names that had to be taken back, and when.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Restless {
+    /// How long each counts.
+    lasting: Duration,
     names: Map<Handle, Map<Box<[u8]>, BootTime>>,
     count: usize,
 }
 
 impl Restless {
-    /// Names were taken back. Each counts for `lasting`.
-    pub fn taken_back(&mut self, now: BootTime, names: &[(Handle, Box<[u8]>)], lasting: Duration) {
+    /// None, each of which would count for so long.
+    pub fn new(lasting: Duration) -> Self {
+        Self {
+            lasting,
+            names: Map::default(),
+            count: 0,
+        }
+    }
+
+    /// Names were taken back.
+    pub fn taken_back(&mut self, now: BootTime, names: &[(Handle, Box<[u8]>)]) {
         if names.len() > FEW {
             return;
         }
         if self.count + names.len() > MOST {
-            self.forget(|at| now.since(at) > lasting / 2);
+            let half = self.lasting / 2;
+            self.forget(|at| now.since(at) > half);
         }
         for (dir, name) in names {
             if self.count < MOST {
@@ -39,9 +51,9 @@ impl Restless {
     }
 
     /// Whether it was taken back lately.
-    pub fn has(&self, now: BootTime, dir: &Handle, name: &[u8], lasting: Duration) -> bool {
+    pub fn has(&self, now: BootTime, dir: &Handle, name: &[u8]) -> bool {
         let at = self.names.get(dir).and_then(|names| names.get(name));
-        at.is_some_and(|at| now.since(*at) < lasting)
+        at.is_some_and(|at| now.since(*at) < self.lasting)
     }
 
     fn forget(&mut self, outdated: impl Fn(BootTime) -> bool) {
@@ -56,7 +68,6 @@ impl Restless {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasefs_lease::time::BootTime;
 
     const LASTING: Duration = Duration::from_secs(600);
 
@@ -75,29 +86,29 @@ mod tests {
 
     #[test]
     fn a_name_that_was_taken_back_is_restless_for_a_while() {
-        let mut restless = Restless::default();
-        restless.taken_back(at(5), &names(1), LASTING);
-        let has = |seconds| restless.has(at(seconds), &dir(), &[0, 0], LASTING);
+        let mut restless = Restless::new(LASTING);
+        restless.taken_back(at(5), &names(1));
+        let has = |seconds| restless.has(at(seconds), &dir(), &[0, 0]);
         assert!(has(5) && has(604) && !has(605));
-        assert!(!restless.has(at(5), &dir(), &[1, 0], LASTING));
+        assert!(!restless.has(at(5), &dir(), &[1, 0]));
     }
 
     #[test]
     fn the_names_of_a_whole_directory_are_none_of_them() {
-        let mut restless = Restless::default();
-        restless.taken_back(at(5), &names(5), LASTING);
-        assert!(!restless.has(at(5), &dir(), &[0, 0], LASTING));
+        let mut restless = Restless::new(LASTING);
+        restless.taken_back(at(5), &names(5));
+        assert!(!restless.has(at(5), &dir(), &[0, 0]));
     }
 
     #[test]
     fn no_more_are_remembered_than_there_is_room_for_and_the_old_ones_go_first() {
-        let mut restless = Restless::default();
+        let mut restless = Restless::new(LASTING);
         for (number, name) in names(2 * MOST as u16).iter().enumerate() {
-            restless.taken_back(at(number as u64), std::slice::from_ref(name), LASTING);
+            restless.taken_back(at(number as u64), std::slice::from_ref(name));
         }
         assert!(restless.count <= MOST);
         let last = 2 * MOST as u16 - 1;
         let now = at(u64::from(last));
-        assert!(restless.has(now, &dir(), &last.to_ne_bytes(), LASTING));
+        assert!(restless.has(now, &dir(), &last.to_ne_bytes()));
     }
 }

@@ -180,7 +180,7 @@ impl WritebackInner {
                 *sent = Sent::unnumbered(sent.host, Flushed::Again(run.clone()));
             }
         }
-        let durably = self.is_durable(object, &mut ends);
+        let durably = self.made_durable(object, &mut ends);
         let mut sent = true;
         for end in ends {
             sent &= self.ended(end.asked, object, end.sent.flushed, durably);
@@ -200,8 +200,8 @@ impl WritebackInner {
         Some((covered, flush.writer.open.id()))
     }
 
-    /// Notes that a round is durable: its last request was to be, and came behind all the others.
-    fn is_durable(&self, object: &Handle, ends: &mut [RoundPart]) -> Option<Durably> {
+    /// Notes that a round is durable, if it is: its last request was to be, and came behind all the others.
+    fn made_durable(&self, object: &Handle, ends: &mut [RoundPart]) -> Option<Durably> {
         let host = ends.last()?.sent.host?;
         let in_place = |end: &RoundPart| end.sent.number.filter(|_| end.sent.host == Some(host));
         let round: Option<Vec<u64>> = ends.iter().map(in_place).collect();

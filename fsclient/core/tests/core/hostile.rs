@@ -32,15 +32,7 @@ fn an_answer_that_cannot_be_one_is_an_io_error_and_the_session_goes_on() {
     for (response, payload) in [
         (Response::Attr(endless), &b""[..]),
         (Response::Attr(attr(0, DIR)), b"unasked"),
-        (
-            Response::Written(answer::Written {
-                len: 1,
-                offset: 0,
-                unset: None,
-                version: None,
-            }),
-            b"",
-        ),
+        (Response::Written(answer::Written::plain(1, 0)), b""),
     ] {
         let call = world.call(getattr());
         let asked = world.asked();

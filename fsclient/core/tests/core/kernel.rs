@@ -1,15 +1,15 @@
 //! What the kernel believes whatever it is told, and what the client does about it.
 
-use crate::said::{Asked, FILE, attr, grant, handle, opened, recall, welcome};
+use crate::said::{Asked, FILE, attr, grant, handle, opened, recall};
 use crate::world::{Waiter, World};
 use bytes::Bytes;
 use leasefs_client::call::{At, Fh, Writing};
 use leasefs_client::{Answer, Call, Event, NodeId, Notice, WhyNot};
 use leasefs_protocol::change::{WriteAt, WriteKind};
-use leasefs_protocol::control::{Standing, ToServer, Welcome};
+use leasefs_protocol::control::{Standing, ToServer};
 use leasefs_protocol::{
-    Attr, BootId, Change, Grant, Mode, Parts, Query, RecallId, Refusal, Release, Reply, Request,
-    Response, SetAttr, Touched, answer,
+    Attr, Change, Grant, Mode, Parts, Query, RecallId, Refusal, Release, Reply, Request, Response,
+    SetAttr, Touched, answer,
 };
 use std::time::Duration;
 
@@ -208,12 +208,7 @@ fn may_buffer_since(world: &mut World, fh: Fh, stamp: u64) {
         ..grant(1, Parts::ATTRS | Parts::DATA, stamp)
     };
     let len = PAGE.len() as u64;
-    let written = Response::Written(answer::Written {
-        len,
-        offset: 0,
-        unset: None,
-        version: None,
-    });
+    let written = Response::Written(answer::Written::plain(len, 0));
     let reply = Reply {
         renews: true,
         grants: vec![lease],
@@ -287,13 +282,7 @@ fn buffered_bytes_whose_lease_has_ended_count_as_late_whatever_lease_there_is_no
             ..grant(1, Parts::ATTRS | Parts::DATA, 2)
         };
         let (len, offset) = (PAGE.len() as u64, 4096);
-        let unset = None;
-        let written = Response::Written(answer::Written {
-            len,
-            offset,
-            unset,
-            version: None,
-        });
+        let written = Response::Written(answer::Written::plain(len, offset));
         world.grant(&again, written, vec![lease]);
         world.pass(Duration::from_secs(2));
         assert_eq!(is_late_flush(&world.asked()), late, "{standing:?}");
@@ -315,22 +304,10 @@ fn all_who_have_a_file_open_are_told_of_a_mapped_page_that_a_crash_of_the_host_h
     // The kernel writes it back through the first descriptor, whoever has mapped it.
     let (write, asked) = writes_back(&mut world, fh);
     let (len, offset) = (PAGE.len() as u64, 4096);
-    let unset = None;
-    let reply = asked.written(answer::Written {
-        len,
-        offset,
-        unset,
-        version: None,
-    });
+    let reply = asked.written(answer::Written::plain(len, offset));
     world.reply(reply, b"");
     world.answered(write).expect("written");
-    world.cut();
-    let crashed = Welcome {
-        host: BootId([10; 16]),
-        ..welcome(Standing::Resumed, 1)
-    };
-    world.wants_to_connect();
-    world.connected(crashed);
+    world.finds_another_life_of_the_host();
     world.pass(Duration::from_secs(2));
     let again = world.asked();
     assert!(matches!(again.change(), Change::Write(_)));

@@ -296,12 +296,7 @@ fn writes(world: &mut World, object: u8, fh: Fh) {
             attr: after,
         }],
         stamp: Stamp(2),
-        ..asked.reply(Ok(Response::Written(answer::Written {
-            len,
-            offset: 0,
-            unset: None,
-            version: None,
-        })))
+        ..asked.reply(Ok(Response::Written(answer::Written::plain(len, 0))))
     };
     world.reply(reply, b"");
     assert!(matches!(world.answered(write), Ok(Answer::Written(7))));

@@ -89,10 +89,8 @@ fn flushed_but(world: &mut World, asked: &Asked, unset: Option<Refusal>) {
     let reply = Reply {
         grants: vec![lease],
         ..asked.written(answer::Written {
-            len,
-            offset,
             unset,
-            version: None,
+            ..answer::Written::plain(len, offset)
         })
     };
     world.reply(reply, b"");
@@ -318,12 +316,7 @@ fn a_crash_of_the_servers_host_that_may_have_undone_what_was_set_is_told_by_the_
     let (node, fh) = written_file(&mut world);
     let flush = goes_with_a_flush(&mut world, node, mode(0o640));
     flushed(&mut world, &flush);
-    world.cut();
-    world.wants_to_connect();
-    world.connected(leasefs_protocol::control::Welcome {
-        host: leasefs_protocol::BootId([10; 16]),
-        ..crate::said::welcome(leasefs_protocol::control::Standing::Resumed, 1)
-    });
+    world.finds_another_life_of_the_host();
     let sync = world.call(Call::Sync {
         fh,
         data_only: false,

@@ -7,8 +7,7 @@ use crate::world::{Waiter, World};
 use leasefs_client::Call;
 use leasefs_client::call::{Fh, Writing};
 use leasefs_protocol::change::{WriteAt, WriteKind};
-use leasefs_protocol::control::Standing;
-use leasefs_protocol::{BootId, Durability, Query, Request, Response, Timestamp, Version, answer};
+use leasefs_protocol::{Durability, Query, Request, Response, Timestamp, Version, answer};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(2);
@@ -48,12 +47,7 @@ fn what_was_just_written_is_made_durable_by_the_request_that_brings_it() {
         flushed(&mut world, &flush);
         world.answered(sync).expect("durable");
         assert!(!world.is_asked());
-        world.cut();
-        world.wants_to_connect();
-        world.connected(leasefs_protocol::control::Welcome {
-            host: BootId([10; 16]),
-            ..crate::said::welcome(Standing::Resumed, 1)
-        });
+        world.finds_another_life_of_the_host();
         world.pass(SOON);
         let asked = world.take_asked();
         let written = asked
@@ -108,12 +102,7 @@ fn what_the_server_has_had_before_is_committed_besides() {
     let WriteAt::Offset(offset) = flush.write().at else {
         panic!("an append")
     };
-    let repeated = Response::Written(answer::Written {
-        len: flush.payload.len() as u64,
-        offset,
-        unset: None,
-        version: None,
-    });
+    let repeated = Response::Written(answer::Written::plain(flush.payload.len() as u64, offset));
     world.answer(&flush, Ok(repeated));
     is_committed(&mut world, sync);
 }

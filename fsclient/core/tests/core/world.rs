@@ -280,6 +280,16 @@ impl World {
         self.connected(welcome(standing, process));
     }
 
+    /// The server's host crashes; the client connects, and takes its session up.
+    pub fn finds_another_life_of_the_host(&mut self) {
+        self.cut();
+        self.wants_to_connect();
+        self.connected(Welcome {
+            host: BootId([10; 16]),
+            ..welcome(Standing::Resumed, 1)
+        });
+    }
+
     pub fn is_refused(&mut self, why: Unconnected) {
         self.wants_to_connect();
         self.connects = None;

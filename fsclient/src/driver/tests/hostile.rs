@@ -28,12 +28,7 @@ async fn an_answer_that_cannot_be_one_is_an_io_error_and_the_session_goes_on() {
     for (response, payload) in [
         (space(), Bytes::from_static(b"unasked")),
         (
-            Response::Written(answer::Written {
-                len: 1,
-                offset: 0,
-                unset: None,
-                version: None,
-            }),
+            Response::Written(answer::Written::plain(1, 0)),
             Bytes::new(),
         ),
     ] {

@@ -143,12 +143,8 @@ impl Perform for Write {
         call.server
             .leases
             .flushed(call.session.id, object, written.len);
-        let touched = reply
-            .touched
-            .iter()
-            .find(|touched| touched.object == object);
-        if let (Some(touched), Ok(open)) = (touched, order.open()) {
-            open.flushed(base, touched.attr.version());
+        if let (Some(version), Ok(open)) = (written.version, order.open()) {
+            open.flushed(base, version);
         }
     }
 
@@ -271,12 +267,7 @@ impl Perform for CopyRange {
             .store()
             .copy_range(from, from_offset, to, offset, self.len);
         let len = copied?;
-        let copied = Written {
-            len,
-            offset,
-            unset: None,
-            version: None,
-        };
+        let copied = Written::plain(len, offset);
         Ok(Done::of(self, copied))
     }
 

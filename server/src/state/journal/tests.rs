@@ -35,7 +35,7 @@ fn begins_above(journal: &mut Journal, seq: u64, low: u64) {
 }
 
 fn ends(journal: &mut Journal, seq: u64) {
-    let ends = journal.ends(A, Seq(seq), &Ok(Response::Done));
+    let ends = journal.ends(A, Seq(seq), &Ok(Response::Done), None);
     ends.expect("journal");
 }
 
@@ -99,8 +99,8 @@ fn an_answer_stands_whatever_comes_later_and_without_a_beginning_there_is_none()
     begins(&mut journal, 1);
     ends(&mut journal, 1);
     let lost = Err(Refusal::Lost);
-    journal.ends(A, Seq(1), &lost).expect("journal");
-    journal.ends(A, Seq(2), &lost).expect("journal");
+    journal.ends(A, Seq(1), &lost, None).expect("journal");
+    journal.ends(A, Seq(2), &lost, None).expect("journal");
     assert_eq!(changes(&path, HOST_A, false), [(1, is_answered())]);
 }
 

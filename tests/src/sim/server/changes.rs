@@ -668,12 +668,10 @@ impl Server {
         let Some(Work::Change(change)) = self.works.remove(&op) else {
             return;
         };
-        let result = Ok(Response::Written(answer::Written {
-            len: change.job.payload.len() as u64,
+        let result = Ok(Response::Written(answer::Written::plain(
+            change.job.payload.len() as u64,
             offset,
-            unset: None,
-            version: None,
-        }));
+        )));
         self.note_progress(cx, &change, &result);
         self.running -= 1;
         let wants = Vec::new();

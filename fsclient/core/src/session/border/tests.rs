@@ -146,14 +146,7 @@ fn more_bytes_than_were_asked_for_are_refused() {
 
 #[test]
 fn bytes_are_written_where_they_were_sent_and_not_more_of_them() {
-    let written = |len, offset| {
-        Response::Written(Written {
-            len,
-            offset,
-            unset: None,
-            version: None,
-        })
-    };
+    let written = |len, offset| Response::Written(Written::plain(len, offset));
     let at = write(WriteAt::Offset(5));
     assert_eq!(judged(&at, written(10, 5)), Ok(()));
     assert_eq!(judged(&write(WriteAt::Append), written(3, 99)), Ok(()));
