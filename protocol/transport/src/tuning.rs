@@ -2,7 +2,7 @@
 
 use leasefs_protocol::limits::{MAX_LANES, STRANGER_WINDOW};
 use quinn::congestion::CubicConfig;
-use quinn::{IdleTimeout, TransportConfig, VarInt};
+use quinn::{AckFrequencyConfig, IdleTimeout, TransportConfig, VarInt};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
@@ -30,6 +30,12 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Assumed round trip before the first is measured: the first lost packet is sent again after
 /// three of them.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
+/// The peer acknowledges when more datagrams than this have come, or with whatever it sends: a small answer is
+/// acknowledged by the next request, not by a datagram of its own, which costs as much as a request. Less than the
+/// ten datagrams that a new connection may have under way, or they would wait for [`ACK_DELAY`].
+const UNACKNOWLEDGED: u32 = 7;
+/// ... or after so long. It counts into the time after which what is sent last is sent again.
+const ACK_DELAY: Duration = Duration::from_millis(5);
 
 /// A UDP socket, and whether its buffers suffice for large datagrams.
 pub(crate) struct Bound {
@@ -100,6 +106,9 @@ pub(crate) enum Role {
 /// QUIC's settings for one connection.
 pub(crate) fn transport(path: Path, role: Role) -> Arc<TransportConfig> {
     let mut config = TransportConfig::default();
+    let mut acks = AckFrequencyConfig::default();
+    acks.ack_eliciting_threshold(VarInt::from_u32(UNACKNOWLEDGED))
+        .max_ack_delay(Some(ACK_DELAY));
     // The client opens the control stream and, let in, the lanes; the server the push stream.
     let (bidi, uni, window) = match role {
         Role::Client => (0, 1, RECEIVE_WINDOW),
@@ -113,6 +122,7 @@ pub(crate) fn transport(path: Path, role: Role) -> Arc<TransportConfig> {
         .send_window(u64::from(window))
         .datagram_receive_buffer_size(None)
         .initial_rtt(INITIAL_RTT)
+        .ack_frequency_config(Some(acks))
         .max_idle_timeout(IdleTimeout::try_from(IDLE).ok());
     if path == Path::Loopback {
         let mut cubic = CubicConfig::default();
