@@ -2,6 +2,7 @@
 
 use super::assemble::{self, Assembled};
 use super::ending::{Work, while_it_gets_on};
+use super::heap;
 use super::job::Job;
 use super::listen::{self, Listener, Unmount};
 use super::log;
@@ -111,6 +112,7 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
     let assembled = Arc::new(assembled);
     let driver = Arc::downgrade(&assembled.driver);
     runtime.spawn(sleeping::watch(driver.clone()));
+    runtime.spawn(heap::watch());
     let woken = move || {
         if let Some(driver) = driver.upgrade() {
             driver.drive(Event::Tick);

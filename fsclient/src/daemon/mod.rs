@@ -3,6 +3,7 @@
 mod assemble;
 pub mod control;
 mod ending;
+mod heap;
 mod job;
 mod life;
 mod listen;
