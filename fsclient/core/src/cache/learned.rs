@@ -86,7 +86,8 @@ impl<'a> Learned<'a> {
         } = &mut *self.state;
         session
             .witness(now)
-            .map_or(Duration::ZERO, |live| inodes.name_timeout(&live, dir, name))
+            .and_then(|live| inodes.name_for_kernel(&live, dir, name))
+            .map_or(Duration::ZERO, |(_, timeout)| timeout)
     }
 
     /// Counts a reference that the kernel is about to be given, see [`crate::inode::Inodes::refer`].
