@@ -3,10 +3,11 @@
 use crate::export::{Node, Store};
 use crate::identity::{Identity, Umask};
 use crate::opens::OpenFile;
+use crate::resolve::ONE_NAME;
 use crate::{stat, sys};
 use leasefs_protocol::{Attr, FileKind, Handle, Name, Refusal};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -107,7 +108,7 @@ impl Store {
                 name.as_bytes(),
                 host_flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC,
                 Mode::from_raw_mode(mode & 0o7777),
-                ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS,
+                ONE_NAME,
             )
             .map_err(|e| self.refuse(e))?
         };

@@ -44,18 +44,23 @@ pub(crate) fn stale() -> io::Error {
     io::Error::from_raw_os_error(libc::ESTALE)
 }
 
-/// An `O_PATH` descriptor of a name's object: one component below `dir`, no symlink followed, no
-/// mount entered.
+/// How a name in a directory is opened on the host: no symlink is followed, no mount entered.
+///
+/// Not `BENEATH`: a [`Name`] is one component, which leads nowhere else, and with it the kernel looks once more at the
+/// end whether what it found is still below the directory. If another has just moved it away, that is EXDEV
+/// (`complete_walk` of Linux), which no rename between two directories of one file system may end in.
+pub(crate) const ONE_NAME: ResolveFlags = ResolveFlags::NO_XDEV
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+/// An `O_PATH` descriptor of a name's object, see [`ONE_NAME`].
 pub(crate) fn open_entry(dir: BorrowedFd<'_>, name: &Name) -> io::Result<OwnedFd> {
     let fd = rustix::fs::openat2(
         dir,
         name.as_bytes(),
         OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
         Mode::empty(),
-        ResolveFlags::BENEATH
-            | ResolveFlags::NO_XDEV
-            | ResolveFlags::NO_SYMLINKS
-            | ResolveFlags::NO_MAGICLINKS,
+        ONE_NAME,
     )?;
     Ok(fd)
 }

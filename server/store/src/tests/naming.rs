@@ -1,5 +1,6 @@
 use super::*;
 use leasefs_protocol::FileKind;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 #[test]
@@ -263,4 +264,31 @@ fn a_directory_that_was_used_and_is_removed_is_stale_and_one_that_moves_is_not()
         let found = w.store.lookup(&who, &moves, &n).expect("lookup");
         assert!(found.is_some());
     }
+}
+
+#[test]
+fn a_directory_that_is_moved_away_while_it_is_looked_up_is_found_or_not() {
+    let scratch = Scratch::new();
+    let places = ["a", "b"].map(|dir| scratch.path().join(dir));
+    for place in &places {
+        std::fs::create_dir(place).expect("a directory");
+    }
+    let [here, there] = places.each_ref().map(|place| place.join("d"));
+    std::fs::create_dir(&here).expect("a directory");
+    let dir = std::fs::File::open(&places[0]).expect("a directory");
+    let name = Name::new(b"d").expect("a name");
+    let looks = || {
+        for _ in 0..100_000 {
+            if let Err(error) = crate::resolve::open_entry(dir.as_fd(), &name) {
+                assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(looks);
+        while !looking.is_finished() {
+            std::fs::rename(&here, &there).expect("a rename");
+            std::fs::rename(&there, &here).expect("a rename back");
+        }
+    });
 }
