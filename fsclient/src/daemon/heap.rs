@@ -112,13 +112,16 @@ mod tests {
     #[cfg(target_env = "gnu")]
     #[test]
     fn bytes_behind_one_in_use_are_given_back() {
-        let mut blocks: Vec<Vec<u8>> = (0..256).map(|n| vec![n as u8 | 1; 64 << 10]).collect();
+        // Much more than what the tests beside this one can take meanwhile.
+        const ALL: usize = 128 * MIB;
+        const BLOCK: usize = 64 << 10;
+        let mut blocks: Vec<Vec<u8>> = (0..ALL / BLOCK).map(|_| vec![1; BLOCK]).collect();
         let last = blocks.pop();
         let before = resident().expect("counted");
-        assert!(used().expect("counted") > 16 * MIB);
+        assert!(used().expect("counted") >= ALL - BLOCK);
         drop(blocks);
         give_back();
-        assert!(resident().expect("counted") + 4 * MIB < before);
+        assert!(resident().expect("counted") + ALL / 2 < before);
         drop(last);
     }
 }
