@@ -9,45 +9,87 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_millis(250);
-/// So many bytes are left to it at least.
+/// As much isn't worth giving back.
 const LEAST: usize = 8 << 20;
-/// So often more must be free one look after another: between bursts of a stream it will be used again.
+/// So much the heap's use may change from one look to the next when nothing much goes on.
+const QUIET: usize = 1 << 20;
+/// So many looks one after another find it like that: between bursts of a stream the memory will be used again.
 const LOOKS: u32 = 2;
 
 /// Sees to it for as long as the runtime lives.
 pub async fn watch() {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut idle = Idle::default();
+    let mut heap = Heap::default();
     loop {
         looks.tick().await;
-        let (Some(resident), Some(used)) = (resident(), used()) else {
-            return;
-        };
-        if idle.look(resident, used) {
+        let Some(now) = Counts::now() else { return };
+        if heap.look(now) {
             // It takes milliseconds, in which the runtime's threads have better to do.
             let _ = tokio::task::spawn_blocking(give_back).await;
+            heap.given_back(Counts::now());
         }
     }
 }
 
-/// How often one after another too much was free.
+/// What was seen.
 #[derive(Default)]
-struct Idle(u32);
+struct Heap {
+    /// The least that was resident since the last time that something was given back. What is free and was
+    /// given back counts as free still, and part of what is used was never touched: only what is resident
+    /// beyond this can be had.
+    floor: Option<usize>,
+    used: usize,
+    looks: u32,
+}
 
-impl Idle {
-    /// Whether to give back what is resident and not used, in bytes.
-    fn look(&mut self, resident: usize, used: usize) -> bool {
-        let free = resident.saturating_sub(used);
-        self.0 = match free > used.max(LEAST) {
-            true => self.0 + 1,
+impl Heap {
+    /// Whether it is time to give back what is free.
+    fn look(&mut self, now: Counts) -> bool {
+        let floor = self.floor.unwrap_or(now.resident).min(now.resident);
+        self.floor = Some(floor);
+        let quiet = now.used.abs_diff(self.used) <= QUIET;
+        self.used = now.used;
+        self.looks = match quiet && now.free.min(now.resident - floor) > LEAST {
+            true => self.looks + 1,
             false => 0,
         };
-        let is_time = self.0 >= LOOKS;
-        if is_time {
-            self.0 = 0;
-        }
-        is_time
+        self.looks >= LOOKS
+    }
+
+    fn given_back(&mut self, now: Option<Counts>) {
+        self.floor = now.map(|now| now.resident);
+        self.looks = 0;
+    }
+}
+
+/// Bytes of memory.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    /// What the process has to itself.
+    resident: usize,
+    /// What of the heap is in use, mapped pieces among them.
+    used: usize,
+    /// What of the heap is not, given back or not.
+    free: usize,
+}
+
+impl Counts {
+    /// `None` with another C library than glibc.
+    #[cfg(target_env = "gnu")]
+    fn now() -> Option<Self> {
+        // SAFETY: it only reads the allocator's counts, under the allocator's own locks.
+        let counts = unsafe { libc::mallinfo2() };
+        Some(Self {
+            resident: resident()?,
+            used: counts.uordblks + counts.hblkhd,
+            free: counts.fordblks,
+        })
+    }
+
+    #[cfg(not(target_env = "gnu"))]
+    fn now() -> Option<Self> {
+        None
     }
 }
 
@@ -57,19 +99,6 @@ fn resident() -> Option<usize> {
     let mut fields = text.split(' ').skip(1).map(|field| field.parse::<usize>());
     let (resident, shared) = (fields.next()?.ok()?, fields.next()?.ok()?);
     Some(resident.saturating_sub(shared) * rustix::param::page_size())
-}
-
-/// Bytes of the heap in use, mapped ones among them; `None` with another C library than glibc.
-#[cfg(target_env = "gnu")]
-fn used() -> Option<usize> {
-    // SAFETY: it only reads the allocator's counts, under the allocator's own locks.
-    let counts = unsafe { libc::mallinfo2() };
-    Some(counts.uordblks + counts.hblkhd)
-}
-
-#[cfg(not(target_env = "gnu"))]
-fn used() -> Option<usize> {
-    None
 }
 
 fn give_back() {
@@ -86,27 +115,52 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    #[test]
-    fn what_is_free_for_a_while_is_given_back_once() {
-        let mut idle = Idle::default();
-        assert!(!idle.look(100 * MIB, 5 * MIB));
-        assert!(idle.look(100 * MIB, 5 * MIB));
-        assert!(!idle.look(100 * MIB, 5 * MIB));
+    fn counts(resident: usize, used: usize, free: usize) -> Counts {
+        Counts {
+            resident: resident * MIB,
+            used: used * MIB,
+            free: free * MIB,
+        }
+    }
+
+    fn heap() -> Heap {
+        let mut heap = Heap::default();
+        assert!(!heap.look(counts(5, 150, 1)));
+        heap
     }
 
     #[test]
-    fn what_was_free_between_two_bursts_is_not() {
-        let mut idle = Idle::default();
+    fn what_is_free_for_a_while_is_given_back_once() {
+        let mut heap = heap();
+        assert!(!heap.look(counts(100, 150, 90)));
+        assert!(heap.look(counts(100, 150, 90)));
+        heap.given_back(Some(counts(12, 150, 90)));
+        assert!((0..9).all(|_| !heap.look(counts(12, 150, 90))));
+    }
+
+    #[test]
+    fn what_is_used_again_is_given_back_again() {
+        let mut heap = heap();
+        heap.given_back(Some(counts(12, 150, 90)));
+        assert!(!heap.look(counts(80, 230, 10)));
+        assert!(!heap.look(counts(80, 150, 90)));
+        assert!(!heap.look(counts(80, 150, 90)));
+        assert!(heap.look(counts(80, 150, 90)));
+    }
+
+    #[test]
+    fn nothing_is_given_back_between_bursts_of_a_stream() {
+        let mut heap = heap();
         for _ in 0..9 {
-            assert!(!idle.look(100 * MIB, 5 * MIB));
-            assert!(!idle.look(100 * MIB, 60 * MIB));
+            assert!(!heap.look(counts(100, 150, 90)));
+            assert!(!heap.look(counts(100, 200, 40)));
         }
     }
 
     #[test]
-    fn little_is_left_to_the_heap() {
-        let mut idle = Idle::default();
-        assert!((0..9).all(|_| !idle.look(12 * MIB, 5 * MIB)));
+    fn memory_in_use_is_not_looked_for_again_and_again() {
+        let mut heap = heap();
+        assert!((0..9).all(|_| !heap.look(counts(200, 190, 4))));
     }
 
     #[cfg(target_env = "gnu")]
@@ -117,11 +171,12 @@ mod tests {
         const BLOCK: usize = 64 << 10;
         let mut blocks: Vec<Vec<u8>> = (0..ALL / BLOCK).map(|_| vec![1; BLOCK]).collect();
         let last = blocks.pop();
-        let before = resident().expect("counted");
-        assert!(used().expect("counted") >= ALL - BLOCK);
+        let before = Counts::now().expect("counted");
+        assert!(before.used >= ALL - BLOCK);
         drop(blocks);
+        assert!(Counts::now().expect("counted").free >= ALL / 2);
         give_back();
-        assert!(resident().expect("counted") + ALL / 2 < before);
+        assert!(Counts::now().expect("counted").resident + ALL / 2 < before.resident);
         drop(last);
     }
 }

@@ -1,6 +1,6 @@
 //! Bytes of a file, where there are any.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use rangemap::RangeSet;
 use std::collections::BTreeMap;
 
@@ -128,36 +128,55 @@ impl Extents {
         }
     }
 
-    /// Everything, adjacent pieces joined up to `most` bytes.
+    /// Everything, adjacent pieces joined up to `most` bytes. What lies in one piece isn't copied.
     pub fn runs(&self, most: usize) -> Vec<Run> {
         let mut runs = Vec::new();
-        let mut open: Option<(u64, BytesMut)> = None;
+        let mut open = Joined::default();
         for (at, piece) in &self.pieces {
             let mut rest = piece.clone();
             let mut at = *at;
             while !rest.is_empty() {
-                let joins = open.as_ref().is_some_and(|(offset, data)| {
-                    offset + data.len() as u64 == at && data.len() < most
-                });
-                if !joins {
-                    runs.extend(open.take().map(finished));
-                    open = Some((at, BytesMut::new()));
+                if open.end() != at || open.len >= most {
+                    runs.extend(std::mem::take(&mut open).run());
+                    open.offset = at;
                 }
-                let Some((_, data)) = &mut open else { break };
-                let taken = rest.split_to((most - data.len()).min(rest.len()));
-                data.extend_from_slice(&taken);
+                let taken = rest.split_to((most - open.len).min(rest.len()));
                 at += taken.len() as u64;
+                open.add(taken);
             }
         }
-        runs.extend(open.map(finished));
+        runs.extend(open.run());
         runs
     }
 }
 
-fn finished((offset, data): (u64, BytesMut)) -> Run {
-    Run {
-        offset,
-        data: data.freeze(),
+/// Adjacent parts of pieces.
+#[derive(Default)]
+struct Joined {
+    offset: u64,
+    len: usize,
+    parts: Vec<Bytes>,
+}
+
+impl Joined {
+    fn end(&self) -> u64 {
+        self.offset + self.len as u64
+    }
+
+    fn add(&mut self, part: Bytes) {
+        self.len += part.len();
+        self.parts.push(part);
+    }
+
+    fn run(mut self) -> Option<Run> {
+        let data = match self.parts.len() {
+            0 | 1 => self.parts.pop()?,
+            _ => self.parts.concat().into(),
+        };
+        Some(Run {
+            offset: self.offset,
+            data,
+        })
     }
 }
 
