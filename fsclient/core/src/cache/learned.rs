@@ -86,8 +86,7 @@ impl<'a> Learned<'a> {
         } = &mut *self.state;
         session
             .witness(now)
-            .and_then(|live| inodes.name_for_kernel(&live, dir, name))
-            .map_or(Duration::ZERO, |(_, timeout)| timeout)
+            .map_or(Duration::ZERO, |live| inodes.name_timeout(&live, dir, name))
     }
 
     /// Counts a reference that the kernel is about to be given, see [`crate::inode::Inodes::refer`].

@@ -61,15 +61,17 @@ impl<'a> Tier<'a> {
         self.read(Kind::Name, |inodes, live| inodes.name(live, dir, name))
     }
 
-    /// What a name denotes, for the reply to a LOOKUP, with the timeout of the entry. Only there.
-    /// Absent names have none.
-    pub fn name_for_kernel(&mut self, dir: &Handle, name: &[u8]) -> Option<(Dentry, Duration)> {
+    /// How long the kernel may believe a name that it is told now in the reply to a LOOKUP. Only there.
+    pub fn name_timeout(&mut self, dir: &Handle, name: &[u8]) -> Duration {
         if !self.cache.names_in_kernel() {
-            return Some((self.name(dir, name)?, Duration::ZERO));
+            return Duration::ZERO;
         }
-        self.read(Kind::Name, |inodes, live| {
-            inodes.name_for_kernel(live, dir, name)
-        })
+        let State {
+            session, inodes, ..
+        } = &mut *self.state;
+        session
+            .witness(self.now)
+            .map_or(Duration::ZERO, |live| inodes.name_timeout(&live, dir, name))
     }
 
     /// Attributes of a dirty file as those know them here who have written to it: not to be shown, since its times will

@@ -43,24 +43,20 @@ impl Inodes {
         self.used(dir)?.name(name)
     }
 
-    /// What a name denotes, for a LOOKUP reply, and the timeout it may have there.
-    pub fn name_for_kernel(
-        &mut self,
-        live: &Live<'_>,
-        dir: &Handle,
-        name: &[u8],
-    ) -> Option<(Dentry, Duration)> {
+    /// The timeout a name may have in a LOOKUP reply. From then on the kernel may know it.
+    pub fn name_timeout(&mut self, live: &Live<'_>, dir: &Handle, name: &[u8]) -> Duration {
         let epoch = self.epoch();
-        let dir = self.used(dir)?;
-        let dentry = dir.name(name)?;
-        let timeout = match dentry {
-            Dentry::Object(_) => live.kernel_timeout(),
-            Dentry::Absent => Duration::ZERO,
+        let Some(dir) = self.used(dir) else {
+            return Duration::ZERO;
+        };
+        let timeout = match dir.name(name) {
+            Some(Dentry::Object(_)) => live.kernel_timeout(),
+            Some(Dentry::Absent) | None => Duration::ZERO,
         };
         if let Some(entry) = dir.names.get_mut(name).filter(|_| !timeout.is_zero()) {
             entry.told = epoch;
         }
-        Some((dentry, timeout))
+        timeout
     }
 
     pub fn listing(&mut self, _: &Live<'_>, dir: &Handle) -> Option<Listing> {

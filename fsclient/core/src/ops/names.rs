@@ -33,27 +33,39 @@ impl<'a> NameIn<'a> {
     }
 }
 
+/// Names that the kernel may be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ToldNames {
+    None,
+    /// They stay where files come and go, and lead to all that is made below.
+    Directories,
+    All,
+}
+
+impl ToldNames {
+    fn includes(self, kind: FileKind) -> bool {
+        self == Self::All || self == Self::Directories && kind == FileKind::Directory
+    }
+}
+
 impl Ops {
     /// What a name denotes, if that is cached; `Some(None)` if nothing.
     pub fn lookup_cached(&self, parent: NodeId, name: &[u8]) -> Option<Option<Entry>> {
         let dir = self.inodes().node(parent)?.handle;
         // Of a name that can't be the server says why.
         Name::new(name).ok()?;
-        let tells = self.tells(NameIn { parent, dir, name });
+        let at = NameIn { parent, dir, name };
+        let told = self.told(at);
         let (node, attr, valid, known) = {
             let mut tier = self.cache().live()?;
-            let found = match tells {
-                true => tier.name_for_kernel(&dir, name)?,
-                false => (tier.name(&dir, name)?, Duration::ZERO),
-            };
-            let (handle, valid) = match found {
-                (Dentry::Object(handle), valid) => (handle, valid),
+            let handle = match tier.name(&dir, name)? {
+                Dentry::Object(handle) => handle,
                 // Where the kernel doesn't know who may search a directory the server says it.
-                (Dentry::Absent, _) if self.manner.identity == IdentityPolicy::Squash => {
+                Dentry::Absent if self.manner.identity == IdentityPolicy::Squash => {
                     let searched = tier.attr(&dir)?.mode & SEARCHED_BY_ALL == SEARCHED_BY_ALL;
                     return searched.then_some(None);
                 }
-                (Dentry::Absent, _) => return Some(None),
+                Dentry::Absent => return Some(None),
             };
             let known = tier.node_of(&handle).is_some();
             let attr = match tier.attr(&handle) {
@@ -61,7 +73,11 @@ impl Ops {
                 // The kernel doesn't look at them: see `found`.
                 None => tier.written_attr(&handle).filter(|_| known)?,
             };
-            let node = tier.refer(handle, &attr, Place { parent, name });
+            let valid = match told.includes(attr.kind) {
+                true => tier.name_timeout(&dir, name),
+                false => Duration::ZERO,
+            };
+            let node = tier.refer(handle, &attr, at.place());
             (node, attr, valid, known)
         };
         let entry = self.entry(node, attr, valid);
@@ -106,7 +122,7 @@ impl Ops {
         handle: Handle,
         attr: &Attr,
     ) -> (Node, Duration) {
-        let tells = self.tells(at);
+        let tells = self.told(at).includes(attr.kind);
         let mut learned = told.learn(self.cache());
         learned.attr(&handle, attr);
         let node = learned.refer(handle, attr, at.place());
@@ -131,13 +147,20 @@ impl Ops {
         entry
     }
 
-    /// Whether the kernel may be told a name with a timeout.
+    /// Of what the kernel may be told a name with a timeout.
     ///
     /// To take one back it must be made to look up all names again; until a directory has been
-    /// looked up, whoever works in it can't find out where (`getcwd` fails).
-    fn tells(&self, at: NameIn<'_>) -> bool {
-        let is_calm = self.inodes().is_calm(at.parent, self.cx.monotonic());
-        is_calm && self.engine.is_calm() && !self.engine.is_restless(&at.dir, at.name)
+    /// looked up, whoever works in it can't find out where (`getcwd` fails). So it isn't told what comes and
+    /// goes.
+    fn told(&self, at: NameIn<'_>) -> ToldNames {
+        if !self.engine.is_calm() || self.engine.is_restless(&at.dir, at.name) {
+            return ToldNames::None;
+        }
+        match self.inodes().is_calm(at.parent, self.cx.monotonic()) {
+            true => ToldNames::All,
+            false if self.engine.is_steady() => ToldNames::Directories,
+            false => ToldNames::None,
+        }
     }
 
     /// A directory in which a name is about to be changed.

@@ -89,6 +89,8 @@ const RETRIES: u32 = 50;
 pub(crate) const GROWS_WITHIN: Duration = Duration::from_millis(100);
 /// For how long after it forgot all names the kernel is told none.
 const CALM: Duration = Duration::from_secs(1);
+/// For how long after it forgot some for another mount it is told none where names come and go.
+const STEADY: Duration = Duration::from_secs(10);
 
 /// The recall engine of one mount. Cheap to clone.
 #[derive(Clone)]
@@ -106,6 +108,8 @@ struct EngineInner {
     fault: Option<Fault>,
     /// When the kernel was last made to forget all names.
     forgot: Part<Option<BootTime>>,
+    /// When names that the kernel knew were last taken back for another mount.
+    recalled_names: Part<Option<BootTime>>,
     restless: Part<Restless>,
     /// Whether the kernel's connection was ended because nothing else helped.
     gave_up: Part<bool>,
@@ -134,6 +138,7 @@ impl Engine {
             dropping: Mutex::default(),
             fault,
             forgot: Part::default(),
+            recalled_names: Part::default(),
             restless: Part::new(Restless::new(on.restless_for)),
             gave_up: Part::default(),
         }));
@@ -193,8 +198,12 @@ impl Engine {
     /// Whether the kernel was not made to forget all names lately: while that happens again and again it
     /// is better told none.
     pub fn is_calm(&self) -> bool {
-        let forgot = *self.0.forgot.borrow();
-        forgot.is_none_or(|forgot| self.0.cx.monotonic().since(forgot) > CALM)
+        self.0.is_over(&self.0.forgot, CALM)
+    }
+
+    /// Whether names can be told it also where they come and go: no other mount changed any lately that it knew.
+    pub fn is_steady(&self) -> bool {
+        self.0.is_over(&self.0.recalled_names, STEADY)
     }
 
     /// A name will probably have to be taken back if it is told to the kernel.
@@ -326,6 +335,12 @@ impl EngineInner {
             None => Noticed::Done,
         };
         if failed { Noticed::Failed } else { names }
+    }
+
+    /// Whether something happened longer ago than this, or never.
+    fn is_over(&self, happened: &Part<Option<BootTime>>, age: Duration) -> bool {
+        let at = *happened.borrow();
+        at.is_none_or(|at| self.cx.monotonic().since(at) > age)
     }
 
     /// Names are changed for their own sake, and may be again soon.

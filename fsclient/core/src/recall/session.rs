@@ -138,7 +138,10 @@ impl EngineInner {
         let Some(mut dropped) = self.cache.state().recall(&recall) else {
             return;
         };
-        self.are_restless(&dropped.names);
+        if !dropped.names.is_empty() {
+            *self.recalled_names.borrow_mut() = Some(self.cx.monotonic());
+            self.are_restless(&dropped.names);
+        }
         let noticed = self.drop_at_once(&dropped).await;
         drop(dropping);
         if noticed == Noticed::Failed {
