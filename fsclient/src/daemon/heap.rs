@@ -23,11 +23,17 @@ pub async fn watch() {
     let mut heap = Heap::default();
     loop {
         looks.tick().await;
-        let Some(now) = Counts::now() else { return };
+        let Some(resident) = resident() else { return };
+        if !heap.has_grown(resident) {
+            continue;
+        }
+        let Some(now) = Counts::of_heap(resident) else {
+            return;
+        };
         if heap.look(now) {
             // It takes milliseconds, in which the runtime's threads have better to do.
             let _ = tokio::task::spawn_blocking(give_back).await;
-            heap.given_back(Counts::now());
+            heap.given_back(self::resident());
         }
     }
 }
@@ -44,21 +50,26 @@ struct Heap {
 }
 
 impl Heap {
+    /// Whether there may be something to give back. To look costs more the more pieces there are.
+    fn has_grown(&mut self, resident: usize) -> bool {
+        let floor = self.floor.unwrap_or(resident).min(resident);
+        self.floor = Some(floor);
+        resident - floor > LEAST
+    }
+
     /// Whether it is time to give back what is free.
     fn look(&mut self, now: Counts) -> bool {
-        let floor = self.floor.unwrap_or(now.resident).min(now.resident);
-        self.floor = Some(floor);
         let quiet = now.used.abs_diff(self.used) <= QUIET;
         self.used = now.used;
-        self.looks = match quiet && now.free.min(now.resident - floor) > LEAST {
+        self.looks = match quiet && self.has_grown(now.resident) && now.free > LEAST {
             true => self.looks + 1,
             false => 0,
         };
         self.looks >= LOOKS
     }
 
-    fn given_back(&mut self, now: Option<Counts>) {
-        self.floor = now.map(|now| now.resident);
+    fn given_back(&mut self, resident: Option<usize>) {
+        self.floor = resident;
         self.looks = 0;
     }
 }
@@ -77,18 +88,18 @@ struct Counts {
 impl Counts {
     /// `None` with another C library than glibc.
     #[cfg(target_env = "gnu")]
-    fn now() -> Option<Self> {
+    fn of_heap(resident: usize) -> Option<Self> {
         // SAFETY: it only reads the allocator's counts, under the allocator's own locks.
         let counts = unsafe { libc::mallinfo2() };
         Some(Self {
-            resident: resident()?,
+            resident,
             used: counts.uordblks + counts.hblkhd,
             free: counts.fordblks,
         })
     }
 
     #[cfg(not(target_env = "gnu"))]
-    fn now() -> Option<Self> {
+    fn of_heap(_: usize) -> Option<Self> {
         None
     }
 }
@@ -125,6 +136,7 @@ mod tests {
 
     fn heap() -> Heap {
         let mut heap = Heap::default();
+        assert!(!heap.has_grown(5 * MIB));
         assert!(!heap.look(counts(5, 150, 1)));
         heap
     }
@@ -134,14 +146,14 @@ mod tests {
         let mut heap = heap();
         assert!(!heap.look(counts(100, 150, 90)));
         assert!(heap.look(counts(100, 150, 90)));
-        heap.given_back(Some(counts(12, 150, 90)));
+        heap.given_back(Some(12 * MIB));
         assert!((0..9).all(|_| !heap.look(counts(12, 150, 90))));
     }
 
     #[test]
     fn what_is_used_again_is_given_back_again() {
         let mut heap = heap();
-        heap.given_back(Some(counts(12, 150, 90)));
+        heap.given_back(Some(12 * MIB));
         assert!(!heap.look(counts(80, 230, 10)));
         assert!(!heap.look(counts(80, 150, 90)));
         assert!(!heap.look(counts(80, 150, 90)));
@@ -169,14 +181,15 @@ mod tests {
         // Much more than what the tests beside this one can take meanwhile.
         const ALL: usize = 128 * MIB;
         const BLOCK: usize = 64 << 10;
+        let now = || Counts::of_heap(resident().expect("counted")).expect("counted");
         let mut blocks: Vec<Vec<u8>> = (0..ALL / BLOCK).map(|_| vec![1; BLOCK]).collect();
         let last = blocks.pop();
-        let before = Counts::now().expect("counted");
+        let before = now();
         assert!(before.used >= ALL - BLOCK);
         drop(blocks);
-        assert!(Counts::now().expect("counted").free >= ALL / 2);
+        assert!(now().free >= ALL / 2);
         give_back();
-        assert!(Counts::now().expect("counted").resident + ALL / 2 < before.resident);
+        assert!(now().resident + ALL / 2 < before.resident);
         drop(last);
     }
 }

@@ -5,8 +5,9 @@ use super::counts::Costs;
 use super::inputs::Inputs;
 use super::scale::Scale;
 use super::sharing::median;
-use std::io;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// One row, on one system, once.
@@ -19,6 +20,26 @@ pub struct Trial<'a> {
     pub inputs: &'a Inputs,
     /// Tells it from all others.
     pub number: u32,
+    /// What records our daemons meanwhile.
+    pub perf: Option<&'a Perf>,
+}
+
+/// A running `perf record --control fifo:..`.
+#[derive(Debug)]
+pub struct Perf(File);
+
+impl Perf {
+    /// Listening at that FIFO.
+    ///
+    /// # Errors
+    /// If it can't be opened.
+    pub fn at(fifo: &Path) -> io::Result<Self> {
+        File::options().write(true).open(fifo).map(Self)
+    }
+
+    fn tell(&self, command: &str) -> io::Result<()> {
+        writeln!(&self.0, "{command}")
+    }
 }
 
 /// Work that was timed.
@@ -77,9 +98,12 @@ impl Trial<'_> {
     /// If it fails.
     pub fn timed(&mut self, work: impl FnOnce() -> io::Result<u64>) -> io::Result<Timed> {
         let before = self.system.settled()?;
+        let ours = self.perf.filter(|_| before.is_some());
+        ours.map_or(Ok(()), |perf| perf.tell("enable"))?;
         let begin = Instant::now();
         let operations = work()?;
         let took = begin.elapsed();
+        ours.map_or(Ok(()), |perf| perf.tell("disable"))?;
         let after = self.system.settled()?;
         let costs = after
             .zip(before)

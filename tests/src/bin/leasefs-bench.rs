@@ -10,7 +10,7 @@ use leasefs_tests::bench::ours::Ours;
 use leasefs_tests::bench::report::Report;
 use leasefs_tests::bench::rows::{ROWS, Row};
 use leasefs_tests::bench::scale::Scale;
-use leasefs_tests::bench::trial::{Sample, Trial};
+use leasefs_tests::bench::trial::{Perf, Sample, Trial};
 use leasefs_tests::link::{Link, Spec};
 use std::fs;
 use std::io;
@@ -46,6 +46,9 @@ struct Arguments {
     /// What was measured goes there.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Where `perf record --control fifo:FIFO` listens: it is to record our work while it is timed.
+    #[arg(long, value_name = "FIFO", conflicts_with = "smoke")]
+    perf: Option<PathBuf>,
     /// An option for `fsclient mount`.
     #[arg(long, allow_hyphen_values = true)]
     mount_option: Vec<String>,
@@ -90,6 +93,7 @@ struct Bench<'a> {
     scale: &'a Scale,
     inputs: Inputs,
     trials: u32,
+    perf: Option<Perf>,
 }
 
 impl<'a> Bench<'a> {
@@ -98,6 +102,7 @@ impl<'a> Bench<'a> {
             scale,
             inputs: Inputs::make(dir, scale)?,
             trials: 0,
+            perf: None,
         })
     }
 
@@ -108,6 +113,7 @@ impl<'a> Bench<'a> {
             scale: self.scale,
             inputs: &self.inputs,
             number: self.trials,
+            perf: self.perf.as_ref(),
         };
         (row.run)(&mut trial).map_err(|error| format!("{}: {error}", row.name))
     }
@@ -149,6 +155,7 @@ fn systems(arguments: &Arguments, link: &Link, bench: &Bench) -> io::Result<Vec<
 fn measure(arguments: &Arguments, spec: &Spec) -> io::Result<Report> {
     let link = Link::new(spec)?;
     let mut bench = Bench::new(arguments.scale, &arguments.folder("inputs")?)?;
+    bench.perf = arguments.perf.as_deref().map(Perf::at).transpose()?;
     let mut systems = systems(arguments, &link, &bench)?;
     let names = systems.iter().map(|system| system.name()).collect();
     let mut report = Report::new(
