@@ -144,6 +144,11 @@ impl<W: Waiter> Driver<W> {
         Ok(driver)
     }
 
+    /// The kernel is connected: what it can do is known from now on.
+    pub fn kernel_connected(&self) {
+        self.ticker.connected();
+    }
+
     /// Tells the core what has happened, and does what it wants done. What it wants sent goes out on this thread
     /// while few requests are under way. Packets of several requests each cost less than a wake-up saved, and the
     /// runtime's threads put into them what has come together.

@@ -5,7 +5,7 @@ use crate::clock;
 use leasefs_client::Event;
 use leasefs_lease::time::BootTime;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::Thread;
 use std::time::Duration;
@@ -23,6 +23,8 @@ pub(super) struct Ticker {
     thread: OnceLock<Thread>,
     /// When it will look, in nanoseconds of the clock that stands still in suspend; 0 is at once.
     looks_at: AtomicU64,
+    /// The kernel has just been connected.
+    connected: AtomicBool,
 }
 
 impl Ticker {
@@ -33,6 +35,12 @@ impl Ticker {
             self.looks_at.store(at.as_nanos(), Ordering::Relaxed);
             self.hurry();
         }
+    }
+
+    /// It is to look at the kernel, which has just been connected.
+    pub fn connected(&self) {
+        self.connected.store(true, Ordering::Release);
+        self.hurry();
     }
 
     /// It is to look now.
@@ -60,7 +68,8 @@ fn run<W: Waiter>(driver: &Weak<Driver<W>>, mut can_forget_names: bool) {
         let Some(driver) = driver.upgrade() else {
             return;
         };
-        if calm.has_come(clock::monotonic()) {
+        let connected = driver.ticker.connected.swap(false, Ordering::AcqRel);
+        if connected || calm.has_come(clock::monotonic()) {
             calm = clock::monotonic() + CALM;
             let can = driver.kernel.can_forget_names();
             if can != can_forget_names {

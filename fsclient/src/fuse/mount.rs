@@ -81,10 +81,11 @@ pub fn mount(
     let (end, ended) = watch::channel(false);
     let posix_acl = checks_permissions(config.identity);
     let round_trip = driver.status().rtt_us.unwrap_or_default();
-    let dispatch = Dispatch::new(driver, posix_acl, end);
+    let dispatch = Dispatch::new(Arc::clone(&driver), posix_acl, end);
     let session = Session::new(dispatch, &mountpoint, &session_options(config))?;
     let descriptor = session.as_fd().try_clone_to_owned()?;
     kernel.connect(session.notifier(), descriptor, &mountpoint)?;
+    driver.kernel_connected();
     let background = session.spawn()?;
     // Its drop would unmount whatever is mounted there by then, ours or not: fuser can't tell
     // (it takes a dead connection for a live mount). Unmounting is `Mounted::unmount`.

@@ -87,7 +87,8 @@ const RETRY: Duration = Duration::from_millis(100);
 const RETRIES: u32 = 50;
 /// How long the kernel may take to take a size in before others are held up for it.
 pub(crate) const GROWS_WITHIN: Duration = Duration::from_millis(100);
-/// For how long after it forgot all names the kernel is told none.
+/// For how long the kernel is told no names after it had to forget them for another mount, or twice within that time
+/// for this one.
 const CALM: Duration = Duration::from_secs(1);
 /// For how long after it forgot some for another mount it is told none where names come and go.
 const STEADY: Duration = Duration::from_secs(10);
@@ -106,8 +107,8 @@ struct EngineInner {
     /// that the kernel knows nothing of it (any more) can rely on that.
     dropping: Mutex<()>,
     fault: Option<Fault>,
-    /// When the kernel was last made to forget all names.
-    forgot: Part<Option<BootTime>>,
+    /// When the kernel was last made to forget all names, and the time before.
+    forgot: Part<[Option<BootTime>; 2]>,
     /// When names that the kernel knew were last taken back for another mount.
     recalled_names: Part<Option<BootTime>>,
     restless: Part<Restless>,
@@ -195,15 +196,21 @@ impl Engine {
         }
     }
 
-    /// Whether the kernel was not made to forget all names lately: while that happens again and again it
-    /// is better told none.
+    /// Whether the kernel isn't made to forget all names again and again: then it is better told none.
     pub fn is_calm(&self) -> bool {
-        self.0.is_over(&self.0.forgot, CALM)
+        let is_over = |at: BootTime| self.0.cx.monotonic().since(at) > CALM;
+        let again = match *self.0.forgot.borrow() {
+            [Some(last), Some(before)] if last.since(before) <= CALM => Some(last),
+            _ => None,
+        };
+        let recalled = *self.0.recalled_names.borrow();
+        again.is_none_or(is_over) && recalled.is_none_or(is_over)
     }
 
     /// Whether names can be told it also where they come and go: no other mount changed any lately that it knew.
     pub fn is_steady(&self) -> bool {
-        self.0.is_over(&self.0.recalled_names, STEADY)
+        let recalled = *self.0.recalled_names.borrow();
+        recalled.is_none_or(|at| self.0.cx.monotonic().since(at) > STEADY)
     }
 
     /// A name will probably have to be taken back if it is told to the kernel.
@@ -337,12 +344,6 @@ impl EngineInner {
         if failed { Noticed::Failed } else { names }
     }
 
-    /// Whether something happened longer ago than this, or never.
-    fn is_over(&self, happened: &Part<Option<BootTime>>, age: Duration) -> bool {
-        let at = *happened.borrow();
-        at.is_none_or(|at| self.cx.monotonic().since(at) > age)
-    }
-
     /// Names are changed for their own sake, and may be again soon.
     fn are_restless(&self, names: &[(Handle, Box<[u8]>)]) {
         let now = self.cx.monotonic();
@@ -364,7 +365,8 @@ impl EngineInner {
         if noticed == Noticed::Done {
             // Names that were told by then were asked for before.
             self.cache.state().inodes.next_epoch();
-            *self.forgot.borrow_mut() = Some(self.cx.monotonic());
+            let mut forgot = self.forgot.borrow_mut();
+            *forgot = [Some(self.cx.monotonic()), forgot[0]];
         }
         noticed
     }
