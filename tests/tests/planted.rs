@@ -110,7 +110,7 @@ impl Runs {
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
-                .from(80),
+                .from(1000),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
                 both.and_host_crashes().from(230)
@@ -128,7 +128,7 @@ impl Runs {
             Bug::SyncUntold => Self::rough(&["part"]).from(35),
             Bug::ForgetRefused => Self::rough(&["part"]).from(630),
             Bug::CancelBegun => Self::rough(&["part", "stall"]),
-            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(1066),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(50),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(102),
             Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(680),
             Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(40),
