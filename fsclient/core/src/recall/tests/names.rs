@@ -6,6 +6,7 @@ use crate::call::{ListedName, Listing};
 use crate::inode::Dentry;
 use crate::recall::ChangeScope;
 use leasefs_protocol::{FileKind, Parts, RawName};
+use std::time::Duration;
 
 #[test]
 fn only_names_the_kernel_knows_make_it_look_names_up_again() {
@@ -31,6 +32,38 @@ fn after_the_kernel_has_forgotten_all_names_none_is_known() {
         .filter(|t| **t == Told::ForgetNames)
         .count();
     assert_eq!(forgotten, 1);
+}
+
+/// A name that the kernel knows is changed here.
+fn changes_known(world: &World, name: &[u8], stamp: u64) {
+    assert!(!world.lookup(1, name, 2, stamp).is_zero());
+    let scope = ChangeScope::default().name(handle(1), RawName(name.to_vec()));
+    let own = world.run(world.engine.own_change(scope)).expect("dropped");
+    own.never_sent();
+}
+
+#[test]
+fn only_a_second_own_change_within_a_second_keeps_names_from_the_kernel_for_one() {
+    let world = World::new();
+    changes_known(&world, b"a", 3);
+    assert!(world.engine.is_calm());
+    world.advance(Duration::from_millis(900));
+    changes_known(&world, b"b", 4);
+    assert!(!world.engine.is_calm() && world.engine.is_steady());
+    world.advance(Duration::from_millis(1001));
+    assert!(world.engine.is_calm());
+}
+
+#[test]
+fn a_known_name_that_another_mount_changes_keeps_names_from_the_kernel_at_once() {
+    let world = World::new();
+    world.lookup(1, b"a", 2, 3);
+    world.recall(1, 5, 1, Parts::NONE, &["b"]);
+    assert!(world.engine.is_calm() && world.engine.is_steady());
+    world.recall(2, 6, 1, Parts::NONE, &["a"]);
+    assert!(!world.engine.is_calm());
+    world.advance(Duration::from_millis(1001));
+    assert!(world.engine.is_calm() && !world.engine.is_steady());
 }
 
 #[test]
