@@ -40,7 +40,7 @@ pub const LIMITS: [Limit; 25] = [
     limit("unlink",                  2.10,         4.10,  Some(1)),
     limit("untar",                   6.90,        24.00,  Some(6)),
     limit("git-clone",              23.50,       150.00,     None),
-    limit("git-status",             13.00,      1000.00,     None),
+    limit("git-status",             13.00,       500.00,     None),
     limit("git-status-cold",       172.00,       400.00,     None),
     limit("sqlite",                 10.50,        40.00, Some(13)),
     limit("append-sync",             1.30,         2.50,  Some(1)),

@@ -99,11 +99,12 @@ impl Trial<'_> {
     pub fn timed(&mut self, work: impl FnOnce() -> io::Result<u64>) -> io::Result<Timed> {
         let before = self.system.settled()?;
         let ours = self.perf.filter(|_| before.is_some());
-        ours.map_or(Ok(()), |perf| perf.tell("enable"))?;
+        let tell = |command| ours.map_or(Ok(()), |perf| perf.tell(command));
+        tell("enable")?;
         let begin = Instant::now();
         let operations = work()?;
         let took = begin.elapsed();
-        ours.map_or(Ok(()), |perf| perf.tell("disable"))?;
+        tell("disable")?;
         let after = self.system.settled()?;
         let costs = after
             .zip(before)

@@ -77,16 +77,11 @@ impl<'a> Learned<'a> {
         let cached = self
             .state
             .put_name(self.asked, self.grants, dir, name, dentry);
-        if !cached || !self.cache.names_in_kernel() {
+        if !cached {
             return Duration::ZERO;
         }
         let now = self.cache.look(&mut self.state);
-        let State {
-            session, inodes, ..
-        } = &mut *self.state;
-        session
-            .witness(now)
-            .map_or(Duration::ZERO, |live| inodes.name_timeout(&live, dir, name))
+        self.cache.name_timeout(&mut self.state, now, dir, name)
     }
 
     /// Counts a reference that the kernel is about to be given, see [`crate::inode::Inodes::refer`].

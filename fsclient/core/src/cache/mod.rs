@@ -145,6 +145,21 @@ impl Cache {
         self.names_in_kernel.load(Ordering::Acquire)
     }
 
+    /// How long the kernel may believe a name that it is told now in the reply to a LOOKUP.
+    fn name_timeout(
+        &self,
+        state: &mut State,
+        now: BootTime,
+        dir: &Handle,
+        name: &[u8],
+    ) -> Duration {
+        let State {
+            session, inodes, ..
+        } = state;
+        let live = session.witness(now).filter(|_| self.names_in_kernel());
+        live.map_or(Duration::ZERO, |live| inodes.name_timeout(&live, dir, name))
+    }
+
     /// Resolves when something must be dropped.
     pub(crate) fn keeper_called(&self) -> impl Future<Output = ()> + use<> {
         self.keeper.listen()

@@ -63,15 +63,8 @@ impl<'a> Tier<'a> {
 
     /// How long the kernel may believe a name that it is told now in the reply to a LOOKUP. Only there.
     pub fn name_timeout(&mut self, dir: &Handle, name: &[u8]) -> Duration {
-        if !self.cache.names_in_kernel() {
-            return Duration::ZERO;
-        }
-        let State {
-            session, inodes, ..
-        } = &mut *self.state;
-        session
-            .witness(self.now)
-            .map_or(Duration::ZERO, |live| inodes.name_timeout(&live, dir, name))
+        self.cache
+            .name_timeout(&mut self.state, self.now, dir, name)
     }
 
     /// Attributes of a dirty file as those know them here who have written to it: not to be shown, since its times will

@@ -198,19 +198,16 @@ impl Engine {
 
     /// Whether the kernel isn't made to forget all names again and again: then it is better told none.
     pub fn is_calm(&self) -> bool {
-        let is_over = |at: BootTime| self.0.cx.monotonic().since(at) > CALM;
         let again = match *self.0.forgot.borrow() {
             [Some(last), Some(before)] if last.since(before) <= CALM => Some(last),
             _ => None,
         };
-        let recalled = *self.0.recalled_names.borrow();
-        again.is_none_or(is_over) && recalled.is_none_or(is_over)
+        self.0.is_over(again, CALM) && self.0.is_over(*self.0.recalled_names.borrow(), CALM)
     }
 
     /// Whether names can be told it also where they come and go: no other mount changed any lately that it knew.
     pub fn is_steady(&self) -> bool {
-        let recalled = *self.0.recalled_names.borrow();
-        recalled.is_none_or(|at| self.0.cx.monotonic().since(at) > STEADY)
+        self.0.is_over(*self.0.recalled_names.borrow(), STEADY)
     }
 
     /// A name will probably have to be taken back if it is told to the kernel.
@@ -342,6 +339,11 @@ impl EngineInner {
             None => Noticed::Done,
         };
         if failed { Noticed::Failed } else { names }
+    }
+
+    /// Whether something happened longer ago than this, or never.
+    fn is_over(&self, at: Option<BootTime>, age: Duration) -> bool {
+        at.is_none_or(|at| self.cx.monotonic().since(at) > age)
     }
 
     /// Names are changed for their own sake, and may be again soon.
