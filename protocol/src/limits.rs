@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 /// Version of the protocol; both sides must speak the same one.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 /// The ALPN identifier, constant over all versions: versions are refused in `Hello`.
 pub const ALPN: &[u8] = b"leasefs";
 /// UDP port a server listens on unless told otherwise.
@@ -16,6 +16,8 @@ pub const DEFAULT_PORT: u16 = 4430;
 pub const MAX_HEADER: usize = 256 * 1024;
 /// Largest payload (the raw file data of a frame).
 pub const MAX_PAYLOAD: usize = 1024 * 1024;
+/// Largest file whose bytes come along with its open.
+pub const OPEN_DATA: usize = 16 * 1024;
 /// Longest file name, as on every Linux file system (`NAME_MAX`).
 pub const MAX_NAME: usize = 255;
 /// Longest symlink target (`PATH_MAX` without its terminator).

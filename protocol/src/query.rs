@@ -101,7 +101,7 @@ pub struct ReadLink {
     pub object: Handle,
 }
 
-/// Opens a file or directory (`O_DIRECTORY`).
+/// Opens a file or directory (`O_DIRECTORY`); grants ATTRS.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]
 pub struct Open {
@@ -109,6 +109,9 @@ pub struct Open {
     pub object: Handle,
     /// How.
     pub flags: OpenFlags,
+    /// All bytes of a file are wanted with it, as payload, if they are no more than
+    /// [`crate::limits::OPEN_DATA`]. A Read lease on DATA comes with them; without it they haven't come.
+    pub with_data: bool,
 }
 
 /// Ends opens.

@@ -7,7 +7,7 @@
 use crate::answer::{Answer, Response};
 use crate::attr::Attr;
 use crate::change::Change;
-use crate::ids::{Handle, RequestId, Seq, Stamp};
+use crate::ids::{Handle, OpenId, RequestId, Seq, Stamp};
 use crate::lease::Grant;
 use crate::query::Query;
 use crate::refusal::Refusal;
@@ -38,6 +38,9 @@ pub struct Numbered {
     /// Objects whose covered parts this client has dropped from its own caches for this change.
     /// The server recalls from every other object the change touches, the sender's leases too.
     pub dropped: Vec<Handle>,
+    /// Opens that nobody uses any more; at most [`crate::limits::MAX_BATCH`]. They are closed before the change is begun,
+    /// whatever becomes of it: what loses its last name by it is gone at once then.
+    pub closed: Vec<OpenId>,
 }
 
 /// What a client asks for.

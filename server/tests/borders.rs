@@ -105,6 +105,7 @@ fn all_kinds(object: Handle, own: Handle) -> Vec<Ask> {
         Ask::Query(Query::Open(query::Open {
             object,
             flags: 0.into(),
+            with_data: false,
         })),
         Ask::Change(Change::OpenTruncated(change::OpenTruncated {
             object,
@@ -204,6 +205,7 @@ async fn neither_dots_nor_links_nor_a_mounts_subdirectory_lead_out_of_a_border()
             .refusal(Query::Open(query::Open {
                 object: link,
                 flags,
+                with_data: false,
             }))
             .await;
         assert_eq!(refusal, Refusal::Host(libc::ELOOP as u16));

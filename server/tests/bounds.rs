@@ -4,7 +4,7 @@ mod support;
 
 use bytes::Bytes;
 use leasefs_protocol::control::{Hello, ToClient, ToServer};
-use leasefs_protocol::limits::{MAX_ANSWERS, MAX_TOUCHED};
+use leasefs_protocol::limits::{MAX_ANSWERS, MAX_BATCH, MAX_TOUCHED};
 use leasefs_protocol::{
     Handle, KeyHash, Numbered, OpenId, Query, Refusal, Response, Seq, SessionId, answer, query,
 };
@@ -62,7 +62,19 @@ async fn a_change_that_drops_more_than_it_can_touch_ends_the_connection() {
         after: Vec::new(),
         resent: false,
         dropped: vec![root; MAX_TOUCHED + 1],
+        closed: Vec::new(),
     };
+    a.send(&frame, b"").await;
+    closed(&server, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_closes_more_than_a_message_may_ends_the_connection() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut frame = a.frame(mkdir(a.root(), raw("d")));
+    numbered(&mut frame).closed = vec![OpenId(1); MAX_BATCH + 1];
     a.send(&frame, b"").await;
     closed(&server, 1).await;
 }
@@ -121,7 +133,11 @@ async fn open_while_there_is_room(client: &mut Client, object: Handle, most: usi
     let flags = (libc::O_RDWR as u32).into();
     while opens.len() < most {
         match client
-            .ask(Query::Open(query::Open { object, flags }))
+            .ask(Query::Open(query::Open {
+                object,
+                flags,
+                with_data: false,
+            }))
             .await
             .result
         {

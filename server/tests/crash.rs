@@ -88,10 +88,11 @@ impl Case<'_> {
     async fn open(&mut self, name: &str, flags: i32) -> OpenId {
         let object = self.object(name).await;
         let flags = (flags as u32).into();
-        let reply = self
-            .survivor
-            .client
-            .ask(Query::Open(query::Open { object, flags }));
+        let reply = self.survivor.client.ask(Query::Open(query::Open {
+            object,
+            flags,
+            with_data: false,
+        }));
         match reply.await.result.expect("opened") {
             Response::Opened(answer::Opened { open, token, .. }) => {
                 self.opens.push((open, token));

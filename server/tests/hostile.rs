@@ -100,6 +100,7 @@ async fn requests_that_break_the_protocol_close_the_connection() {
             after: after.iter().map(|n| Seq(*n)).collect(),
             resent: false,
             dropped: Vec::new(),
+            closed: Vec::new(),
         };
         |root| Request::Change(numbered, mkdir(root, raw("d")))
     };
@@ -340,7 +341,12 @@ async fn a_read_only_client_changes_nothing() {
     let (object, _) = a.lookup(root, "f").await.expect("there");
     let flags = (libc::O_RDWR as u32).into();
     assert_eq!(
-        a.refusal(Query::Open(query::Open { object, flags })).await,
+        a.refusal(Query::Open(query::Open {
+            object,
+            flags,
+            with_data: false,
+        }))
+        .await,
         Refusal::ReadOnly
     );
     a.open(object, libc::O_RDONLY).await;
@@ -407,6 +413,7 @@ async fn more_unfinished_changes_than_allowed_are_not_read() {
                 after: vec![Seq(1)],
                 resent: false,
                 dropped: Vec::new(),
+                closed: Vec::new(),
             };
             a.lane.send(&frame, Bytes::new()).await.expect("sent");
         }

@@ -118,7 +118,11 @@ impl Siege {
             let object = self.own;
             let opened = self
                 .client
-                .ask(Query::Open(query::Open { object, flags }))
+                .ask(Query::Open(query::Open {
+                    object,
+                    flags,
+                    with_data: false,
+                }))
                 .await;
             assert!(
                 matches!(opened.result, Ok(Response::Opened(_))),

@@ -5,10 +5,11 @@ mod support;
 use leasefs_protocol::Durability;
 use leasefs_protocol::change::{WriteAt, WriteKind};
 use leasefs_protocol::control::{Reclaim, ReclaimOpen, ToClient, ToServer};
+use leasefs_protocol::limits::OPEN_DATA;
 use leasefs_protocol::query::Fill;
 use leasefs_protocol::{
-    Change, Handle, Mode, OpenId, OpenToken, Parts, Query, Refusal, Response, Scope, Seq, answer,
-    change, query,
+    Caller, Change, Handle, Mode, OpenId, OpenToken, Parts, Query, Refusal, Response, Scope, Seq,
+    answer, change, query,
 };
 use std::time::{Duration, Instant};
 use support::client::{Client, Who, mkdir, numbered, raw, write};
@@ -118,7 +119,11 @@ async fn an_open_whose_answer_was_lost_is_closed_when_it_is_asked_for_again() {
     let (object, _) = first.lookup(first.root(), "f").await.expect("there");
     let kept = first.open(object, libc::O_RDONLY).await;
     let flags = (libc::O_RDONLY as u32).into();
-    let frame = first.frame(Query::Open(query::Open { object, flags }));
+    let frame = first.frame(Query::Open(query::Open {
+        object,
+        flags,
+        with_data: false,
+    }));
     first.send(&frame, b"").await;
     until("two opens", || opens(&server, &first) == 2).await;
     let mut second = who.connect(&server).await;
@@ -374,7 +379,13 @@ async fn a_mapped_page_that_is_written_back_after_its_lease_has_ended_is_refused
     assert!(a.reply().await.0.result.is_ok());
     let object = file;
     let flags = (libc::O_WRONLY as u32).into();
-    let opened = b.ask(Query::Open(query::Open { object, flags })).await;
+    let opened = b
+        .ask(Query::Open(query::Open {
+            object,
+            flags,
+            with_data: false,
+        }))
+        .await;
     let Ok(Response::Opened(answer::Opened { open: others, .. })) = opened.result else {
         panic!("not opened: {opened:?}");
     };
@@ -388,4 +399,124 @@ async fn a_mapped_page_that_is_written_back_after_its_lease_has_ended_is_refused
     assert_eq!(a.reply().await.0.result, Err(Refusal::Changed));
     assert_eq!(std::fs::read(house.path("f")).expect("a file"), b"newer");
     drop(server);
+}
+
+/// Opens with the file's bytes, if they are to be had. What came, and the parts that are leased.
+async fn open_with_data(client: &mut Client, object: Handle, flags: i32) -> (Vec<u8>, Parts) {
+    let open = Query::Open(query::Open {
+        object,
+        flags: (flags as u32).into(),
+        with_data: true,
+    });
+    let (reply, data) = client.ask_with(open, b"").await;
+    assert!(matches!(reply.result, Ok(Response::Opened(_))), "{reply:?}");
+    let leased = reply.grants.iter().fold(Parts::NONE, |all, grant| {
+        assert_eq!((grant.object, grant.mode), (object, Mode::Read));
+        all | grant.parts
+    });
+    (data.to_vec(), leased)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_brings_the_bytes_of_a_small_file_under_a_lease() {
+    let house = House::new();
+    let all = Parts::ATTRS | Parts::DATA;
+    let full = vec![b'x'; OPEN_DATA];
+    let files: [(&str, &[u8], Parts); 3] = [
+        ("small", b"small", all),
+        ("full", &full, all),
+        ("empty", b"", all),
+    ];
+    for (name, data, _) in files {
+        std::fs::write(house.path(name), data).expect("a file");
+    }
+    std::fs::write(house.path("large"), vec![b'x'; OPEN_DATA + 1]).expect("a file");
+    let server = house.serve().await;
+    let mut client = Who::enrolled(&house, 1).connect(&server).await;
+    for (name, data, parts) in files {
+        let (object, _) = client.lookup(client.root(), name).await.expect("there");
+        let came = open_with_data(&mut client, object, libc::O_RDONLY).await;
+        assert_eq!(came, (data.to_vec(), parts), "{name}");
+    }
+    let (object, _) = client.lookup(client.root(), "large").await.expect("there");
+    let came = open_with_data(&mut client, object, libc::O_RDONLY).await;
+    assert_eq!(came, (Vec::new(), Parts::ATTRS), "what is larger is read");
+    let (object, _) = client.lookup(client.root(), "small").await.expect("there");
+    let came = open_with_data(&mut client, object, libc::O_WRONLY).await;
+    assert_eq!(
+        came,
+        (Vec::new(), Parts::ATTRS),
+        "the open doesn't allow it"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_read_a_file_gets_neither_its_bytes_nor_a_lease_on_them() {
+    use std::os::unix::fs::PermissionsExt;
+    let house = House::new();
+    std::fs::write(house.path("f"), b"secret").expect("a file");
+    let closed = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(house.path("f"), closed).expect("chmod");
+    let server = house.serve().await;
+    let mut client = Who::enrolled(&house, 1).connect(&server).await;
+    let (object, _) = client.lookup(client.root(), "f").await.expect("there");
+    client.caller = Caller {
+        uid: 1000,
+        gid: 1000,
+        groups: Vec::new(),
+    };
+    let open = Query::Open(query::Open {
+        object,
+        flags: (libc::O_RDONLY as u32).into(),
+        with_data: true,
+    });
+    let (reply, data) = client.ask_with(open, b"").await;
+    assert_eq!(reply.result, Err(Refusal::Host(libc::EACCES as u16)));
+    assert!(data.is_empty());
+    let of_data = |grant: &leasefs_protocol::Grant| grant.parts.contains(Parts::DATA);
+    assert!(!reply.grants.iter().any(of_data), "{reply:?}");
+}
+
+/// What a second client writes into a file whose bytes came with an open is held back until they are given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_came_with_an_open_are_recalled_before_they_change() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"old").expect("a file");
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let (object, _) = a.lookup(a.root(), "f").await.expect("there");
+    open_with_data(&mut a, object, libc::O_RDONLY).await;
+    let open = b.open(object, libc::O_WRONLY).await;
+    send(&mut b, write(open, 0), b"new", &[object]).await;
+    let recall = a.recall().await;
+    let Scope::Object { parts, .. } = &recall.scope else {
+        panic!("not of the file: {recall:?}")
+    };
+    assert!(parts.contains(Parts::DATA));
+    assert_eq!(std::fs::read(house.path("f")).expect("there"), b"old");
+    a.approve(&recall).await;
+    assert!(b.reply().await.0.result.is_ok());
+    let came = open_with_data(&mut a, object, libc::O_RDONLY).await;
+    assert_eq!(came, (b"new".to_vec(), Parts::ATTRS | Parts::DATA));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_gone_with_its_last_name_if_the_change_closes_its_last_open() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"x").expect("a file");
+    let server = house.serve().await;
+    let mut client = Who::enrolled(&house, 1).connect(&server).await;
+    let (object, _) = client.lookup(client.root(), "f").await.expect("there");
+    let open = client.open(object, libc::O_RDONLY).await;
+    let mut frame = client.frame(unlink(client.root(), "f"));
+    numbered(&mut frame).dropped.push(object);
+    numbered(&mut frame).closed.push(open);
+    client.send(&frame, b"").await;
+    let reply = client.reply().await.0;
+    assert_eq!(reply.result, Ok(Response::Done));
+    assert_eq!((opens(&server, &client), orphans(&house)), (0, 0));
+    // Sent again, as when the answer was lost.
+    client.send(&frame, b"").await;
+    assert_eq!(client.reply().await.0.result, Ok(Response::Done));
 }

@@ -20,7 +20,13 @@ const TERM: Duration = Duration::from_secs(2);
 async fn open_with_token(client: &mut Client, name: &str) -> (OpenId, OpenToken) {
     let (object, _) = client.lookup(client.root(), name).await.expect("there");
     let flags = (libc::O_RDONLY as u32).into();
-    let reply = client.ask(Query::Open(query::Open { object, flags })).await;
+    let reply = client
+        .ask(Query::Open(query::Open {
+            object,
+            flags,
+            with_data: false,
+        }))
+        .await;
     match reply.result.expect("opened") {
         Response::Opened(answer::Opened { open, token, .. }) => (open, token),
         other => panic!("no answer to an open: {other:?}"),
@@ -269,7 +275,13 @@ async fn an_interrupted_change_that_was_refused_is_not_run_after_another_crash()
     let mut a = who.connect(&server).await;
     let (object, _) = a.lookup(a.root(), "f").await.expect("there");
     let flags = (libc::O_RDWR as u32).into();
-    let reply = a.ask(Query::Open(query::Open { object, flags })).await;
+    let reply = a
+        .ask(Query::Open(query::Open {
+            object,
+            flags,
+            with_data: false,
+        }))
+        .await;
     let Ok(Response::Opened(answer::Opened { open, token, .. })) = reply.result else {
         panic!("not opened: {reply:?}");
     };

@@ -325,7 +325,14 @@ fn open(object: Handle, flags: u32) -> Ask {
     let (truncates, flags) = (flags & O_TRUNC != 0, flags.into());
     match truncates {
         true => Ask::Change(change::OpenTruncated { object, flags }.into()),
-        false => Ask::Query(query::Open { object, flags }.into()),
+        false => Ask::Query(
+            query::Open {
+                object,
+                flags,
+                with_data: false,
+            }
+            .into(),
+        ),
     }
 }
 

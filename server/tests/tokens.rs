@@ -78,7 +78,11 @@ async fn what_was_opened_after_a_restart_and_closed_is_not_opened_again_while_re
     let (object, _) = client.lookup(client.root(), "f").await.expect("there");
     let flags = (libc::O_RDONLY as u32).into();
     let second = match client
-        .ask(Query::Open(query::Open { object, flags }))
+        .ask(Query::Open(query::Open {
+            object,
+            flags,
+            with_data: false,
+        }))
         .await
         .result
     {

@@ -55,6 +55,38 @@ impl Drop for ServerOpen {
     }
 }
 
+/// Opens that a request under way closes. Dropped when it has ended.
+pub(crate) struct Closing {
+    ids: Vec<OpenId>,
+    opens: Opens,
+}
+
+impl Closing {
+    pub fn ids(&self) -> &[OpenId] {
+        &self.ids
+    }
+
+    /// The request is not sent: another one closes them.
+    pub fn not_sent(mut self) {
+        let ids = std::mem::take(&mut self.ids);
+        self.opens.0.table.borrow_mut().close_later(ids);
+        self.opens.0.closes.ring_one();
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.opens.0.table.borrow_mut().under_way -= self.ids.len();
+        self.opens.0.told.ring_all();
+    }
+}
+
+impl fmt::Debug for Closing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ids.fmt(f)
+    }
+}
+
 #[derive(Default)]
 struct OpensInner {
     table: Part<OpenRegistry>,
@@ -62,13 +94,19 @@ struct OpensInner {
     closes: Bell,
     /// It is to be closed now.
     hurry: Bell,
-    /// A Close request has ended.
+    /// A request that closes has ended.
     told: Bell,
 }
 
 /// All opens of the session. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Opens(Arc<OpensInner>);
+
+impl fmt::Debug for Opens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Opens({})", self.len())
+    }
+}
 
 impl Opens {
     /// The server has opened something.
@@ -102,7 +140,7 @@ impl Opens {
         table.closed - (table.closing.len() + table.under_way) as u64
     }
 
-    /// Resolves when a Close request has ended.
+    /// Resolves when a request that closes has ended.
     pub fn further_told(&self) -> impl Future<Output = ()> + Send + use<> {
         self.0.told.listen()
     }
@@ -170,15 +208,12 @@ impl Opens {
         table.queue(approved.into_iter().map(|(_, open)| open));
     }
 
-    /// The opens of the next Close request.
-    pub fn take_closing(&self) -> Vec<OpenId> {
-        self.0.table.borrow_mut().take_closing()
-    }
-
-    /// A Close request of so many has ended.
-    pub fn closes_ended(&self, opens: usize) {
-        self.0.table.borrow_mut().under_way -= opens;
-        self.0.told.ring_all();
+    /// What the next request closes.
+    pub fn take_closing(&self) -> Closing {
+        Closing {
+            ids: self.0.table.borrow_mut().take_closing(),
+            opens: self.clone(),
+        }
     }
 
     /// Everything is gone. Returns what was open.
@@ -215,9 +250,9 @@ impl Opens {
 #[derive(Debug, Default)]
 struct OpenRegistry {
     held: Map<OpenId, Held>,
-    /// To be closed by the next Close request.
+    /// To be closed by the next request.
     closing: Vec<OpenId>,
-    /// In the Close requests under way.
+    /// Closed by requests under way.
     under_way: usize,
     /// Put into `closing` so far.
     closed: u64,
@@ -279,6 +314,11 @@ impl OpenRegistry {
         }
     }
 
+    fn close_later(&mut self, mut opens: Vec<OpenId>) {
+        self.under_way -= opens.len();
+        self.closing.append(&mut opens);
+    }
+
     fn take_closing(&mut self) -> Vec<OpenId> {
         let taken = self.closing.len().min(MAX_BATCH);
         self.under_way += taken;
@@ -299,9 +339,9 @@ mod tests {
         let after = opened(&opens, 1);
         assert_eq!((before.id(), after.id()), (NO_OPEN, OpenId(1)));
         drop(before);
-        assert!(opens.is_open(OpenId(1)) && opens.take_closing().is_empty());
+        assert!(opens.is_open(OpenId(1)) && opens.take_closing().ids().is_empty());
         drop(after);
-        assert_eq!(opens.take_closing(), [OpenId(1)]);
+        assert_eq!(opens.take_closing().ids(), [OpenId(1)]);
     }
 }
 

@@ -60,6 +60,8 @@ bugs! {
     FillUnderEnded,
     /// Bytes that were asked for before they changed are kept.
     FetchStale,
+    /// Bytes that come with an open are kept without a lease.
+    OpenDataStale,
     /// The kernel is answered while pages of lost leases are there.
     AnswerUnclean,
 

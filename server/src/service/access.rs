@@ -95,6 +95,11 @@ pub fn of_query(query: &Query, names: &Names, targets: &Targets) -> Accesses {
     }
 }
 
+/// What an open reads besides that brings the file's bytes along, once its caller is known to be one who may read them.
+pub fn of_opened_data(object: Handle) -> Accesses {
+    Accesses::of(Metadata).reads(object, Parts::DATA)
+}
+
 /// What a change reads and changes, given its names and what they and its opens denote just now.
 pub fn of_change(change: &Change, names: &Names, targets: &Targets) -> Accesses {
     let all = Accesses::of(Uncached);

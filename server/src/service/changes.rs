@@ -11,11 +11,12 @@ use crate::intent::Intent;
 use crate::interrupted::ChangeId;
 use crate::runtime::Turn;
 use crate::server::Server;
-use crate::session::{Job, Session, refused};
+use crate::session::{Job, Session, close, refused};
 use leasefs_lease::server::Touch;
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::limits::MAX_TURNS;
 use leasefs_protocol::{Change, Handle, Refusal, Reply, Response, Seq};
+use leasefs_store::OpenFile;
 use leasefs_transport::prompt;
 use std::sync::Arc;
 
@@ -36,12 +37,19 @@ enum Step {
     Again(Option<Turn>),
 }
 
-/// Starts a change whose predecessors are done.
-pub fn start(server: &Arc<Server>, session: &Arc<Session>, seq: Seq, job: Job) {
+/// Starts a change whose predecessors are done, behind the closing of what came with it.
+pub fn start(
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+    seq: Seq,
+    job: Job,
+    closed: Vec<Arc<OpenFile>>,
+) {
     let withdrawn = session.start(seq);
     // It is large, and handed on several times.
     let task = Box::pin(run(Arc::clone(server), Arc::clone(session), seq, job));
     server.begin_io(async move {
+        close(closed);
         tokio::select! {
             biased;
             () = withdrawn.notified() => (),
@@ -83,7 +91,7 @@ pub async fn finish(server: &Arc<Server>, session: &Arc<Session>, seq: Seq, repl
     let reply = Arc::new(reply);
     let (sink, ready) = session.finish(seq, Arc::clone(&reply));
     for (seq, job) in ready {
-        start(server, session, seq, job);
+        start(server, session, seq, job, Vec::new());
     }
     if let Some(sink) = sink {
         server.nearly_done();

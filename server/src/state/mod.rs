@@ -10,7 +10,7 @@
 //! | `spent` | revoked keys and used tickets, once more | before `clients.json` |
 //! | `life.json` | clean-shutdown mark, largest term and drift bound | before the first grant |
 //! | `sessions` | sessions on record | before a session's first grant |
-//! | `journal.6` | changes that have begun, their answers, Write leases | survives the process, not the host |
+//! | `journal.7` | changes that have begun, their answers, Write leases | survives the process, not the host |
 //!
 //! The journal is of one version of the protocol: a client that speaks another can't come back for its
 //! answers. One of another version is let go, as if the host had crashed unless the server had ended in order.

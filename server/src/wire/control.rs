@@ -148,7 +148,7 @@ impl Control {
         let cancelled = cancelled.map_err(|violation| End::Breach(violation.to_string()))?;
         let Cancelled { begun, sink, ready } = cancelled;
         for (seq, job) in ready {
-            changes::start(&self.server, &self.session, seq, job);
+            changes::start(&self.server, &self.session, seq, job, Vec::new());
         }
         if let Some(sink) = sink {
             let reply = refused(Refusal::Cancelled);

@@ -8,7 +8,7 @@ use crate::service::{Call, changes, reads};
 use crate::session::answers::Arrival;
 use crate::session::{Job, Link, Origin, Place, Room, Session, Sink, close, refused};
 use bytes::Bytes;
-use leasefs_protocol::limits::MAX_TOUCHED;
+use leasefs_protocol::limits::{MAX_BATCH, MAX_TOUCHED};
 use leasefs_protocol::{
     Caller, Change, Numbered, Query, Refusal, Request, RequestFrame, RequestId, Response, Seq,
 };
@@ -193,6 +193,9 @@ impl Lane {
                 "drops more objects than it can touch",
             ));
         }
+        if numbered.closed.len() > MAX_BATCH {
+            return Err(breach(change.kind(), "closes too many opens"));
+        }
         // A copy of what is here already must not wait for room that its first copy holds.
         let mut room = None;
         if self.session.knows(numbered.seq) {
@@ -216,9 +219,25 @@ impl Lane {
         };
         let arrival = self.session.arrive(self.link.number, &numbered, job, sink);
         let arrival = arrival.map_err(|violation| End::Breach(violation.to_string()))?;
+        let closed = self.session.opens.take(&numbered.closed);
         match arrival {
-            Arrival::Run(job) => changes::start(&self.server, &self.session, numbered.seq, job),
-            Arrival::Held | Arrival::Attached => (),
+            Arrival::Run(job) => {
+                changes::start(&self.server, &self.session, numbered.seq, job, closed);
+            }
+            known => {
+                if !closed.is_empty() {
+                    self.server.spawn_io(async { close(closed) });
+                }
+                self.not_now(numbered.seq, known).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes of a change that isn't to be run, or not yet.
+    async fn not_now(&self, seq: Seq, arrival: Arrival<Job, Sink>) {
+        match arrival {
+            Arrival::Run(_) | Arrival::Held | Arrival::Attached => (),
             Arrival::Repeat(reply, sink) => {
                 let opened = reply.result.as_ref().ok().and_then(Response::opened);
                 if let Some((open, _)) = opened {
@@ -229,10 +248,9 @@ impl Lane {
             Arrival::Refuse(refusal, sink) => sink.send(refused(refusal), Bytes::new()).await,
             Arrival::Lost => {
                 let reply = refused(Refusal::Lost);
-                changes::finish(&self.server, &self.session, numbered.seq, reply).await;
+                changes::finish(&self.server, &self.session, seq, reply).await;
             }
         }
-        Ok(())
     }
 }
 

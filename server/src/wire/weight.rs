@@ -1,7 +1,7 @@
 //! What requests and answers are counted for while they are under way.
 
 use leasefs_protocol::change::{Create, Link, RemoveXattr, Rmdir, SetXattr, Unlink, What};
-use leasefs_protocol::limits::{LISTING_PAGE, REQUEST_COST};
+use leasefs_protocol::limits::{LISTING_PAGE, OPEN_DATA, REQUEST_COST};
 use leasefs_protocol::query::{GetXattr, Lookup};
 use leasefs_protocol::{Caller, Change, Query};
 
@@ -43,6 +43,7 @@ fn of_caller(caller: &Caller) -> usize {
 pub fn of_answer(query: &Query) -> usize {
     match query {
         Query::Read(read) => read.len as usize,
+        Query::Open(open) if open.with_data => OPEN_DATA,
         // Each entry comes with its node's attributes and a lease.
         Query::ReadDir(_) => 4 * LISTING_PAGE,
         Query::GetXattr(_) | Query::ListXattr(_) => LISTING_PAGE,

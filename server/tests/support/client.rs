@@ -183,6 +183,7 @@ impl Client {
                     after: Vec::new(),
                     resent: false,
                     dropped: self.dropped(&change),
+                    closed: Vec::new(),
                 };
                 Request::Change(numbered, change)
             }
@@ -299,7 +300,13 @@ impl Client {
 
     pub async fn open(&mut self, object: Handle, flags: i32) -> OpenId {
         let flags = (flags as u32).into();
-        let reply = self.ask(Query::Open(query::Open { object, flags })).await;
+        let reply = self
+            .ask(Query::Open(query::Open {
+                object,
+                flags,
+                with_data: false,
+            }))
+            .await;
         match reply.result.expect("opened") {
             Response::Opened(answer::Opened { open, .. }) => {
                 self.opens.insert(open, object);

@@ -224,6 +224,7 @@ impl Member {
             after: Vec::new(),
             resent: false,
             dropped: vec![object],
+            closed: Vec::new(),
         };
         self.request(Request::Change(numbered, change)).await
     }

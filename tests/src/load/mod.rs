@@ -366,7 +366,14 @@ async fn look_up(member: &mut Member, name: &str) -> Outcome<Handle> {
 async fn list(number: usize, member: &mut Member, nodes: bool) -> Outcome<()> {
     let object = look_up(member, &dir_of(number)).await?;
     let flags = (rustix::fs::OFlags::DIRECTORY.bits()).into();
-    let open = match member.ask(Query::Open(Open { object, flags })).await? {
+    let open = match member
+        .ask(Query::Open(Open {
+            object,
+            flags,
+            with_data: false,
+        }))
+        .await?
+    {
         Response::Opened(opened) => opened.open,
         other => return Err(format!("no answer to an open: {other:?}").into()),
     };

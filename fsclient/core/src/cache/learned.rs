@@ -3,10 +3,11 @@
 use super::state::State;
 use super::{Asked, Cache};
 use crate::call::{Listing, Node};
-use crate::inode::{Dentry, Place};
+use crate::inode::{Dentry, Fetch, Place};
 use crate::opens::ServerOpen;
 use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
+use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{Attr, Caller, Grant, Handle, Parts, Stamp};
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,6 +88,17 @@ impl<'a> Learned<'a> {
     /// Counts a reference that the kernel is about to be given, see [`crate::inode::Inodes::refer`].
     pub fn refer(&mut self, object: Handle, attr: &Attr, at: Place<'_>) -> Node {
         self.state.inodes.refer(object, attr, at)
+    }
+
+    /// All bytes of a file, if they came with its open.
+    pub fn bytes(&mut self, object: &Handle, fetch: Fetch, data: Option<&Bytes>) {
+        let covered = self.covered(object, Parts::DATA) || planted::is(Bug::OpenDataStale);
+        let taken = data.filter(|_| covered);
+        let taken = taken.is_some_and(|data| self.state.inodes.fetched(object, fetch, data));
+        match taken {
+            true => self.state.inodes.keep_clean_budget(object),
+            false => self.state.inodes.drop_unfetched(object),
+        }
     }
 
     /// A symlink's target.

@@ -4,9 +4,10 @@ use super::state::State;
 use super::{Asked, Cache};
 use crate::inode::Fetch;
 use bytes::Bytes;
-use leasefs_lease::client::Known;
+use leasefs_lease::client::{Extents, Known};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Grant, Handle, Parts};
+use leasefs_protocol::limits::OPEN_DATA;
+use leasefs_protocol::{Attr, FileKind, Grant, Handle, Parts};
 
 /// Bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,13 @@ impl Cache {
         state.read_here(now, object, range)
     }
 
+    /// What to ask for along with an open for reading, if its bytes are worth having.
+    pub fn fetch_opened(&self, object: &Handle) -> Option<Fetch> {
+        let mut state = self.state();
+        let now = self.look(&mut state);
+        state.fetch_opened(now, object)
+    }
+
     /// The answer to a read with what the server has told; `None` if that is outdated.
     pub fn fetched(
         &self,
@@ -76,6 +84,32 @@ impl State {
             true => self.leases.may_buffer(object),
             false => self.leases.held(object).contains(Parts::DATA),
         }
+    }
+
+    /// Whether a file is small enough is known as a rule; the server knows it anyway.
+    fn fetch_opened(&mut self, now: BootTime, object: &Handle) -> Option<Fetch> {
+        let live = self.session.witness(now)?;
+        let known = self.inodes.peek_attr(&live, object);
+        let small =
+            |attr: Attr| attr.kind == FileKind::File && (1..=OPEN_DATA as u64).contains(&attr.size);
+        let may_be_small = known.is_none_or(small);
+        let held = self.leases.held(object).contains(Parts::DATA);
+        (may_be_small && !held && !self.inodes.is_dirty(object) && !self.inodes.may_store(object))
+            .then(|| self.inodes.fetch(*object, 0, OPEN_DATA))
+    }
+
+    /// Bytes for pages of the kernel: all that was asked for, up to the end of the file. The lease that covers them
+    /// stands. Pages hold the bytes from now on, if these were the last.
+    pub fn read_pages(&mut self, now: BootTime, object: &Handle, range: Range) -> Option<Bytes> {
+        if self.inodes.is_dirty(object) || !self.may_read(now, object) {
+            return None;
+        }
+        let data = self.read_held(now, object, range)?;
+        let here = self.inodes.clean(object).map_or(0, Extents::end);
+        if range.offset + data.len() as u64 >= here {
+            self.inodes.drop_clean(object);
+        }
+        Some(data)
     }
 
     fn read_here(&mut self, now: BootTime, object: &Handle, range: Range) -> Here {

@@ -89,6 +89,13 @@ impl Inodes {
         taken.flatten().is_some()
     }
 
+    /// Makes no room for what doesn't come.
+    pub fn drop_unfetched(&mut self, object: &Handle) {
+        if !self.has_clean_bytes(object) {
+            self.drop_clean(object);
+        }
+    }
+
     /// The server has these bytes now.
     pub fn flushed_clean(&mut self, object: &Handle, offset: u64, data: Bytes) {
         let taken = self.change(object, |inode| {

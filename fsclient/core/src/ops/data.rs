@@ -103,23 +103,27 @@ impl Ops {
     /// The server's refusal.
     pub async fn read_pages(&self, ask: &Ask, at: At, len: u32) -> Result<Bytes, Refusal> {
         let open = self.file(at.fh)?;
+        let range = Range {
+            offset: at.offset,
+            len: len as usize,
+        };
         let (mut read, mut fill) = self.begin_read(ask, &open, at.offset, len).await?;
         for _ in 0..MOST_ASKED {
             // Behind the gate: a write that comes later waits for this READ to be gone.
             self.settle(ask, &open.object).await?;
+            if self.inodes().has_clean_bytes(&open.object) {
+                self.know_size(ask, &open, at.offset, len).await;
+                if let Some(data) = read.answered_here(range) {
+                    return Ok(self.fills_pages(&open, at, len, data));
+                }
+            }
             let bytes = self.ask_bytes(ask, &open, at.offset, len, fill);
             let (answer, ()) = join(bytes, self.know_size(ask, &open, at.offset, len)).await;
             let answer = answer?;
             let refused = answer.reply.result.is_err();
             if refused || read.judge(&answer.reply) == Verdict::Deliver {
                 answer.reply.result?;
-                let data = answer.payload;
-                if data.len() < len as usize {
-                    let end = at.offset.saturating_add(data.len() as u64);
-                    self.inodes().told_size(open.node, end);
-                }
-                *self.filled.borrow_mut() += 1;
-                return Ok(data);
+                return Ok(self.fills_pages(&open, at, len, answer.payload));
             }
             ask.unless_left(read.again()).await?;
             // The server gives nothing exclusive to who has no open for writing any more. One that
@@ -130,6 +134,16 @@ impl Ops {
             }
         }
         Err(Refusal::TimedOut)
+    }
+
+    /// The kernel is about to be answered. What is shorter than it has asked for tells it the size.
+    fn fills_pages(&self, open: &OpenFile, at: At, len: u32, data: Bytes) -> Bytes {
+        if data.len() < len as usize {
+            let end = at.offset.saturating_add(data.len() as u64);
+            self.inodes().told_size(open.node, end);
+        }
+        *self.filled.borrow_mut() += 1;
+        data
     }
 
     /// Who reads by a mapping, `splice` or `sendfile` asks nobody for the size first, and goes no further than what

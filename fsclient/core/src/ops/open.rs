@@ -140,11 +140,23 @@ impl Ops {
         object: Handle,
         flags: u32,
     ) -> Result<Arc<ServerOpen>, Refusal> {
-        let told = self.open_in_place(ask, caller, object, flags).await?;
+        let (life, fetch) = (self.writeback.life(), self.cache().fetch_opened(&object));
+        let open = query::Open {
+            object,
+            flags: flags.into(),
+            with_data: fetch.is_some(),
+        };
+        let told = self.open_in_place(ask, caller, open).await;
+        let told = told.inspect_err(|_| self.inodes().drop_unfetched(&object))?;
         let open = told.opened()?;
         let mut learned = told.learn(self.cache());
         learned.attr(&object, &told.answer.attr);
         learned.opened(&object, caller, &open);
+        if let Some(fetch) = fetch {
+            // What the server's host has lost is to be written again first.
+            let whole = life.host().is_none_or(|host| host == told.host);
+            learned.bytes(&object, fetch, Some(&told.payload).filter(|_| whole));
+        }
         Ok(open)
     }
 
@@ -155,7 +167,12 @@ impl Ops {
         object: Handle,
         flags: u32,
     ) -> Result<Arc<ServerOpen>, Refusal> {
-        let told = self.open_in_place(ask, caller, object, flags).await?;
+        let open = query::Open {
+            object,
+            flags: flags.into(),
+            with_data: false,
+        };
+        let told = self.open_in_place(ask, caller, open).await?;
         told.opened()
     }
 
@@ -163,16 +180,14 @@ impl Ops {
         &self,
         ask: &Ask,
         caller: &Caller,
-        object: Handle,
-        flags: u32,
+        open: query::Open,
     ) -> Result<Told<answer::Opened>, Refusal> {
         let mut places = self.places(ask);
-        let flags = flags.into();
         loop {
-            let open = query::Open { object, flags };
             let asked = self.cache().ask();
+            let asking = self.rpc.call(caller.clone(), open.clone(), ask.options());
             // Whatever has crashed meanwhile: an open that was made must not be made again.
-            let answer = self.rpc.call(caller.clone(), open, ask.options()).await?;
+            let answer = asking.await?;
             match Told::new(asked, answer) {
                 Err(Refusal::TooMany) if places.further().await => {}
                 result => return result,

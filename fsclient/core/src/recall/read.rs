@@ -1,10 +1,11 @@
 //! READs that leave pages in the kernel.
 
 use super::{Engine, EngineInner, Span, Verdict};
-use crate::cache::Asked;
+use crate::cache::{Asked, Range};
 use crate::inode::{Arrived, Outcome};
+use bytes::Bytes;
 use futures_channel::oneshot;
-use leasefs_lease::client::{ReadId, ReadReply};
+use leasefs_lease::client::{PageGate, ReadId, ReadReply};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{Handle, Mode, Parts, Refusal, Reply};
 use std::sync::Arc;
@@ -114,6 +115,22 @@ impl PageRead {
                 .inodes
                 .with_pages(object, out, |gate| gate.read_answered(id, reply));
             verdict.unwrap_or(Verdict::AskAgain)
+        })
+    }
+
+    /// Answers the READ with what is here, under the lease that the session holds. To be called right before the kernel is
+    /// answered.
+    pub fn answered_here(&mut self, range: Range) -> Option<Bytes> {
+        let (object, id, cache) = (self.object, self.id, &self.inner.cache);
+        if self.mode == Mode::Write {
+            return None;
+        }
+        self.inner.with(|state, out| {
+            let now = cache.look(state);
+            let data = state.read_pages(now, &object, range)?;
+            let answered = |gate: &mut PageGate| gate.read_answered(id, ReadReply::Leased);
+            let verdict = state.inodes.with_pages(object, out, answered);
+            (verdict == Some(Verdict::Deliver)).then_some(data)
         })
     }
 

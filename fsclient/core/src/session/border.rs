@@ -7,7 +7,7 @@ use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::Welcome;
 use leasefs_protocol::limits::{
     MAX_BATCH, MAX_DRIFT_PPM, MAX_LISTING_ENTRIES, MAX_OPEN_TOKEN, MAX_PAYLOAD, MAX_RECALLS_OPEN,
-    MAX_SYMLINK, MAX_TERM, MAX_TOUCHED, MAX_XATTR_VALUE, MIN_TERM,
+    MAX_SYMLINK, MAX_TERM, MAX_TOUCHED, MAX_XATTR_VALUE, MIN_TERM, OPEN_DATA,
 };
 use leasefs_protocol::{
     Attr, Change, FileKind, FsStat, Grant, Handle, Name, OpenId, Parts, Query, RawName, Recall,
@@ -95,6 +95,7 @@ pub(super) fn reply(
 fn most_bytes(request: &Request) -> usize {
     match request {
         Request::Query(Query::Read(read)) => MAX_PAYLOAD.min(read.len as usize),
+        Request::Query(Query::Open(open)) if open.with_data => OPEN_DATA,
         Request::Query(Query::ReadLink(_)) => MAX_SYMLINK,
         Request::Query(Query::GetXattr(_) | Query::ListXattr(_)) => MAX_XATTR_VALUE,
         _ => 0,

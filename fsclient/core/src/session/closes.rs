@@ -9,8 +9,6 @@ use bytes::Bytes;
 use leasefs_protocol::control::ToServer;
 use leasefs_protocol::limits::MAX_BATCH;
 use leasefs_protocol::{Approval, Caller, Release, query};
-use std::future::poll_fn;
-use std::task::Poll;
 use std::time::Duration;
 
 /// How long the server is not told of a close, if nobody waits for that: further ones are told with it.
@@ -65,7 +63,7 @@ impl Rpc {
         }
     }
 
-    /// Tells the server of closed opens, many at a time.
+    /// Tells the server of closed opens, many at a time, where no change takes them along.
     pub(super) async fn run_closer(self) {
         loop {
             let closes = self.0.opens.further_closes();
@@ -81,25 +79,12 @@ impl Rpc {
         }
     }
 
-    /// Tells the server of closed opens ahead of what is sent next.
-    pub(super) async fn close_ahead(&self) {
-        if !self.0.opens.has_closing() {
+    async fn close(self) {
+        let closing = self.0.opens.take_closing();
+        if closing.ids().is_empty() {
             return;
         }
-        let mut close = Box::pin(self.clone().close());
-        // It is sent when it is first polled.
-        let sent = poll_fn(|cx| Poll::Ready(close.as_mut().poll(cx))).await;
-        if sent.is_pending() {
-            self.0.cx.spawn(close);
-        }
-    }
-
-    async fn close(self) {
-        let opens = self.0.opens.take_closing();
-        let count = opens.len();
-        if count == 0 {
-            return self.0.opens.closes_ended(0);
-        }
+        let opens = closing.ids().to_vec();
         let close = New {
             caller: Caller::default(),
             asked: Asked::Query(query::Close { opens }.into()),
@@ -113,7 +98,6 @@ impl Rpc {
         {
             tracing::debug!(%refusal, "closes were not delivered");
         }
-        self.0.opens.closes_ended(count);
     }
 }
 

@@ -66,12 +66,13 @@ pub(crate) struct Rpc(pub(super) Arc<RpcInner>);
 impl Rpc {
     /// A session that isn't connected.
     pub fn new(cx: Cx, cache: Arc<Cache>, timeout: Timeout) -> Self {
+        let opens = Opens::default();
         let rpc = Self(Arc::new(RpcInner {
             cx: cx.clone(),
             cache,
             timeout,
-            table: Part::default(),
-            opens: Opens::default(),
+            table: Part::new(Table::new(opens.clone())),
+            opens,
             contact: Part::default(),
             renewing: Part::default(),
             server_time: Part::default(),
@@ -155,9 +156,6 @@ impl Rpc {
             pid: options.pid,
             permit: None,
         };
-        if takes_names(&change) {
-            self.close_ahead().await;
-        }
         let changed = self.change_once(new(), options).await;
         let again = changed.finds_no_room() && !may_have_written(&change);
         match again && self.further_closes(told, options).await {
@@ -384,12 +382,6 @@ impl Rpc {
 /// durable have found no room.
 fn may_have_written(change: &Change) -> bool {
     matches!(change, Change::Write(write) if write.durability != Durability::None)
-}
-
-/// A file that loses its last name is gone at once if the server has nothing of it open; else it is kept, in another
-/// folder, until it is closed.
-fn takes_names(change: &Change) -> bool {
-    matches!(change, Change::Unlink(_) | Change::Rename(_))
 }
 
 async fn leaves(abandon: Option<&Abandon>) {

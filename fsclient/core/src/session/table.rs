@@ -6,7 +6,7 @@ use super::request::{
 use super::types::{Answered, Settlement, Unsettled};
 use crate::api::{ConnectionId, Now};
 use crate::inode::Kept;
-use crate::opens::ServerOpen;
+use crate::opens::{Closing, Opens, ServerOpen};
 use crate::run::{Map, Place};
 use bytes::Bytes;
 use futures_channel::oneshot;
@@ -45,6 +45,8 @@ struct Unanswered {
     since: BootTime,
     wait: Option<Wait>,
     pid: Option<u32>,
+    /// Of a change: what it closes.
+    closing: Option<Closing>,
     _permit: Option<Place>,
 }
 
@@ -79,11 +81,15 @@ pub(super) struct Table {
     counts: BTreeMap<&'static str, u64>,
     /// The life of the server's host on the present connection.
     host: BootId,
+    /// What is to be closed at the server goes along with changes.
+    opens: Opens,
 }
 
-impl Default for Table {
-    fn default() -> Self {
+impl Table {
+    /// Nothing has been asked.
+    pub(super) fn new(opens: Opens) -> Self {
         Self {
+            opens,
             entries: Map::default(),
             unsettled: BTreeMap::new(),
             by_object: Map::default(),
@@ -96,9 +102,7 @@ impl Default for Table {
             host: BootId([0; 16]),
         }
     }
-}
 
-impl Table {
     /// Whether one more such change of these objects may be sent.
     fn has_room(&self, change: &Change, touches: &[Handle]) -> bool {
         self.after(change, touches).len() <= MAX_AFTER
@@ -124,7 +128,8 @@ impl Table {
         }
         let id = self.last_request.next();
         self.last_request = id;
-        let (request, touches) = self.request(id, new.asked);
+        let closing = matches!(new.asked, Asked::Change(..)).then(|| self.opens.take_closing());
+        let (request, touches) = self.request(id, new.asked, closing.as_ref());
         let frame = Arc::new(RequestFrame {
             id,
             low_water: self.low_water(),
@@ -148,6 +153,7 @@ impl Table {
             since: now.monotonic,
             wait: new.wait,
             pid: new.pid,
+            closing,
             _permit: new.permit,
         };
         self.entries.insert(id, entry);
@@ -162,7 +168,12 @@ impl Table {
     }
 
     /// As it is sent, and the objects whose earlier changes it follows.
-    fn request(&mut self, id: RequestId, asked: Asked) -> (Request, Vec<Handle>) {
+    fn request(
+        &mut self,
+        id: RequestId,
+        asked: Asked,
+        closing: Option<&Closing>,
+    ) -> (Request, Vec<Handle>) {
         match asked {
             Asked::Query(query) => (Request::Query(query), Vec::new()),
             Asked::Change(
@@ -171,19 +182,17 @@ impl Table {
                     touches, dropped, ..
                 },
             ) => {
-                let numbered = self.number(id, &change, &touches, dropped);
+                let numbered = Numbered {
+                    dropped,
+                    closed: closing.map_or_else(Vec::new, |closing| closing.ids().to_vec()),
+                    ..self.number(id, &change, &touches)
+                };
                 (Request::Change(numbered, change), touches)
             }
         }
     }
 
-    fn number(
-        &mut self,
-        id: RequestId,
-        change: &Change,
-        touches: &[Handle],
-        dropped: Vec<Handle>,
-    ) -> Numbered {
+    fn number(&mut self, id: RequestId, change: &Change, touches: &[Handle]) -> Numbered {
         let seq = self.next_seq;
         self.next_seq = seq.next();
         let after = self.after(change, touches);
@@ -198,7 +207,8 @@ impl Table {
             seq,
             after,
             resent: false,
-            dropped,
+            dropped: Vec::new(),
+            closed: Vec::new(),
         }
     }
 
@@ -309,9 +319,18 @@ impl Table {
         settled
     }
 
+    /// Takes out a request that is not sent.
+    fn remove_unsent(&mut self, id: RequestId) -> Option<Unanswered> {
+        let mut entry = self.remove(id)?;
+        if let Some(closing) = entry.closing.take() {
+            closing.not_sent();
+        }
+        Some(entry)
+    }
+
     /// The request is over the protocol's bounds and was not sent.
     pub(super) fn unsendable(&mut self, id: RequestId) {
-        if let Some(waiter) = self.remove(id).and_then(|entry| entry.waiter) {
+        if let Some(waiter) = self.remove_unsent(id).and_then(|entry| entry.waiter) {
             let _ = waiter.send(RequestOutcome::GaveUp {
                 refusal: Refusal::Invalid,
                 unsettled: None,
@@ -328,7 +347,7 @@ impl Table {
         let mut cancel = None;
         match (entry.sent, entry.seq()) {
             (None, _) => {
-                self.remove(id);
+                self.remove_unsent(id);
             }
             // The server answers it still: until then it counts as in flight.
             (Some(_), None) => entry.payload = Bytes::new(),
@@ -401,6 +420,7 @@ impl Table {
         self.refused = None;
         if forgotten {
             self.lose_sent_changes();
+            self.lose_closes();
         }
         // An open that the server may have made must be heard of, to be closed.
         let opens =
@@ -455,6 +475,27 @@ impl Table {
             }
             if let Some(settled) = entry.settled {
                 let _ = settled.send(Settlement::SessionLost);
+            }
+        }
+    }
+
+    /// The opens are gone with the session, and the next one's may have the same numbers.
+    fn lose_closes(&mut self) {
+        let closes =
+            |entry: &Unanswered| matches!(entry.frame.request, Request::Query(Query::Close(_)));
+        let all = self.entries.iter();
+        let ids: Vec<RequestId> = all.filter(|(_, e)| closes(e)).map(|(id, _)| *id).collect();
+        for waiter in ids.into_iter().filter_map(|id| self.remove(id)?.waiter) {
+            let _ = waiter.send(RequestOutcome::GaveUp {
+                refusal: Refusal::Lost,
+                unsettled: None,
+            });
+        }
+        for entry in self.entries.values_mut() {
+            if entry.closing.take().is_some_and(|c| !c.ids().is_empty())
+                && let Request::Change(numbered, _) = &mut Arc::make_mut(&mut entry.frame).request
+            {
+                numbered.closed.clear();
             }
         }
     }

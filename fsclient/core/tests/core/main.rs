@@ -12,6 +12,7 @@ mod opens;
 mod requests;
 mod said;
 mod sets;
+mod small;
 mod syncs;
 mod walks;
 mod world;

@@ -34,6 +34,63 @@ fn is_told_to_close(world: &mut World, opens: &[u64]) -> Asked {
 }
 
 #[test]
+fn what_was_closed_is_closed_along_with_the_next_change() {
+    let mut world = World::new();
+    let (dir, file) = (world.node(2, DIR), world.node(1, FILE));
+    let fh = world.open(file, 7, Vec::new()).fh;
+    world.call(Call::Release { fh });
+    let change = world.call(removal(dir));
+    let asked = world.asked();
+    let closed = |asked: &Asked| asked.numbered().map(|numbered| numbered.closed.clone());
+    assert_eq!(closed(&asked), Some(vec![OpenId(7)]));
+    // An answer that was lost with its connection: the server passes over what it has closed.
+    world.cut();
+    world.finds(Standing::Resumed, 1);
+    let again = world.asked();
+    assert_eq!(closed(&again), Some(vec![OpenId(7)]));
+    world.done(&again);
+    assert!(is_done(&world.answered(change)));
+    world.call(removal(dir));
+    assert_eq!(closed(&world.asked()), Some(Vec::new()));
+    world.pass(Duration::from_secs(1));
+    assert!(!world.is_asked(), "nothing is left to close");
+}
+
+#[test]
+fn what_a_change_was_to_close_that_is_never_sent_is_closed_without_it() {
+    let mut world = World::new();
+    let (dir, file) = (world.node(2, DIR), world.node(1, FILE));
+    let fh = world.open(file, 7, Vec::new()).fh;
+    world.cut();
+    world.call(Call::Release { fh });
+    let change = world.call_by(9, removal(dir));
+    world.leaves(9);
+    assert_eq!(world.refused(change), Refusal::Cancelled);
+    world.finds(Standing::Resumed, 1);
+    is_told_to_close(&mut world, &[7]);
+}
+
+/// The next session's opens may have the same numbers.
+#[test]
+fn nothing_is_closed_of_a_session_that_is_gone() {
+    let mut world = World::new();
+    let (dir, file) = (world.node(2, DIR), world.node(1, FILE));
+    let first = world.open(file, 7, Vec::new()).fh;
+    world.call(Call::Release { fh: first });
+    is_told_to_close(&mut world, &[7]);
+    let second = world.open(file, 8, Vec::new()).fh;
+    world.cut();
+    world.call(Call::Release { fh: second });
+    world.call(removal(dir));
+    world.finds(Standing::New, 1);
+    world.pass(Duration::from_secs(1));
+    for asked in world.take_asked() {
+        let closes = asked.numbered().is_none_or(|n| !n.closed.is_empty());
+        assert!(!closes, "{asked:?}");
+    }
+}
+
+#[test]
 fn a_change_that_finds_no_room_is_asked_again_once_what_was_closed_before_is_closed() {
     let mut world = World::new();
     let (dir, file) = (world.node(2, DIR), world.node(1, FILE));

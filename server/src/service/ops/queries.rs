@@ -3,6 +3,7 @@
 use super::named;
 use crate::runtime::Admission;
 use crate::service::Call;
+use crate::service::access::{Accesses, of_opened_data};
 use crate::service::inputs::{
     Inputs, MAX_OFFSET, O_ACCMODE, at_most, listable, range, readable, xattr_name,
 };
@@ -10,10 +11,11 @@ use crate::service::listing::read_dir;
 use crate::service::lookup::lookup;
 use crate::service::told::Told;
 use crate::session::{Opens, close};
+use bytes::Bytes;
 use leasefs_protocol::answer::Offset;
-use leasefs_protocol::limits::{MAX_BATCH, MAX_PAYLOAD};
-use leasefs_protocol::query::{Commit, Fill, GetXattr, Read, Seek};
-use leasefs_protocol::{Mode, Query, Refusal};
+use leasefs_protocol::limits::{MAX_BATCH, MAX_PAYLOAD, OPEN_DATA};
+use leasefs_protocol::query::{Commit, Fill, GetXattr, Open, Read, Seek};
+use leasefs_protocol::{FileKind, Grant, Mode, Query, Refusal};
 use leasefs_store::OpenFile;
 
 const ENXIO: Refusal = Refusal::Host(libc::ENXIO as u16);
@@ -77,6 +79,7 @@ pub async fn run(
     Some(match (query, open) {
         (Query::Lookup(asked), _) => lookup(call, asked, inputs).await?,
         (Query::ReadDir(asked), Ok(open)) => read_dir(call, asked, open).await?,
+        (Query::Open(asked), _) => opened(call, asked).await?,
         (Query::Read(asked), Ok(open)) => read(call, asked, open, admission).await?,
         (Query::Commit(asked), Ok(open)) => {
             let _leave = call.server.slow().await?;
@@ -122,14 +125,67 @@ fn at_once(call: &Call, query: &Query, open: Result<&OpenFile, Refusal>) -> Resu
             Told::data(asked, value)
         }
         Query::ListXattr(asked) => Told::data(asked, store.listxattr(&who()?, &asked.object)?),
-        Query::Open(asked) => Told::of(asked, call.open(&asked.object, asked.flags.bits())?),
-        // Without their open.
+        // Answered elsewhere, or without their open.
         Query::Lookup(_)
+        | Query::Open(_)
         | Query::GetAttr(_)
         | Query::ReadDir(_)
         | Query::Read(_)
         | Query::Commit(_)
         | Query::CommitAll(_) => return Err(Refusal::BadOpen),
+    })
+}
+
+async fn opened(call: &Call, asked: &Open) -> Option<Result<Told, Refusal>> {
+    let opened = match call.open(&asked.object, asked.flags.bits()) {
+        Ok(opened) => opened,
+        Err(refusal) => return Some(Err(refusal)),
+    };
+    let attr = opened.attr;
+    let small = attr.kind == FileKind::File && attr.size <= OPEN_DATA as u64;
+    let readable = call.session.opens.get(opened.open).and_then(readable);
+    let told = Told::of(asked, opened);
+    let (true, Ok(file)) = (asked.with_data && small, readable) else {
+        return Some(Ok(told));
+    };
+    let (payload, grants) = whole(call, &file).await?;
+    Some(Ok(Told {
+        payload,
+        grants,
+        ..told
+    }))
+}
+
+/// All bytes of a small file, and the lease that covers them; neither if they can't be had together.
+async fn whole(call: &Call, file: &OpenFile) -> Option<(Bytes, Vec<Grant>)> {
+    let (server, session) = (&call.server, call.session.id);
+    let Accesses { kind, reads, .. } = of_opened_data(*file.handle());
+    let entry = server.leases.read(session, "open", kind, reads);
+    let Admission { grants } = entry.admitted().await?;
+    if grants.is_empty() {
+        return Some((Bytes::new(), grants));
+    }
+    // It may have grown before it was leased.
+    let most = OPEN_DATA as u32 + 1;
+    let cached = server
+        .latches
+        .try_read(file.handle())
+        .and_then(|_latch| server.store.try_read_cached(file, 0, most));
+    let read = match cached {
+        Some(read) => read,
+        None => {
+            let _leave = server.slow().await?;
+            let _latch = server.latches.read(file.handle()).await;
+            server.store.read(file, 0, most)
+        }
+    };
+    let data = read.ok().filter(|data| data.len() <= OPEN_DATA);
+    Some(match data {
+        Some(data) => (data.into(), grants),
+        None => {
+            server.leases.take_back(session, &grants);
+            (Bytes::new(), Vec::new())
+        }
     })
 }
 

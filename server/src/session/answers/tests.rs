@@ -12,6 +12,7 @@ fn change(seq: u64, after: &[u64]) -> Numbered {
         after: after.iter().map(|n| Seq(*n)).collect(),
         resent: false,
         dropped: Vec::new(),
+        closed: Vec::new(),
     }
 }
 

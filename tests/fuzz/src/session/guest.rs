@@ -203,6 +203,7 @@ impl Guest {
             after: Vec::new(),
             resent: false,
             dropped: vec![self.line.root],
+            closed: Vec::new(),
         };
         self.ask(Request::Change(numbered, change), limit).await
     }

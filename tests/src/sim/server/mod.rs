@@ -460,6 +460,7 @@ impl Server {
                     dropped: numbered.dropped.clone(),
                     resent: numbered.resent,
                 };
+                self.close_opens(cx, session, &numbered.closed);
                 self.arrive(cx, session, sink, &numbered, job);
             }
         }

@@ -7,8 +7,9 @@ use crate::sim::host::ENOSPC;
 use crate::sim::model::{MS, Obj};
 use crate::sim::net::LinkId;
 use bytes::Bytes;
-use fsserver::service::access::{Accesses, Names, Targets, of_query};
+use fsserver::service::access::{Accesses, Names, Targets, of_opened_data, of_query};
 use leasefs_lease::server::{Event, OpId, ReadItem, ReadKind};
+use leasefs_protocol::limits::OPEN_DATA;
 use leasefs_protocol::{
     Attr, Change, DirEntry, FileKind, FsStat, Grant, Handle, Mode, Name, OpenId, Parts, Query,
     RawName, Refusal, Response, SessionId, answer, change, query,
@@ -39,6 +40,8 @@ enum Stage {
     Other(Handle, Attr),
     /// A page of a listing was read; leases on its objects are asked for.
     Listed(Vec<DirEntry>, Mark),
+    /// A small file is open; the lease on its bytes is asked for.
+    Opened(answer::Opened),
 }
 
 impl Read {
@@ -223,10 +226,49 @@ impl Server {
                 );
             }
             Stage::Listed(entries, mark) => self.listed(cx, read, entries, mark),
+            Stage::Opened(opened) => self.opened_with(cx, read, opened),
             Stage::Entered(None) => match self.perform(cx, &read) {
+                Some(Ok((Response::Opened(opened), _))) => self.open_data(cx, read, opened),
                 Some(told) => self.answer(cx, read, told),
                 None => self.list(cx, read),
             },
+        }
+    }
+
+    /// The bytes of a small file come along, where they are wanted and the server likes it.
+    fn open_data(&mut self, cx: &mut Cx, read: Box<Read>, opened: answer::Opened) {
+        let Query::Open(query::Open {
+            object, with_data, ..
+        }) = &read.query
+        else {
+            return;
+        };
+        let small = opened.attr.kind == FileKind::File && opened.attr.size <= OPEN_DATA as u64;
+        match *with_data && small && cx.rng.chance(50) {
+            true => {
+                let items = of_opened_data(*object).reads;
+                self.enter_also(cx, read, Stage::Opened(opened), items);
+            }
+            false => self.answer(cx, read, plain(Response::Opened(opened))),
+        }
+    }
+
+    fn opened_with(&mut self, cx: &mut Cx, mut read: Box<Read>, opened: answer::Opened) {
+        let of_data = |grant: &mut Grant| grant.parts.contains(Parts::DATA);
+        let leased: Vec<Grant> = read.grants.extract_if(.., of_data).collect();
+        let object = read.query.handle().map(Obj::of);
+        let data = object.filter(|object| self.host.exists(*object));
+        let data = data.map(|object| self.host.read(object, 0, OPEN_DATA as u32 + 1));
+        let told = Response::Opened(opened);
+        match data.filter(|data| data.len() <= OPEN_DATA && !leased.is_empty()) {
+            Some(data) => {
+                read.grants.extend(leased);
+                self.answer(cx, read, Ok((told, data.into())));
+            }
+            None => {
+                self.take_back(cx, read.session, &leased);
+                self.answer(cx, read, plain(told));
+            }
         }
     }
 
@@ -310,7 +352,7 @@ impl Server {
                 Some(attr) => plain(Response::Attr(attr)),
                 None => Err(GONE),
             },
-            (Query::Open(query::Open { object, flags }), _) => {
+            (Query::Open(query::Open { object, flags, .. }), _) => {
                 let origin = (read.sink.link, read.sink.id);
                 self.open(session, Obj::of(object), flags.bits(), Some(origin))
                     .map(|response| (response, Bytes::new()))

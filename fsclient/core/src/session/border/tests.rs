@@ -41,6 +41,7 @@ fn numbered() -> Numbered {
         after: Vec::new(),
         resent: false,
         dropped: Vec::new(),
+        closed: Vec::new(),
     }
 }
 
@@ -74,6 +75,7 @@ fn open() -> Request {
     Request::Query(Query::Open(query::Open {
         object: handle(1),
         flags: 0.into(),
+        with_data: false,
     }))
 }
 

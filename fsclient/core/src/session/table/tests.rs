@@ -54,7 +54,7 @@ fn taken(table: &mut Table, touches: &[u8]) -> (RequestId, Numbered) {
 
 #[test]
 fn a_change_of_several_objects_follows_each_earlier_one_once_and_in_order() {
-    let mut table = Table::default();
+    let mut table = Table::new(Opens::default());
     let (_, first) = taken(&mut table, &[1, 2]);
     let (_, second) = taken(&mut table, &[2]);
     let (_, unrelated) = taken(&mut table, &[3, 3]);
@@ -83,7 +83,7 @@ fn written(table: &mut Table, object: u8, kind: WriteKind) -> Numbered {
 
 #[test]
 fn what_the_kernel_writes_back_follows_nothing_but_others_follow_it() {
-    let mut table = Table::default();
+    let mut table = Table::new(Opens::default());
     taken(&mut table, &[1]);
     let written_back = written(&mut table, 1, WriteKind::Page { late: false });
     assert_eq!(written_back.after, []);
@@ -93,7 +93,7 @@ fn what_the_kernel_writes_back_follows_nothing_but_others_follow_it() {
 
 #[test]
 fn a_flush_follows_the_flush_of_the_same_file_before_it_alone() {
-    let mut table = Table::default();
+    let mut table = Table::new(Opens::default());
     let flush = WriteKind::Flush {
         base: Version::default(),
         written: None,
@@ -111,7 +111,7 @@ fn a_flush_follows_the_flush_of_the_same_file_before_it_alone() {
 
 #[test]
 fn one_more_change_than_a_change_may_follow_has_to_wait() {
-    let mut table = Table::default();
+    let mut table = Table::new(Opens::default());
     let (first, _) = taken(&mut table, &[1]);
     for _ in 0..MAX_AFTER {
         let (_, change) = taken(&mut table, &[1]);
@@ -126,7 +126,7 @@ fn one_more_change_than_a_change_may_follow_has_to_wait() {
 
 #[test]
 fn what_was_never_sent_is_given_up_without_a_trace() {
-    let mut table = Table::default();
+    let mut table = Table::new(Opens::default());
     let mut taken_first = table.take(change(&[1]), NOW).expect("taken");
     let id = taken_first.send.frame.id;
     assert_eq!(
@@ -148,7 +148,7 @@ fn what_was_never_sent_is_given_up_without_a_trace() {
 
 #[test]
 fn a_change_that_waits_is_not_sent_in_another_life_of_the_host_than_it_was_made_for() {
-    let mut table = Table::default();
+    let mut table = Table::new(Opens::default());
     let host = table.host;
     let made_for = |life| {
         let numbering = NewChange {
@@ -186,7 +186,7 @@ fn a_change_that_waits_is_not_sent_in_another_life_of_the_host_than_it_was_made_
 
 #[test]
 fn a_change_that_may_have_happened_is_never_stale() {
-    let mut table = Table::default();
+    let mut table = Table::new(Opens::default());
     let mut taken = table.take(change(&[1]), NOW).expect("taken");
     let id = taken.send.frame.id;
     table.entries.get_mut(&id).expect("it waits").sent = Some((START, ConnectionId(0)));
@@ -202,7 +202,7 @@ fn a_change_that_may_have_happened_is_never_stale() {
 
 #[test]
 fn nothing_is_taken_while_the_server_refuses_the_session() {
-    let mut table = Table::default();
+    let mut table = Table::new(Opens::default());
     let (waiting, _) = taken(&mut table, &[1]);
     assert_eq!(table.refused(Refusal::Access), [waiting]);
     let refused = table.take(change(&[1]), NOW);
@@ -211,7 +211,7 @@ fn nothing_is_taken_while_the_server_refuses_the_session() {
 
 #[test]
 fn each_request_waits_as_long_as_the_contact_allows() {
-    let mut table = Table::default();
+    let mut table = Table::new(Opens::default());
     let mut new = change(&[1]);
     new.wait = Some(waits(Some(25)));
     let id = table.take(new, NOW).expect("taken").send.frame.id;

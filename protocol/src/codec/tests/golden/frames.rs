@@ -47,6 +47,7 @@ pub fn numbered() -> Numbered {
         after: vec![Seq(2)],
         resent: false,
         dropped: vec![handle()],
+        closed: vec![OpenId(4)],
     }
 }
 

@@ -41,6 +41,7 @@ fn of_objects() -> Vec<Query> {
         Query::Open(query::Open {
             object,
             flags: 0o2002.into(),
+            with_data: true,
         }),
     ]
 }

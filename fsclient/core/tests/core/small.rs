@@ -1,0 +1,164 @@
+//! Small files: their bytes come with their open.
+
+use crate::calls::opening;
+use crate::said::{Asked, FILE, attr, grant, recall};
+use crate::world::World;
+use leasefs_client::NodeId;
+use leasefs_client::call::{Answer, At, Call, Fh};
+use leasefs_protocol::limits::OPEN_DATA;
+use leasefs_protocol::query::Fill;
+use leasefs_protocol::{
+    Attr, Grant, OpenId, OpenToken, Parts, Query, Reply, Request, Response, answer,
+};
+
+const BYTES: &[u8] = b"all of it";
+
+/// The file, with this many bytes.
+fn file_of(size: u64) -> Attr {
+    Attr {
+        size,
+        ..attr(1, FILE)
+    }
+}
+
+/// Whether bytes are wanted with an open that is asked for.
+fn wants_data(asked: &Asked) -> bool {
+    match &asked.frame.request {
+        Request::Query(Query::Open(open)) => open.with_data,
+        other => panic!("no open: {other:?}"),
+    }
+}
+
+fn open_is_answered(world: &mut World, asked: &Asked, size: u64, grants: Vec<Grant>) {
+    let opened = answer::Opened {
+        open: OpenId(7),
+        token: OpenToken(vec![7]),
+        attr: file_of(size),
+    };
+    let reply = Reply {
+        renews: true,
+        grants,
+        ..asked.reply(Ok(Response::Opened(opened)))
+    };
+    world.reply(reply, BYTES);
+}
+
+/// Opens the file; its bytes come along, with these leases.
+fn open(world: &mut World, node: NodeId, grants: Vec<Grant>) -> Fh {
+    let call = world.call(opening(node, libc::O_RDONLY));
+    let asked = world.asked();
+    assert!(wants_data(&asked));
+    open_is_answered(world, &asked, BYTES.len() as u64, grants);
+    match world.answered(call) {
+        Ok(Answer::Opened(opened)) => opened.fh,
+        other => panic!("not opened: {other:?}"),
+    }
+}
+
+fn leases() -> Vec<Grant> {
+    vec![grant(1, Parts::ATTRS | Parts::DATA, 1)]
+}
+
+fn pages(fh: Fh) -> Call {
+    let at = At { fh, offset: 0 };
+    Call::ReadPages { at, len: 4096 }
+}
+
+fn asks_for_pages(asked: &Asked) -> bool {
+    matches!(&asked.frame.request, Request::Query(Query::Read(read)) if read.fill == Fill::Pages)
+}
+
+#[test]
+fn pages_of_a_small_file_are_there_when_it_is_open() {
+    let mut world = World::new();
+    let node = world.node(1, FILE);
+    let fh = open(&mut world, node, leases());
+    let read = world.call(pages(fh));
+    assert!(!world.is_asked());
+    let Ok(Answer::Bytes(data)) = world.answered(read) else {
+        panic!("not read")
+    };
+    assert_eq!(data, BYTES);
+    // The kernel has them now: if it drops them, memory was short.
+    world.call(pages(fh));
+    assert!(asks_for_pages(&world.asked()));
+}
+
+#[test]
+fn bytes_that_come_without_a_lease_are_asked_for_again() {
+    for parts in [Parts::NONE, Parts::ATTRS] {
+        let mut world = World::new();
+        let node = world.node(1, FILE);
+        let fh = open(&mut world, node, vec![grant(1, parts, 1)]);
+        world.call(pages(fh));
+        assert!(asks_for_pages(&world.asked()), "{parts:?}");
+    }
+}
+
+#[test]
+fn bytes_that_were_recalled_before_they_were_read_are_asked_for_again() {
+    for parts in [Parts::DATA, Parts::ATTRS] {
+        let mut world = World::new();
+        let node = world.node(1, FILE);
+        let fh = open(&mut world, node, leases());
+        world.recall(recall(5, 1, parts, &[]));
+        assert!(world.has_said(), "it is approved");
+        world.call(pages(fh));
+        let asked = world.asked();
+        assert!(asks_for_pages(&asked), "{parts:?}: {asked:?}");
+    }
+}
+
+/// The recall was sent behind the answer, and has overtaken it.
+#[test]
+fn bytes_whose_lease_was_recalled_before_it_came_are_asked_for_again() {
+    let mut world = World::new();
+    let node = world.node(1, FILE);
+    let call = world.call(opening(node, libc::O_RDONLY));
+    let asked = world.asked();
+    world.recall(recall(5, 1, Parts::ATTRS | Parts::DATA, &[]));
+    open_is_answered(&mut world, &asked, BYTES.len() as u64, leases());
+    let Ok(Answer::Opened(opened)) = world.answered(call) else {
+        panic!("not opened")
+    };
+    world.call(pages(opened.fh));
+    assert!(asks_for_pages(&world.asked()));
+}
+
+#[test]
+fn bytes_are_wanted_of_small_files_that_are_opened_for_reading_alone() {
+    let small = OPEN_DATA as u64;
+    for (flags, size, wanted) in [
+        (libc::O_RDONLY, small, true),
+        (libc::O_RDONLY, small + 1, false),
+        (libc::O_RDONLY, 0, false),
+        (libc::O_RDWR, small, false),
+        (libc::O_WRONLY, small, false),
+    ] {
+        let mut world = World::new();
+        let node = world.node(1, FILE);
+        let call = world.call(Call::GetAttr { node });
+        let asked = world.asked();
+        let grants = vec![grant(1, Parts::ATTRS, 1)];
+        world.grant(&asked, Response::Attr(file_of(size)), grants);
+        assert!(world.answered(call).is_ok());
+        world.call(opening(node, flags));
+        assert_eq!(wants_data(&world.asked()), wanted, "{flags} {size}");
+    }
+}
+
+#[test]
+fn what_another_life_of_the_servers_host_says_of_the_bytes_is_not_believed() {
+    let mut world = World::new();
+    let node = world.node(1, FILE);
+    let call = world.call(opening(node, libc::O_RDONLY));
+    world.asked();
+    world.finds_another_life_of_the_host();
+    let asked = world.asked();
+    open_is_answered(&mut world, &asked, BYTES.len() as u64, leases());
+    let Ok(Answer::Opened(opened)) = world.answered(call) else {
+        panic!("not opened")
+    };
+    world.call(pages(opened.fh));
+    assert!(asks_for_pages(&world.asked()));
+}
