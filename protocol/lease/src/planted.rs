@@ -60,8 +60,8 @@ bugs! {
     FillUnderEnded,
     /// Bytes that were asked for before they changed are kept.
     FetchStale,
-    /// Bytes that come with an open are kept without a lease.
-    OpenDataStale,
+    /// Bytes of a file that are here outlive the recall of their lease.
+    BytesKept,
     /// The kernel is answered while pages of lost leases are there.
     AnswerUnclean,
 
