@@ -92,10 +92,10 @@ impl State {
         let known = self.inodes.peek_attr(&live, object);
         let small =
             |attr: Attr| attr.kind == FileKind::File && (1..=OPEN_DATA as u64).contains(&attr.size);
-        let may_be_small = known.is_none_or(small);
-        let held = self.leases.held(object).contains(Parts::DATA);
-        (may_be_small && !held && !self.inodes.is_dirty(object) && !self.inodes.may_store(object))
-            .then(|| self.inodes.fetch(*object, 0, OPEN_DATA))
+        let inodes = &mut self.inodes;
+        let here = inodes.has_clean_bytes(object) || inodes.may_hold_pages(object);
+        let changes = inodes.is_dirty(object) || inodes.may_store(object);
+        (known.is_none_or(small) && !here && !changes).then(|| inodes.fetch(*object, 0, OPEN_DATA))
     }
 
     /// Bytes for pages of the kernel: all that was asked for, up to the end of the file. The lease that covers them

@@ -45,13 +45,17 @@ impl Asked {
         self.numbered().expect("a change").seq
     }
 
-    /// Bytes of the file are written.
+    /// Bytes of the file are written, the last that it has.
     pub fn written(&self, written: answer::Written) -> Reply {
+        let attr = Attr {
+            size: written.offset + written.len,
+            ..attr(1, FILE)
+        };
         Reply {
             renews: true,
             touched: vec![Touched {
                 object: handle(1),
-                attr: attr(1, FILE),
+                attr,
             }],
             ..self.reply(Ok(Response::Written(written)))
         }

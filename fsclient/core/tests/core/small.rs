@@ -2,6 +2,7 @@
 
 use crate::calls::opening;
 use crate::said::{Asked, FILE, attr, grant, recall};
+use crate::sets::{flushed, written_file};
 use crate::world::World;
 use leasefs_client::NodeId;
 use leasefs_client::call::{Answer, At, Call, Fh};
@@ -10,6 +11,7 @@ use leasefs_protocol::query::Fill;
 use leasefs_protocol::{
     Attr, Grant, OpenId, OpenToken, Parts, Query, Reply, Request, Response, answer,
 };
+use std::time::Duration;
 
 const BYTES: &[u8] = b"all of it";
 
@@ -161,4 +163,21 @@ fn what_another_life_of_the_servers_host_says_of_the_bytes_is_not_believed() {
     };
     world.call(pages(opened.fh));
     assert!(asks_for_pages(&world.asked()));
+}
+
+/// The writes went past the kernel's pages; the lease stands.
+#[test]
+fn the_bytes_of_a_file_that_was_written_here_come_with_its_open_too() {
+    let mut world = World::new();
+    let (node, fh) = written_file(&mut world);
+    world.call(opening(node, libc::O_RDONLY));
+    assert!(!wants_data(&world.asked()), "they aren't at the server");
+    world.pass(Duration::from_secs(2));
+    let flush = world.asked();
+    flushed(&mut world, &flush);
+    world.call(Call::Release { fh });
+    let call = world.call_by(7, opening(node, libc::O_RDONLY));
+    let asked = world.asked();
+    assert!(wants_data(&asked));
+    assert!(world.waits(call));
 }
