@@ -73,7 +73,7 @@ fn names_are_linearizable() {
 fn names_of_directories_are_linearizable() {
     // A directory that another mount has moved is a further node, of which nothing is cached yet; and a read that
     // needs two requests counts as two that no cache has answered.
-    three_mounts_agree_on(Family::Directories, 0.02);
+    three_mounts_agree_on(Family::Directories, 0.05);
 }
 
 #[test]

@@ -25,6 +25,15 @@ pub(super) struct CachedName {
     pub told: u64,
 }
 
+/// A name that the kernel may know.
+#[derive(Clone, Debug)]
+pub(crate) struct ToldName {
+    pub dir: Handle,
+    pub name: Box<[u8]>,
+    /// What it denotes there.
+    pub denotes: Dentry,
+}
+
 /// What is cached of one object, and what the kernel may know of it by a timeout.
 #[derive(Debug, Default)]
 pub(super) struct Cached {
@@ -55,7 +64,7 @@ pub(crate) struct Dropped {
     /// Objects whose attributes the kernel may hold.
     pub attrs: Vec<Handle>,
     /// Names the kernel may know.
-    pub names: Vec<(Handle, Box<[u8]>)>,
+    pub names: Vec<ToldName>,
     /// Shared opens whose verdict has ended.
     pub opens: Vec<Arc<ServerOpen>>,
 }
@@ -80,6 +89,20 @@ fn listing_cost(listing: &Listing) -> usize {
     listing.iter().map(ListedName::cost).sum()
 }
 
+impl Dropped {
+    /// The names the kernel may know, each with its directory.
+    pub fn told_names(&self) -> impl ExactSizeIterator<Item = (Handle, &[u8])> {
+        self.names.iter().map(|told| (told.dir, &*told.name))
+    }
+
+    fn has_left(&mut self, dir: Handle, name: Box<[u8]>, entry: CachedName, epoch: u64) {
+        if entry.told == epoch {
+            let denotes = entry.dentry;
+            self.names.push(ToldName { dir, name, denotes });
+        }
+    }
+}
+
 impl Cached {
     /// Forgets parts. `epoch` is the kernel's.
     pub fn drop_parts(&mut self, me: &Handle, parts: Parts, epoch: u64, out: &mut Dropped) {
@@ -95,9 +118,7 @@ impl Cached {
             self.drop_others();
             for (name, entry) in std::mem::take(&mut self.names) {
                 self.refund(name_cost(&name));
-                if entry.told == epoch {
-                    out.names.push((*me, name));
-                }
+                out.has_left(*me, name, entry, epoch);
             }
         }
     }
@@ -107,9 +128,7 @@ impl Cached {
         self.may_be_there(name);
         if let Some((name, entry)) = self.names.remove_entry(name) {
             self.refund(name_cost(&name));
-            if entry.told == epoch {
-                out.names.push((*me, name));
-            }
+            out.has_left(*me, name, entry, epoch);
         }
     }
 

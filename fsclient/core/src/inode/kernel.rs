@@ -6,6 +6,7 @@
 //! What else gets one: see [`super::places`].
 
 use super::Inodes;
+use super::cached::{Dentry, ToldName};
 use super::places::{KnownAs, Place, Stands, id_at};
 use crate::call::{Node, NodeId};
 use crate::memory::Memory;
@@ -104,7 +105,16 @@ impl Inodes {
         refs.known.first().map(|known| known.id)
     }
 
-    /// All of them.
+    /// Whether the kernel has what a name denotes as a directory.
+    pub fn denotes_directory(&self, told: &ToldName) -> bool {
+        let Dentry::Object(object) = &told.denotes else {
+            return false;
+        };
+        let refs = self.get(object).and_then(|inode| inode.kernel.as_ref());
+        refs.is_some_and(|refs| refs.kind == FileKind::Directory)
+    }
+
+    /// All node ids by which the kernel knows an object.
     pub fn nodes_of(&self, object: &Handle) -> Vec<NodeId> {
         let refs = self.get(object).and_then(|inode| inode.kernel.as_ref());
         let known = refs.into_iter().flat_map(|refs| &refs.known);

@@ -23,7 +23,7 @@ mod table;
 mod unstable;
 mod writer;
 
-pub(crate) use cached::{Dentry, Dropped};
+pub(crate) use cached::{Dentry, Dropped, ToldName};
 pub(crate) use changing::Changing;
 pub(crate) use clean::Fetch;
 pub(crate) use dirty::{Dirty, MAX_END, Tell};

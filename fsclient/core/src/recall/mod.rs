@@ -64,7 +64,7 @@ pub(crate) use leasefs_lease::client::{Span, Verdict};
 
 use crate::api::{Notice, Noticed};
 use crate::cache::{Cache, State};
-use crate::inode::{Dropped, Outcome, PagesOf};
+use crate::inode::{Dropped, Outcome, PagesOf, ToldName};
 use crate::outside::{Outside, Pending};
 use crate::run::{Cx, Part, first};
 use crate::session::{Patience, Rpc};
@@ -90,7 +90,8 @@ pub(crate) const GROWS_WITHIN: Duration = Duration::from_millis(100);
 /// For how long the kernel is told no names after it had to forget them for another mount, or twice within that time
 /// for this one.
 const CALM: Duration = Duration::from_secs(1);
-/// For how long after it forgot some for another mount it is told none where names come and go.
+/// For how long after it forgot some for another mount, or one of a directory for this one, it is told none where names
+/// come and go.
 const STEADY: Duration = Duration::from_secs(10);
 
 /// The recall engine of one mount. Cheap to clone.
@@ -111,6 +112,8 @@ struct EngineInner {
     forgot: Part<[Option<BootTime>; 2]>,
     /// When names that the kernel knew were last taken back for another mount.
     recalled_names: Part<Option<BootTime>>,
+    /// When a directory's name that the kernel knew was last taken back for this one.
+    changed_directory: Part<Option<BootTime>>,
     restless: Part<Restless>,
     /// Whether the kernel's connection was ended because nothing else helped.
     gave_up: Part<bool>,
@@ -140,6 +143,7 @@ impl Engine {
             fault,
             forgot: Part::default(),
             recalled_names: Part::default(),
+            changed_directory: Part::default(),
             restless: Part::new(Restless::new(on.restless_for)),
             gave_up: Part::default(),
         }));
@@ -205,14 +209,16 @@ impl Engine {
         self.0.is_over(again, CALM) && self.0.is_over(*self.0.recalled_names.borrow(), CALM)
     }
 
-    /// Whether names can be told it also where they come and go: no other mount changed any lately that it knew.
+    /// Whether names of directories can be told it also where names come and go: none that it knew was changed lately, nor
+    /// any by another mount.
     pub fn is_steady(&self) -> bool {
-        self.0.is_over(*self.0.recalled_names.borrow(), STEADY)
+        let last = [&self.0.recalled_names, &self.0.changed_directory];
+        last.iter().all(|at| self.0.is_over(*at.borrow(), STEADY))
     }
 
     /// A name will probably have to be taken back if it is told to the kernel.
     pub fn is_replaced_often(&self, dir: Handle, name: &[u8]) {
-        self.0.are_restless(&[(dir, name.into())]);
+        self.0.are_restless([(dir, name)].into_iter());
     }
 
     /// Whether a name is better not told to the kernel.
@@ -347,7 +353,7 @@ impl EngineInner {
     }
 
     /// Names are changed for their own sake, and may be again soon.
-    fn are_restless(&self, names: &[(Handle, Box<[u8]>)]) {
+    fn are_restless<'a>(&self, names: impl ExactSizeIterator<Item = (Handle, &'a [u8])>) {
         let now = self.cx.monotonic();
         self.restless.borrow_mut().taken_back(now, names);
     }
@@ -375,7 +381,7 @@ impl EngineInner {
 
     /// Drops names one by one; waits for requests of their directories.
     async fn drop_names(&self, dropped: &Dropped) -> bool {
-        for (dir, name) in &dropped.names {
+        for ToldName { dir, name, .. } in &dropped.names {
             let drop = || {
                 self.outside.tell_of(dir, |dir| Notice::DropName {
                     dir,

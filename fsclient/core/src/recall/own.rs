@@ -69,7 +69,16 @@ impl EngineInner {
         let _dropping = self.dropping().await;
         let (mut dropped, asked) = {
             let mut state = self.cache.state();
-            (state.begin_change(&scope), state.leases.ask())
+            let dropped = state.begin_change(&scope);
+            let inodes = &state.inodes;
+            if dropped
+                .names
+                .iter()
+                .any(|told| inodes.denotes_directory(told))
+            {
+                *self.changed_directory.borrow_mut() = Some(self.cx.monotonic());
+            }
+            (dropped, state.leases.ask())
         };
         let change = OwnChange {
             inner: Arc::clone(self),
@@ -79,7 +88,7 @@ impl EngineInner {
             ended: false,
         };
         dropped.opens.clear();
-        self.are_restless(&dropped.names);
+        self.are_restless(dropped.told_names());
         // Unable: something is mounted inside our mount, and came after these names were told. The change
         // holds their directory's lock, so they can't be dropped singly either: they end with their
         // timeout.

@@ -33,7 +33,11 @@ impl Restless {
     }
 
     /// Names were taken back.
-    pub fn taken_back(&mut self, now: BootTime, names: &[(Handle, Box<[u8]>)]) {
+    pub fn taken_back<'a>(
+        &mut self,
+        now: BootTime,
+        names: impl ExactSizeIterator<Item = (Handle, &'a [u8])>,
+    ) {
         if names.len() > FEW {
             return;
         }
@@ -43,8 +47,8 @@ impl Restless {
         }
         for (dir, name) in names {
             if self.count < MOST {
-                let of_dir = self.names.entry(*dir).or_default();
-                let before = of_dir.insert(name.clone(), now);
+                let of_dir = self.names.entry(dir).or_default();
+                let before = of_dir.insert(name.into(), now);
                 self.count += usize::from(before.is_none());
             }
         }
@@ -68,6 +72,7 @@ impl Restless {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
 
     const LASTING: Duration = Duration::from_secs(600);
 
@@ -79,15 +84,16 @@ mod tests {
         Handle::new(b"dir").expect("a handle")
     }
 
-    fn names(count: u16) -> Vec<(Handle, Box<[u8]>)> {
-        let name = |number: u16| number.to_ne_bytes().into();
-        (0..count).map(|number| (dir(), name(number))).collect()
+    /// Names of these numbers were taken back together.
+    fn taken_back(restless: &mut Restless, at: BootTime, numbers: Range<u16>) {
+        let names: Vec<[u8; 2]> = numbers.map(u16::to_ne_bytes).collect();
+        restless.taken_back(at, names.iter().map(|name| (dir(), name.as_slice())));
     }
 
     #[test]
     fn a_name_that_was_taken_back_is_restless_for_a_while() {
         let mut restless = Restless::new(LASTING);
-        restless.taken_back(at(5), &names(1));
+        taken_back(&mut restless, at(5), 0..1);
         let has = |seconds| restless.has(at(seconds), &dir(), &[0, 0]);
         assert!(has(5) && has(604) && !has(605));
         assert!(!restless.has(at(5), &dir(), &[1, 0]));
@@ -96,15 +102,15 @@ mod tests {
     #[test]
     fn the_names_of_a_whole_directory_are_none_of_them() {
         let mut restless = Restless::new(LASTING);
-        restless.taken_back(at(5), &names(5));
+        taken_back(&mut restless, at(5), 0..5);
         assert!(!restless.has(at(5), &dir(), &[0, 0]));
     }
 
     #[test]
     fn no_more_are_remembered_than_there_is_room_for_and_the_old_ones_go_first() {
         let mut restless = Restless::new(LASTING);
-        for (number, name) in names(2 * MOST as u16).iter().enumerate() {
-            restless.taken_back(at(number as u64), std::slice::from_ref(name));
+        for number in 0..2 * MOST as u16 {
+            taken_back(&mut restless, at(u64::from(number)), number..number + 1);
         }
         assert!(restless.count <= MOST);
         let last = 2 * MOST as u16 - 1;

@@ -140,7 +140,7 @@ impl EngineInner {
         };
         if !dropped.names.is_empty() {
             *self.recalled_names.borrow_mut() = Some(self.cx.monotonic());
-            self.are_restless(&dropped.names);
+            self.are_restless(dropped.told_names());
         }
         let noticed = self.drop_at_once(&dropped).await;
         drop(dropping);

@@ -34,12 +34,17 @@ fn after_the_kernel_has_forgotten_all_names_none_is_known() {
     assert_eq!(forgotten, 1);
 }
 
-/// A name that the kernel knows is changed here.
-fn changes_known(world: &World, name: &[u8], stamp: u64) {
-    assert!(!world.lookup(1, name, 2, stamp).is_zero());
+/// A name is changed here.
+fn changes(world: &World, name: &[u8]) {
     let scope = ChangeScope::default().name(handle(1), RawName(name.to_vec()));
     let own = world.run(world.engine.own_change(scope)).expect("dropped");
     own.never_sent();
+}
+
+/// A name that the kernel knows is changed here.
+fn changes_known(world: &World, name: &[u8], stamp: u64) {
+    assert!(!world.lookup(1, name, 2, stamp).is_zero());
+    changes(world, name);
 }
 
 #[test]
@@ -64,6 +69,22 @@ fn a_known_name_that_another_mount_changes_keeps_names_from_the_kernel_at_once()
     assert!(!world.engine.is_calm());
     world.advance(Duration::from_millis(1001));
     assert!(world.engine.is_calm() && !world.engine.is_steady());
+}
+
+#[test]
+fn an_own_change_of_a_known_name_keeps_those_of_directories_from_the_kernel_only_if_it_is_one() {
+    let world = World::new();
+    changes_known(&world, b"a", 3);
+    assert!(world.engine.is_steady());
+    world.advance(Duration::from_millis(1001));
+    world.directory(61);
+    assert!(!world.lookup(1, b"d", 61, 4).is_zero());
+    changes(&world, b"d");
+    assert!(world.engine.is_calm() && !world.engine.is_steady());
+    world.advance(Duration::from_millis(10_001));
+    assert!(world.engine.is_steady());
+    changes(&world, b"d");
+    assert!(world.engine.is_steady(), "the kernel didn't know it");
 }
 
 #[test]

@@ -16,8 +16,8 @@ use futures_channel::oneshot;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{IdentityPolicy, Standing, ToServer, Welcome};
 use leasefs_protocol::{
-    Attr, BootId, Grant, Handle, Mode, OpenId, Parts, Query, RawName, Recall, RecallId, Reply,
-    Request, RequestId, Response, Scope, Stamp, query,
+    Attr, BootId, FileKind, Grant, Handle, Mode, OpenId, Parts, Query, RawName, Recall, RecallId,
+    Reply, Request, RequestId, Response, Scope, Stamp, query,
 };
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -94,12 +94,7 @@ impl World {
         });
         let cache = Cache::new(cx.clone(), handle(0), memory);
         cache.set_names_in_kernel(true);
-        for object in 1..=60 {
-            let (parent, name) = (NodeId::ROOT, format!("{object}"));
-            let name = name.as_bytes();
-            let at = Place { parent, name };
-            cache.inodes().refer(handle(object), &attr(object), at);
-        }
+        (1..=60).for_each(|object| becomes_known(&cache, &attr(object)));
         let outside = Outside::new(cx.clone(), Arc::clone(&cache));
         let timeout = Timeout::After(TIMEOUT);
         let rpc = Rpc::new(cx.clone(), Arc::clone(&cache), timeout);
@@ -300,6 +295,18 @@ impl World {
         self.cache.renew(self.cx.boot(), TERM, 0);
     }
 
+    /// The kernel knows an object, which is a directory.
+    pub fn directory(&self, object: u8) {
+        let kind = FileKind::Directory;
+        becomes_known(
+            &self.cache,
+            &Attr {
+                kind,
+                ..attr(object)
+            },
+        );
+    }
+
     /// The kernel asks for attributes and gets them with a timeout.
     pub fn getattr(&self, object: u8, stamp: u64) -> Duration {
         let grants = [grant(object, Parts::ATTRS, stamp)];
@@ -335,6 +342,15 @@ impl World {
         told.iter()
             .any(|t| matches!(t, Told::Approve(recall, _) if *recall == RecallId(id)))
     }
+}
+
+/// The kernel knows an object under a name in the root.
+fn becomes_known(cache: &Cache, attr: &Attr) {
+    let (parent, object) = (NodeId::ROOT, attr.ino as u8);
+    let name = format!("{object}");
+    let name = name.as_bytes();
+    let mut inodes = cache.inodes();
+    inodes.refer(handle(object), attr, Place { parent, name });
 }
 
 fn welcome() -> Welcome {
