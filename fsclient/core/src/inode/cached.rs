@@ -18,11 +18,19 @@ pub(crate) enum Dentry {
 }
 
 /// A cached name.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CachedName {
-    pub dentry: Dentry,
+#[derive(Debug)]
+struct CachedName {
+    /// What it denotes, if that isn't nothing.
+    object: Option<Arc<Handle>>,
     /// The kernel epoch in which the kernel was last told it with a timeout; 0 is never.
-    pub told: u64,
+    told: u64,
+}
+
+impl CachedName {
+    fn dentry(&self) -> Dentry {
+        let object = self.object.as_deref().copied();
+        object.map_or(Dentry::Absent, Dentry::Object)
+    }
 }
 
 /// A name that the kernel may know.
@@ -37,17 +45,11 @@ pub(crate) struct ToldName {
 /// What is cached of one object, and what the kernel may know of it by a timeout.
 #[derive(Debug, Default)]
 pub(super) struct Cached {
-    pub attr: Option<Attr>,
-    pub target: Option<Bytes>,
-    pub xattrs: Map<Box<[u8]>, Option<Bytes>>,
-    /// By whether they were told to root.
-    pub xattr_names: [Option<Bytes>; 2],
-    pub listing: Option<Listing>,
-    pub names: Map<Box<[u8]>, CachedName>,
-    /// If present: no other names than these and those in `names` can be there.
-    pub others: Option<Set<Box<[u8]>>>,
-    /// How many names have become unknown since anybody asked for one.
-    unasked: usize,
+    pub attr: Option<Arc<Attr>>,
+    /// Of few objects.
+    rare: Option<Box<Rare>>,
+    /// Of directories.
+    directory: Option<Box<Directory>>,
     pub opens: SharedOpens,
     /// The kernel may hold attributes.
     pub attr_told: bool,
@@ -55,6 +57,26 @@ pub(super) struct Cached {
     pub used: bool,
     /// Bytes beyond [`INODE_COST`].
     cost: usize,
+}
+
+/// What goes with an object's attributes.
+#[derive(Debug, Default)]
+struct Rare {
+    target: Option<Bytes>,
+    xattrs: Map<Box<[u8]>, Option<Bytes>>,
+    /// By whether they were told to root.
+    xattr_names: [Option<Bytes>; 2],
+}
+
+/// What is in a directory.
+#[derive(Debug, Default)]
+struct Directory {
+    listing: Option<Listing>,
+    names: Map<Box<[u8]>, CachedName>,
+    /// If present: no other names than these and those in `names` can be there.
+    others: Option<Set<Box<[u8]>>>,
+    /// How many names have become unknown since anybody asked for one.
+    unasked: usize,
 }
 
 /// What the kernel must be told after something was dropped here; and opens that the server is told to close
@@ -97,9 +119,30 @@ impl Dropped {
 
     fn has_left(&mut self, dir: Handle, name: Box<[u8]>, entry: CachedName, epoch: u64) {
         if entry.told == epoch {
-            let denotes = entry.dentry;
+            let denotes = entry.dentry();
             self.names.push(ToldName { dir, name, denotes });
         }
+    }
+}
+
+impl Rare {
+    fn cost(&self) -> usize {
+        let target = self.target.as_ref().map_or(0, Bytes::len);
+        let names: usize = self.xattr_names.iter().flatten().map(Bytes::len).sum();
+        let xattrs = self.xattrs.iter().map(|(n, value)| xattr_cost(n, value));
+        target + names + xattrs.sum::<usize>()
+    }
+}
+
+impl Directory {
+    /// What these names cost that may be there.
+    fn others_cost(&self) -> usize {
+        let others = self.others.iter().flatten();
+        others.map(|name| name_cost(name)).sum()
+    }
+
+    fn knows_no_name(&self) -> bool {
+        self.names.is_empty() && self.others.is_none()
     }
 }
 
@@ -109,14 +152,16 @@ impl Cached {
         if parts.contains(Parts::ATTRS) {
             self.drop_attrs(me, out);
         }
-        if parts.contains(Parts::LISTING)
-            && let Some(listing) = self.listing.take()
-        {
-            self.refund(listing_cost(&listing));
+        if parts.contains(Parts::LISTING) {
+            let directory = self.directory.as_mut();
+            let listing = directory.and_then(|directory| directory.listing.take());
+            self.refund(listing.as_ref().map_or(0, listing_cost));
         }
         if parts.contains(Parts::NAMES) {
             self.drop_others();
-            for (name, entry) in std::mem::take(&mut self.names) {
+            let directory = self.directory.as_mut();
+            let names = directory.map(|directory| std::mem::take(&mut directory.names));
+            for (name, entry) in names.into_iter().flatten() {
                 self.refund(name_cost(&name));
                 out.has_left(*me, name, entry, epoch);
             }
@@ -126,7 +171,8 @@ impl Cached {
     /// Forgets one name.
     pub fn drop_name(&mut self, me: &Handle, name: &[u8], epoch: u64, out: &mut Dropped) {
         self.may_be_there(name);
-        if let Some((name, entry)) = self.names.remove_entry(name) {
+        let directory = self.directory.as_mut();
+        if let Some((name, entry)) = directory.and_then(|d| d.names.remove_entry(name)) {
             self.refund(name_cost(&name));
             out.has_left(*me, name, entry, epoch);
         }
@@ -134,83 +180,116 @@ impl Cached {
 
     /// Whether it is known to have none, as [`has_no_xattrs`] says.
     pub fn has_no_xattrs(&self) -> bool {
-        self.attr.as_ref().is_some_and(has_no_xattrs)
+        self.attr.as_deref().is_some_and(has_no_xattrs)
     }
 
     /// What a name denotes, if that is known.
     pub fn name(&mut self, name: &[u8]) -> Option<Dentry> {
-        self.unasked = 0;
-        match (self.names.get(name), &self.others) {
-            (Some(entry), _) => Some(entry.dentry),
+        let directory = self.directory.as_mut()?;
+        directory.unasked = 0;
+        match (directory.names.get(name), &directory.others) {
+            (Some(entry), _) => Some(entry.dentry()),
             (None, Some(others)) if !others.contains(name) => Some(Dentry::Absent),
             (None, _) => None,
+        }
+    }
+
+    /// The kernel is told a name with a timeout.
+    pub fn name_is_told(&mut self, name: &[u8], epoch: u64) {
+        let directory = self.directory.as_mut();
+        if let Some(entry) = directory.and_then(|d| d.names.get_mut(name)) {
+            entry.told = epoch;
         }
     }
 
     /// Only these names, and those that are known, can be there.
     pub fn put_others(&mut self, names: impl Iterator<Item = Box<[u8]>>) {
         self.drop_others();
-        let mut unknown = names.filter(|name| !self.names.contains_key(name));
+        let directory = self.directory.get_or_insert_default();
+        let mut unknown = names.filter(|name| !directory.names.contains_key(name));
         let others: Set<Box<[u8]>> = unknown.by_ref().take(MOST_OTHERS).collect();
         if unknown.next().is_none() {
-            self.cost += others.iter().map(|name| name_cost(name)).sum::<usize>();
-            self.others = Some(others);
+            directory.others = Some(others);
+            self.cost += directory.others_cost();
         }
     }
 
     /// Whether nothing is known of any name.
     pub fn knows_no_name(&self) -> bool {
-        self.names.is_empty() && self.others.is_none()
+        let directory = self.directory.as_deref();
+        directory.is_none_or(Directory::knows_no_name)
     }
 
     /// It isn't known any more whether the name is there.
     fn may_be_there(&mut self, name: &[u8]) {
-        let Some(others) = &mut self.others else {
+        let Some(directory) = self.directory.as_mut() else {
+            return;
+        };
+        let Some(others) = &mut directory.others else {
             return;
         };
         if others.insert(name.into()) {
             self.cost += name_cost(name);
         }
-        self.unasked += 1;
-        if others.len() > MOST_OTHERS || self.unasked > MOST_UNASKED {
+        directory.unasked += 1;
+        if others.len() > MOST_OTHERS || directory.unasked > MOST_UNASKED {
             self.drop_others();
         }
     }
 
-    /// It is known what the name denotes.
-    pub fn put_name(&mut self, name: &[u8], dentry: Dentry) {
-        if self.others.as_mut().is_some_and(|o| o.remove(name)) {
-            self.refund(name_cost(name));
-        }
-        match self.names.get_mut(name) {
+    /// It is known what the name denotes; `None` is nothing.
+    pub fn put_name(&mut self, name: &[u8], object: Option<Arc<Handle>>) {
+        let directory = self.directory.get_or_insert_default();
+        let was_other = directory.others.as_mut().is_some_and(|o| o.remove(name));
+        match directory.names.get_mut(name) {
             // What the kernel was told stays to be taken back.
-            Some(old) => old.dentry = dentry,
+            Some(old) => old.object = object,
             None => {
-                self.names
-                    .insert(name.into(), CachedName { dentry, told: 0 });
+                let entry = CachedName { object, told: 0 };
+                directory.names.insert(name.into(), entry);
                 self.cost += name_cost(name);
             }
+        }
+        if was_other {
+            self.refund(name_cost(name));
         }
     }
 
     fn drop_others(&mut self) {
-        let others = self.others.take().unwrap_or_default();
-        let cost = others.iter().map(|name| name_cost(name)).sum();
+        let Some(directory) = self.directory.as_mut() else {
+            return;
+        };
+        let cost = directory.others_cost();
+        directory.others = None;
         self.refund(cost);
     }
 
     /// The names of a directory in their order.
     pub fn put_listing(&mut self, listing: Listing) {
         self.cost += listing_cost(&listing);
-        let old = self.listing.replace(listing);
+        let old = self
+            .directory
+            .get_or_insert_default()
+            .listing
+            .replace(listing);
         self.refund(old.as_ref().map_or(0, listing_cost));
+    }
+
+    /// See [`Cached::put_listing`].
+    pub fn listing(&self) -> Option<Listing> {
+        self.directory.as_ref()?.listing.clone()
     }
 
     /// A symlink's target.
     pub fn put_target(&mut self, target: Bytes) {
         self.cost += target.len();
-        let old = self.target.replace(target);
+        let old = self.rare.get_or_insert_default().target.replace(target);
         self.refund(old.map_or(0, |old| old.len()));
+    }
+
+    /// See [`Cached::put_target`].
+    pub fn target(&self) -> Option<Bytes> {
+        self.rare.as_ref()?.target.clone()
     }
 
     /// An xattr's value, if it is worth it.
@@ -219,15 +298,27 @@ impl Cached {
             return;
         }
         self.cost += xattr_cost(name, &value);
-        let old = self.xattrs.insert(name.into(), value);
+        let rare = self.rare.get_or_insert_default();
+        let old = rare.xattrs.insert(name.into(), value);
         self.refund(old.map_or(0, |old| xattr_cost(name, &old)));
+    }
+
+    /// See [`Cached::put_xattr`]; `Some(None)`: there is no such xattr.
+    pub fn xattr(&self, name: &[u8]) -> Option<Option<Bytes>> {
+        self.rare.as_ref()?.xattrs.get(name).cloned()
     }
 
     /// The names of all xattrs, as root or others are told them.
     pub fn put_xattr_names(&mut self, to_root: bool, names: Bytes) {
         self.cost += names.len();
-        let old = self.xattr_names[usize::from(to_root)].replace(names);
+        let rare = self.rare.get_or_insert_default();
+        let old = rare.xattr_names[usize::from(to_root)].replace(names);
         self.refund(old.map_or(0, |old| old.len()));
+    }
+
+    /// See [`Cached::put_xattr_names`].
+    pub fn xattr_names(&self, to_root: bool) -> Option<Bytes> {
+        self.rare.as_ref()?.xattr_names[usize::from(to_root)].clone()
     }
 
     /// Memory in use, approximately.
@@ -238,7 +329,9 @@ impl Cached {
     /// What the kernel was told of it went with its inode.
     pub fn kernel_forgot(&mut self) {
         self.attr_told = false;
-        self.names.values_mut().for_each(|name| name.told = 0);
+        if let Some(directory) = &mut self.directory {
+            directory.names.values_mut().for_each(|name| name.told = 0);
+        }
     }
 
     fn refund(&mut self, cost: usize) {
@@ -249,28 +342,18 @@ impl Cached {
 
     /// Whether nothing is cached and the kernel knows nothing that would have to be dropped.
     pub fn is_empty(&self) -> bool {
+        let directory = self.directory.as_deref();
         self.attr.is_none()
             && !self.attr_told
-            && self.target.is_none()
-            && self.xattrs.is_empty()
-            && self.xattr_names == [None, None]
-            && self.listing.is_none()
-            && self.names.is_empty()
-            && self.others.is_none()
+            && self.rare.is_none()
+            && directory.is_none_or(|d| d.listing.is_none() && d.knows_no_name())
             && self.opens.is_empty()
     }
 
     fn drop_attrs(&mut self, me: &Handle, out: &mut Dropped) {
         self.attr = None;
-        let target = self.target.take().map_or(0, |t| t.len());
-        let names = std::mem::take(&mut self.xattr_names);
-        let names: usize = names.iter().flatten().map(Bytes::len).sum();
-        let xattrs: usize = self
-            .xattrs
-            .drain()
-            .map(|(name, value)| xattr_cost(&name, &value))
-            .sum();
-        self.refund(target + names + xattrs);
+        let rare = self.rare.take();
+        self.refund(rare.map_or(0, |rare| rare.cost()));
         if std::mem::take(&mut self.attr_told) {
             out.attrs.push(*me);
         }

@@ -3,8 +3,8 @@
 //! What is cached is covered by a lease: it comes in only if it is cacheable, and goes out in the same
 //! critical section in which the lease is given up.
 
+use super::Inodes;
 use super::cached::{Cached, Dentry, Dropped, has_no_xattrs};
-use super::{Inode, Inodes};
 use crate::call::Listing;
 use crate::opens::ServerOpen;
 use bytes::Bytes;
@@ -19,11 +19,11 @@ const MAX_RETAINED: usize = 16_384;
 impl Inodes {
     /// As [`Inodes::attr`], without counting as a use.
     pub fn peek_attr(&self, _: &Live<'_>, object: &Handle) -> Option<Attr> {
-        self.get(object)?.cached.as_ref()?.attr
+        self.get(object)?.cached.as_ref()?.attr.as_deref().copied()
     }
 
     pub fn attr(&mut self, _: &Live<'_>, object: &Handle) -> Option<Attr> {
-        self.used(object)?.attr
+        self.used(object)?.attr.as_deref().copied()
     }
 
     /// Attributes for a GETATTR reply, and the timeout they may have there.
@@ -33,7 +33,7 @@ impl Inodes {
         object: &Handle,
     ) -> Option<(Attr, Duration)> {
         let cached = self.used(object)?;
-        let attr = cached.attr?;
+        let attr = *cached.attr.as_deref()?;
         let timeout = live.kernel_timeout();
         cached.attr_told |= !timeout.is_zero();
         Some((attr, timeout))
@@ -53,24 +53,24 @@ impl Inodes {
             Some(Dentry::Object(_)) => live.kernel_timeout(),
             Some(Dentry::Absent) | None => Duration::ZERO,
         };
-        if let Some(entry) = dir.names.get_mut(name).filter(|_| !timeout.is_zero()) {
-            entry.told = epoch;
+        if !timeout.is_zero() {
+            dir.name_is_told(name, epoch);
         }
         timeout
     }
 
     pub fn listing(&mut self, _: &Live<'_>, dir: &Handle) -> Option<Listing> {
-        self.used(dir)?.listing.clone()
+        self.used(dir)?.listing()
     }
 
     pub fn target(&mut self, _: &Live<'_>, object: &Handle) -> Option<Bytes> {
-        self.used(object)?.target.clone()
+        self.used(object)?.target()
     }
 
     /// `Some(None)`: there is no such xattr.
     pub fn xattr(&mut self, _: &Live<'_>, object: &Handle, name: &[u8]) -> Option<Option<Bytes>> {
         let cached = self.used(object)?;
-        let known = cached.xattrs.get(name).cloned();
+        let known = cached.xattr(name);
         known.or_else(|| (cached.has_no_xattrs() && is_told_to_all(name)).then_some(None))
     }
 
@@ -85,7 +85,7 @@ impl Inodes {
 
     pub fn xattr_names(&mut self, _: &Live<'_>, object: &Handle, to_root: bool) -> Option<Bytes> {
         let cached = self.used(object)?;
-        let known = cached.xattr_names[usize::from(to_root)].clone();
+        let known = cached.xattr_names(to_root);
         known.or_else(|| (cached.has_no_xattrs() && !to_root).then(Bytes::new))
     }
 
@@ -99,11 +99,16 @@ impl Inodes {
     }
 
     pub fn put_attr(&mut self, object: Handle, attr: Attr) {
+        let attr = self.shared_attr(&object, &attr);
         self.put(object, |cached| cached.attr = Some(attr));
     }
 
     pub fn put_name(&mut self, dir: Handle, name: &[u8], dentry: Dentry) {
-        self.put(dir, |cached| cached.put_name(name, dentry));
+        let object = match dentry {
+            Dentry::Object(object) => Some(self.shared(&object)),
+            Dentry::Absent => None,
+        };
+        self.put(dir, |cached| cached.put_name(name, object));
     }
 
     /// No other names than these, and those that are known, can be there.
@@ -144,7 +149,7 @@ impl Inodes {
         let room = self.weight.opens < MAX_RETAINED;
         self.change_cached(object, |cached| {
             // What has no name can't be opened again, and takes up room until it is closed.
-            let nameless = cached.attr.is_some_and(|attr| attr.nlink == 0);
+            let nameless = cached.attr.as_ref().is_some_and(|attr| attr.nlink == 0);
             if nameless || !room {
                 cached.opens.give_up_with(open);
             }
@@ -209,15 +214,16 @@ impl Inodes {
     }
 
     fn put<R>(&mut self, object: Handle, put: impl FnOnce(&mut Cached) -> R) -> R {
-        let known = self.get(&object).is_some_and(Inode::is_cached);
-        if !known {
-            self.ring.push_back(object);
-        }
-        self.make(object, |inode| {
+        let (new, result) = self.make(object, |inode| {
+            let new = !inode.is_cached();
             let cached = inode.cached.get_or_insert_default();
             cached.used = true;
-            put(cached)
-        })
+            (new, put(cached))
+        });
+        if new {
+            self.ring.push_back(self.shared(&object));
+        }
+        result
     }
 
     pub(super) fn change_cached<R>(

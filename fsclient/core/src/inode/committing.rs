@@ -195,7 +195,7 @@ impl Inodes {
     fn unstable_objects(&self, which: impl Fn(&Unstable) -> bool) -> Vec<Handle> {
         let unstable = |inode: &Inode| inode.unstable.as_deref().is_some_and(&which);
         let objects = self.iter().filter(|(_, inode)| unstable(inode));
-        objects.map(|(object, _)| *object).collect()
+        objects.map(|(object, _)| **object).collect()
     }
 
     fn change_unstable<R>(

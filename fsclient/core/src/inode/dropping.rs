@@ -214,7 +214,7 @@ impl Inodes {
             gate.is_some_and(|gate| gate.pages.may_hold_pages())
         };
         let filled = self.iter().filter(|(_, inode)| holds(inode));
-        filled.map(|(file, _)| PagesOf::all(*file)).collect()
+        filled.map(|(file, _)| PagesOf::all(**file)).collect()
     }
 
     /// Whether the kernel may hold pages of a file.

@@ -3,6 +3,7 @@
 use super::cached::{Cached, Dropped};
 use super::{Inode, Inodes};
 use leasefs_protocol::{Handle, Parts};
+use std::sync::Arc;
 
 impl Inode {
     pub(super) fn is_cached(&self) -> bool {
@@ -17,7 +18,7 @@ impl Inodes {
             self.drop_parts(&object, Parts::ALL, [], out);
             self.end_cached_if_empty(&object);
         }
-        self.ring = self.cached_objects().into();
+        self.ring = self.cached_handles().map(Arc::clone).collect();
     }
 
     /// Forgets the next object that was not used since it was last looked at. Gives up after having
@@ -34,11 +35,13 @@ impl Inodes {
             if !spared {
                 self.drop_parts(&object, Parts::ALL, [], out);
             }
-            if !self.end_cached_if_empty(&object) {
+            let stays = !self.end_cached_if_empty(&object);
+            let evicted = (!spared).then_some(*object);
+            if stays {
                 self.ring.push_back(object);
             }
-            if !spared {
-                return Some(object);
+            if evicted.is_some() {
+                return evicted;
             }
         }
         None
@@ -46,8 +49,12 @@ impl Inodes {
 
     /// Those of which something is cached, bytes apart.
     pub(super) fn cached_objects(&self) -> Vec<Handle> {
+        self.cached_handles().map(|object| **object).collect()
+    }
+
+    fn cached_handles(&self) -> impl Iterator<Item = &Arc<Handle>> {
         let cached = self.iter().filter(|(_, inode)| inode.is_cached());
-        cached.map(|(object, _)| *object).collect()
+        cached.map(|(object, _)| object)
     }
 
     /// Returns whether it was empty. Then it must leave the ring.

@@ -15,6 +15,7 @@ use leasefs_protocol::{Attr, FileKind, Handle};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Names of a path that is told to people.
@@ -32,20 +33,27 @@ pub(super) struct KernelRefs {
     pub kind: FileKind,
     /// At least one; of what isn't a directory one.
     pub known: Vec<KnownAs>,
-    /// A name was looked up in it since [`Inodes::take_searched`].
-    searched: bool,
-    /// If its listing came without what all of its entries denote.
-    walk: Option<Walk>,
+    /// Of directories.
+    looks: Option<Box<Looks>>,
     /// The kernel believes that it has at least this size.
     floor: u64,
     /// An answer that tells less than one before may still be on its way to the kernel.
     shrinks: bool,
-    /// When a name of it was last changed here.
-    stirred: Option<BootTime>,
     /// What it was told may be outdated, its size as well.
     outdated: bool,
     /// What it was told of it last.
-    told: Option<Attr>,
+    pub told: Option<Arc<Attr>>,
+}
+
+/// What goes on in a directory.
+#[derive(Debug, Default)]
+struct Looks {
+    /// A name was looked up in it since [`Inodes::take_searched`].
+    searched: bool,
+    /// If its listing came without what all of its entries denote.
+    walk: Option<Walk>,
+    /// When a name of it was last changed here.
+    stirred: Option<BootTime>,
 }
 
 /// Somebody may go through a directory's listing.
@@ -64,11 +72,9 @@ impl KernelRefs {
         Self {
             kind,
             known: Vec::new(),
-            searched: false,
-            walk: None,
+            looks: None,
             floor,
             shrinks: false,
-            stirred: None,
             outdated: false,
             told: None,
         }
@@ -91,7 +97,7 @@ impl Inodes {
 
     /// The node of `id`, if the kernel knows it.
     pub fn node(&self, id: NodeId) -> Option<Node> {
-        let handle = *self.nodes.get(&id)?;
+        let handle = **self.nodes.get(&id)?;
         Some(Node {
             id,
             handle,
@@ -133,9 +139,10 @@ impl Inodes {
         if !self.nodes.contains_key(&id) {
             self.becomes_known(id, object, attr.kind, u64::MAX);
         }
+        let told = self.shared_attr(&object, attr);
         if let Some(refs) = self.refs_mut(id) {
             refs.told_size(attr.size);
-            refs.told = Some(*attr);
+            refs.told = Some(told);
         }
         if let Some(known) = self.known_mut(id) {
             known.lookups += u64::from(id != NodeId::ROOT);
@@ -171,8 +178,6 @@ impl Inodes {
     }
 
     fn becomes_known(&mut self, id: NodeId, object: Handle, kind: FileKind, floor: u64) {
-        let before = self.nodes.insert(id, object);
-        assert!(before.is_none(), "two inodes have one node id");
         self.make(object, |inode| {
             let new = || Box::new(KernelRefs::new(kind, floor));
             inode.kernel.get_or_insert_with(new).known.push(KnownAs {
@@ -181,6 +186,8 @@ impl Inodes {
                 stands: Stands::default(),
             });
         });
+        let before = self.nodes.insert(id, self.shared(&object));
+        assert!(before.is_none(), "two inodes have one node id");
     }
 
     /// An id that is no inode number, as far as those go that are known.
@@ -200,8 +207,16 @@ impl Inodes {
     }
 
     fn refs_mut(&mut self, id: NodeId) -> Option<&mut KernelRefs> {
-        let object = *self.nodes.get(&id)?;
+        let object = Arc::clone(self.nodes.get(&id)?);
         self.get_mut(&object)?.kernel.as_deref_mut()
+    }
+
+    fn looks(&self, id: NodeId) -> Option<&Looks> {
+        self.refs(id)?.looks.as_deref()
+    }
+
+    fn looks_mut(&mut self, id: NodeId) -> Option<&mut Looks> {
+        Some(self.refs_mut(id)?.looks.get_or_insert_default())
     }
 
     pub(super) fn known(&self, id: NodeId) -> Option<&KnownAs> {
@@ -219,28 +234,28 @@ impl Inodes {
 impl Inodes {
     /// A name that exists had to be looked up at the server.
     pub fn search(&mut self, id: NodeId) {
-        if let Some(refs) = self.refs_mut(id) {
-            refs.searched = true;
+        if let Some(looks) = self.looks_mut(id) {
+            looks.searched = true;
         }
     }
 
     /// As [`Inodes::take_searched`], but it stays so.
     pub fn is_searched(&self, id: NodeId) -> bool {
-        self.refs(id).is_some_and(|refs| refs.searched)
+        self.looks(id).is_some_and(|looks| looks.searched)
     }
 
     /// Whether names of a directory were looked up at the server since this was asked last:
     /// whoever lists it wants to know more of its entries than their names.
     pub fn take_searched(&mut self, id: NodeId) -> bool {
-        let refs = self.refs_mut(id);
-        refs.is_some_and(|refs| std::mem::take(&mut refs.searched))
+        let looks = self.refs_mut(id).and_then(|refs| refs.looks.as_mut());
+        looks.is_some_and(|looks| std::mem::take(&mut looks.searched))
     }
 
     /// A directory has been listed; `at`: the first entry of which it isn't known what it denotes. `number`: of no walk
     /// before.
     pub fn walks_from(&mut self, id: NodeId, at: Option<usize>, number: u64) {
-        if let Some(refs) = self.refs_mut(id) {
-            refs.walk = at.map(|at| Walk {
+        if let Some(looks) = self.looks_mut(id) {
+            looks.walk = at.map(|at| Walk {
                 number,
                 at,
                 asks: false,
@@ -250,19 +265,19 @@ impl Inodes {
 
     /// Whose turn it is if whoever looks at a directory's entries goes on in their order.
     pub fn walk(&self, id: NodeId) -> Option<usize> {
-        self.refs(id)?.walk.as_ref().map(|walk| walk.at)
+        self.looks(id)?.walk.as_ref().map(|walk| walk.at)
     }
 
     /// The walk has come to an entry, which is asked for. Its number, if those behind are to be asked for, too.
     pub fn walks_on(&mut self, id: NodeId, here: usize) -> Option<u64> {
-        let walk = self.refs_mut(id)?.walk.as_mut()?;
+        let walk = self.looks_mut(id)?.walk.as_mut()?;
         walk.at = here + 1;
         (!std::mem::replace(&mut walk.asks, true)).then_some(walk.number)
     }
 
     /// What those entries denote has been told up to this one.
     pub fn walked(&mut self, id: NodeId, number: u64, to: usize) {
-        let walk = self.refs_mut(id).and_then(|refs| refs.walk.as_mut());
+        let walk = self.looks_mut(id).and_then(|looks| looks.walk.as_mut());
         if let Some(walk) = walk.filter(|walk| walk.number == number) {
             walk.at = walk.at.max(to);
             walk.asks = false;
@@ -271,8 +286,8 @@ impl Inodes {
 
     /// A name of a directory is being changed here.
     pub fn stir(&mut self, id: NodeId, now: BootTime) {
-        if let Some(refs) = self.refs_mut(id) {
-            refs.stirred = Some(now);
+        if let Some(looks) = self.looks_mut(id) {
+            looks.stirred = Some(now);
         }
     }
 
@@ -280,8 +295,9 @@ impl Inodes {
     /// had better not know them: it can only be made to forget all at once.
     pub fn is_calm(&self, id: NodeId, now: BootTime) -> bool {
         let calm = |at: BootTime| now.since(at) > CALM;
+        let stirred = |refs: &KernelRefs| refs.looks.as_ref()?.stirred;
         self.refs(id)
-            .is_some_and(|refs| refs.stirred.is_none_or(calm))
+            .is_some_and(|refs| stirred(refs).is_none_or(calm))
     }
 
     /// Whether the kernel may believe that a file is shorter than this.
@@ -293,8 +309,12 @@ impl Inodes {
     /// The kernel is told these attributes in an answer.
     pub fn told(&mut self, id: NodeId, attr: &Attr) {
         self.told_size(id, attr.size);
+        let Some(object) = self.nodes.get(&id) else {
+            return;
+        };
+        let told = self.shared_attr(object, attr);
         if let Some(refs) = self.refs_mut(id) {
-            refs.told = Some(*attr);
+            refs.told = Some(told);
             refs.outdated = false;
         }
     }
@@ -315,7 +335,8 @@ impl Inodes {
     /// What is to be said of an object that has gone while the kernel has it still: that it has no name any
     /// more, and else what was said last. Of the root nothing.
     pub fn of_gone(&self, id: NodeId) -> Option<Attr> {
-        let told = self.refs(id).filter(|_| id != NodeId::ROOT)?.told?;
+        let refs = self.refs(id).filter(|_| id != NodeId::ROOT)?;
+        let told = *refs.told.as_deref()?;
         Some(Attr { nlink: 0, ..told })
     }
 

@@ -42,6 +42,8 @@ use clean::Clean;
 use gate::Gate;
 use in_use::InUse;
 use kernel::KernelRefs;
+use leasefs_protocol::Attr;
+use std::sync::Arc;
 use unstable::Unstable;
 
 /// What is known of one object. It is there as long as it isn't idle.
@@ -98,6 +100,13 @@ impl Inode {
             && self.kernel.is_none()
             && self.in_use.is_none()
             && self.changing.is_idle()
+    }
+
+    fn shared_attr(&self, attr: &Attr) -> Option<Arc<Attr>> {
+        let cached = self.cached.as_ref().and_then(|cached| cached.attr.as_ref());
+        let told = self.kernel.as_ref().and_then(|refs| refs.told.as_ref());
+        let mut known = [cached, told].into_iter().flatten();
+        known.find(|known| ***known == *attr).cloned()
     }
 
     fn weight(&self) -> Weight {

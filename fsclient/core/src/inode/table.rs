@@ -8,17 +8,19 @@ use crate::call::NodeId;
 use crate::memory::{Memory, MemoryUse};
 use crate::run::{Map, Set};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::Handle;
+use leasefs_protocol::{Attr, Handle};
 #[cfg(test)]
 use std::collections::HashSet;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// All inodes of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Inodes {
-    map: Map<Handle, Inode>,
+    /// Other tables that many are in share their handles.
+    map: Map<Arc<Handle>, Inode>,
     /// Those that the kernel knows, by its number for them.
-    pub(super) nodes: Map<NodeId, Handle>,
+    pub(super) nodes: Map<NodeId, Arc<Handle>>,
     /// How many node ids that are no inode numbers were given out.
     pub(super) own_ids: u64,
     /// What the kernel may have where it was told of a directory.
@@ -27,7 +29,7 @@ pub(crate) struct Inodes {
     pub(super) weight: Weight,
     pub(super) memory: Memory,
     /// The eviction's hand: every inode that is cached once.
-    pub(super) ring: VecDeque<Handle>,
+    pub(super) ring: VecDeque<Arc<Handle>>,
     /// How often the kernel was (or is just being) told to look all names up again, less one.
     pub(super) forgettings: u64,
     /// Drops of pages under way.
@@ -78,8 +80,21 @@ impl Inodes {
         self.map.get_mut(object)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Handle, &Inode)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Arc<Handle>, &Inode)> {
         self.map.iter()
+    }
+
+    /// A handle as others have it, if it is that of an inode.
+    pub(super) fn shared(&self, object: &Handle) -> Arc<Handle> {
+        let known = self.map.get_key_value(object);
+        known.map_or_else(|| Arc::new(*object), |(object, _)| Arc::clone(object))
+    }
+
+    /// These attributes, which stand once if they are those known of it, or told of it to the kernel.
+    pub(super) fn shared_attr(&self, object: &Handle, attr: &Attr) -> Arc<Attr> {
+        let inode = self.get(object);
+        let known = inode.and_then(|inode| inode.shared_attr(attr));
+        known.unwrap_or_else(|| Arc::new(*attr))
     }
 
     /// Changes what is known of an object. If nothing of it is left, it goes.
@@ -98,10 +113,17 @@ impl Inodes {
 
     /// As [`Inodes::change`], of an object of which nothing may be known yet.
     pub(super) fn make<R>(&mut self, object: Handle, change: impl FnOnce(&mut Inode) -> R) -> R {
-        let inode = self.map.entry(object).or_default();
-        let result = self.weight.counted(inode, change);
-        if inode.is_idle() {
-            self.map.remove(&object);
+        if let Some(inode) = self.map.get_mut(&object) {
+            let result = self.weight.counted(inode, change);
+            if inode.is_idle() {
+                self.map.remove(&object);
+            }
+            return result;
+        }
+        let mut inode = Inode::default();
+        let result = self.weight.counted(&mut inode, change);
+        if !inode.is_idle() {
+            self.map.insert(Arc::new(object), inode);
         }
         result
     }
@@ -119,9 +141,9 @@ impl Inodes {
         assert_eq!(weight, self.weight);
         let those = |has: fn(&Inode) -> bool| -> HashSet<Handle> {
             let those = self.map.iter().filter(|(_, inode)| has(inode));
-            those.map(|(object, _)| *object).collect()
+            those.map(|(object, _)| **object).collect()
         };
-        let ring: HashSet<Handle> = self.ring.iter().copied().collect();
+        let ring: HashSet<Handle> = self.ring.iter().map(|object| **object).collect();
         assert_eq!(ring.len(), self.ring.len(), "an inode is in the ring twice");
         assert_eq!(ring, those(|inode| inode.cached.is_some()));
         let by_use: HashSet<Handle> = self.by_use.values().copied().collect();
@@ -129,7 +151,7 @@ impl Inodes {
         assert_eq!(by_use, those(|inode| inode.clean.is_some()));
         let dirty: HashSet<Handle> = self.dirty.iter().copied().collect();
         assert_eq!(dirty, those(|inode| inode.dirty.is_some()));
-        let nodes: HashSet<Handle> = self.nodes.values().copied().collect();
+        let nodes: HashSet<Handle> = self.nodes.values().map(|object| **object).collect();
         assert_eq!(nodes, those(|inode| inode.kernel.is_some()));
         for (id, object) in &self.nodes {
             assert!(self.nodes_of(object).contains(id));
