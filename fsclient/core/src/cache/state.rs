@@ -218,7 +218,7 @@ impl State {
     ) -> bool {
         let cacheable = self.covered(asked, grants, object, Parts::ATTRS);
         if cacheable {
-            self.inodes.put_attr(*object, *attr);
+            self.inodes.put_attr(self.leases.shared(object), attr);
         }
         cacheable
     }

@@ -10,6 +10,7 @@ use crate::opens::ServerOpen;
 use bytes::Bytes;
 use leasefs_lease::client::Live;
 use leasefs_protocol::{Attr, Caller, Handle, OpenId, Parts};
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,8 +99,8 @@ impl Inodes {
         self.used(object)?.opens.reuse(caller)
     }
 
-    pub fn put_attr(&mut self, object: Handle, attr: Attr) {
-        let attr = self.shared_attr(&object, &attr);
+    pub fn put_attr(&mut self, object: Arc<Handle>, attr: &Attr) {
+        let attr = self.shared_attr(&object, attr);
         self.put(object, |cached| cached.attr = Some(attr));
     }
 
@@ -213,15 +214,19 @@ impl Inodes {
         Some(cached)
     }
 
-    fn put<R>(&mut self, object: Handle, put: impl FnOnce(&mut Cached) -> R) -> R {
-        let (new, result) = self.make(object, |inode| {
+    fn put<R>(
+        &mut self,
+        object: impl Into<Arc<Handle>> + Borrow<Handle> + Clone,
+        put: impl FnOnce(&mut Cached) -> R,
+    ) -> R {
+        let (new, result) = self.make(object.clone(), |inode| {
             let new = !inode.is_cached();
             let cached = inode.cached.get_or_insert_default();
             cached.used = true;
             (new, put(cached))
         });
         if new {
-            self.ring.push_back(self.shared(&object));
+            self.ring.push_back(self.shared(object.borrow()));
         }
         result
     }
@@ -258,7 +263,7 @@ mod tests {
             let server = Opens::default();
             let open = opened(&server, 1);
             inodes.put_open(object(), Caller::default(), Arc::clone(&open));
-            inodes.put_attr(object(), Attr { nlink, ..attr(0) });
+            inodes.put_attr(Arc::new(object()), &Attr { nlink, ..attr(0) });
             inodes.open_is_left(&object(), &open);
             drop(open);
             assert_eq!(!server.is_open(OpenId(1)), closed);

@@ -55,12 +55,12 @@ impl Inodes {
             // What is flushed meanwhile is put there.
             self.make_clean(object);
         }
-        self.make(object, |inode| inode.changing.begin(changing));
+        self.make_content(object, |content| content.changing.begin(changing));
     }
 
     /// They have ended.
     pub fn change_ends(&mut self, object: &Handle, changing: Changing) {
-        let known = self.change(object, |inode| inode.changing.end(changing));
+        let known = self.change_content(object, |content| content.changing.end(changing));
         assert!(
             known.is_some(),
             "an inode went away while it was being changed"
@@ -72,7 +72,7 @@ impl Inodes {
 
     /// Whether nothing may be buffered of a file: it is being changed at the server.
     pub fn is_changing(&self, object: &Handle) -> bool {
-        let inode = self.get(object);
-        inode.is_some_and(|inode| inode.changing.at_server > 0)
+        let content = self.content(object);
+        content.is_some_and(|content| content.changing.at_server > 0)
     }
 }

@@ -49,7 +49,7 @@ impl Inodes {
 
     /// What there is of a file.
     pub fn clean(&self, object: &Handle) -> Option<&Extents> {
-        Some(&self.get(object)?.clean.as_ref()?.bytes)
+        Some(&self.content(object)?.clean.as_ref()?.bytes)
     }
 
     /// Whether there is anything of a file.
@@ -60,7 +60,10 @@ impl Inodes {
     /// A file is read here up to `end`.
     pub fn read_up_to(&mut self, object: &Handle, end: u64) {
         let now = self.next_use();
-        if let Some(clean) = self.get_mut(object).and_then(|inode| inode.clean.as_mut()) {
+        if let Some(clean) = self
+            .content_mut(object)
+            .and_then(|content| content.clean.as_mut())
+        {
             let before = std::mem::replace(&mut clean.used, now);
             clean.next = end;
             self.by_use.remove(&before);
@@ -78,9 +81,9 @@ impl Inodes {
 
     /// Takes in bytes that were asked for, below what is here; false if they are worth nothing.
     pub fn fetched(&mut self, object: &Handle, fetch: Fetch, data: &Bytes) -> bool {
-        let taken = self.change(object, |inode| {
-            let changing = inode.changing.bytes > 0;
-            let clean = inode.clean.as_mut();
+        let taken = self.change_content(object, |content| {
+            let changing = content.changing.bytes > 0;
+            let clean = content.clean.as_mut();
             let clean = clean.filter(|clean| {
                 clean.epoch == fetch.epoch && !changing || planted::is(Bug::FetchStale)
             });
@@ -98,8 +101,8 @@ impl Inodes {
 
     /// The server has these bytes now.
     pub fn flushed_clean(&mut self, object: &Handle, offset: u64, data: Bytes) {
-        let taken = self.change(object, |inode| {
-            let clean = inode.clean.as_mut();
+        let taken = self.change_content(object, |content| {
+            let clean = content.clean.as_mut();
             clean.map(|clean| clean.bytes.put(offset, data))
         });
         if taken.flatten().is_some() {
@@ -123,13 +126,13 @@ impl Inodes {
     /// Drops what there is of a file; what was asked for before doesn't come in.
     pub fn drop_clean(&mut self, object: &Handle) {
         let epoch = self.next_use();
-        let dropped = self.change(object, |inode| {
-            let clean = inode.clean.as_mut()?;
-            if inode.changing.bytes > 0 {
+        let dropped = self.change_content(object, |content| {
+            let clean = content.clean.as_mut()?;
+            if content.changing.bytes > 0 {
                 (clean.bytes, clean.epoch) = (Extents::default(), epoch);
                 return None;
             }
-            inode.clean.take()
+            content.clean.take()
         });
         if let Some(clean) = dropped.flatten() {
             self.by_use.remove(&clean.used);
@@ -146,9 +149,9 @@ impl Inodes {
     /// would begin.
     pub(super) fn make_clean(&mut self, object: Handle) -> (u64, u64) {
         let (epoch, used) = (self.next_use(), self.next_use());
-        let (made, known) = self.make(object, |inode| {
-            let made = inode.clean.is_none();
-            let clean = inode.clean.get_or_insert_with(|| {
+        let (made, known) = self.make_content(object, |content| {
+            let made = content.clean.is_none();
+            let clean = content.clean.get_or_insert_with(|| {
                 Box::new(Clean {
                     bytes: Extents::default(),
                     epoch,

@@ -4,7 +4,7 @@ use super::unstable::{
     Committed, Covered, HostLife, LossesTold, MANY_OBJECTS, MOST_FILES, Noted, SYNCED_AT_ONCE,
     Undone, Unstable, Wrote, WroteIn,
 };
-use super::{Inode, Inodes, Weight};
+use super::{Content, Inodes, Weight};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{BootId, Handle};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,8 +69,8 @@ impl Inodes {
 
     /// No bytes of the file are to be flushed.
     pub fn nothing_to_flush(&mut self, object: &Handle) {
-        self.change(object, |inode| {
-            inode.unstable.take_if(|unstable| unstable.out_of_reach);
+        self.change_content(object, |content| {
+            content.unstable.take_if(|unstable| unstable.out_of_reach);
         });
     }
 
@@ -120,11 +120,11 @@ impl Inodes {
 
     /// Whether what is not yet durable of a dirty file is so little that a disk has it soon.
     pub fn is_soon_durable(&self, file: &Handle) -> bool {
-        let Some(inode) = self.get(file) else {
+        let Some(content) = self.content(file) else {
             return true;
         };
-        let written = inode.unstable.as_ref().map_or(0, |u| u.written);
-        let dirty = inode.dirty.as_ref().map_or(0, |dirty| dirty.bytes());
+        let written = content.unstable.as_ref().map_or(0, |u| u.written);
+        let dirty = content.dirty.as_ref().map_or(0, |dirty| dirty.bytes());
         written.saturating_add(dirty as u64) <= SYNCED_AT_ONCE
     }
 
@@ -193,8 +193,8 @@ impl Inodes {
     }
 
     fn unstable_objects(&self, which: impl Fn(&Unstable) -> bool) -> Vec<Handle> {
-        let unstable = |inode: &Inode| inode.unstable.as_deref().is_some_and(&which);
-        let objects = self.iter().filter(|(_, inode)| unstable(inode));
+        let unstable = |content: &Content| content.unstable.as_deref().is_some_and(&which);
+        let objects = self.contents().filter(|(_, content)| unstable(content));
         objects.map(|(object, _)| **object).collect()
     }
 
@@ -203,17 +203,17 @@ impl Inodes {
         object: &Handle,
         change: impl FnOnce(&mut Unstable) -> R,
     ) -> Option<R> {
-        self.change(object, |inode| {
-            let result = change(inode.unstable.as_mut()?);
-            inode.unstable.take_if(|unstable| unstable.is_over());
+        self.change_content(object, |content| {
+            let result = change(content.unstable.as_mut()?);
+            content.unstable.take_if(|unstable| unstable.is_over());
             Some(result)
         })?
     }
 
     fn make_unstable<R>(&mut self, object: Handle, change: impl FnOnce(&mut Unstable) -> R) -> R {
-        self.make(object, |inode| {
-            let result = change(inode.unstable.get_or_insert_default());
-            inode.unstable.take_if(|unstable| unstable.is_over());
+        self.make_content(object, |content| {
+            let result = change(content.unstable.get_or_insert_default());
+            content.unstable.take_if(|unstable| unstable.is_over());
             result
         })
     }

@@ -132,9 +132,9 @@ impl Inodes {
         (clean, base): (Option<Attr>, Version),
         writer: Writer,
     ) {
-        self.make(file, |inode| {
-            assert!(inode.dirty.is_none(), "a dirty file becomes dirty");
-            inode.dirty = Some(Box::new(Dirty::new(clean, base, writer)));
+        self.make_content(file, |content| {
+            assert!(content.dirty.is_none(), "a dirty file becomes dirty");
+            content.dirty = Some(Box::new(Dirty::new(clean, base, writer)));
         });
         self.dirty.insert(file);
     }
@@ -160,7 +160,9 @@ impl Inodes {
 
     /// A file is clean again.
     pub fn becomes_clean(&mut self, file: &Handle) {
-        let dirty = self.change(file, |inode| inode.dirty.take()).flatten();
+        let dirty = self
+            .change_content(file, |content| content.dirty.take())
+            .flatten();
         let clean = dirty.is_some_and(|dirty| {
             let waits = !dirty.this_round.is_empty() || !dirty.next_round.is_empty();
             dirty.buffer.is_clean() && !waits
@@ -174,7 +176,7 @@ impl Inodes {
 
     /// What there is of a dirty file.
     pub fn dirty(&self, file: &Handle) -> Option<&Dirty> {
-        self.get(file)?.dirty.as_deref()
+        self.content(file)?.dirty.as_deref()
     }
 
     /// Changes what there is of a dirty file.
@@ -183,7 +185,7 @@ impl Inodes {
         file: &Handle,
         change: impl FnOnce(&mut Dirty) -> R,
     ) -> Option<R> {
-        self.change(file, |inode| Some(change(inode.dirty.as_mut()?)))?
+        self.change_content(file, |content| Some(change(content.dirty.as_mut()?)))?
     }
 
     /// The server's host has crashed: what clean files were may never have reached its disk.

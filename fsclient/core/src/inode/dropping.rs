@@ -2,7 +2,7 @@
 
 use super::drops::{Arrived, Outcome, PagesOf, Then, Ticket};
 use super::gate::Gate;
-use super::{Inode, Inodes};
+use super::{Content, Inodes};
 use futures_channel::oneshot;
 use leasefs_lease::client::{Arrival, DropId, DropKind, PageGate, ReadId, Span, Step, WriteId};
 use leasefs_lease::time::BootTime;
@@ -186,8 +186,8 @@ impl Inodes {
     pub fn outlives_lease(&mut self, of: impl Fn(&Handle) -> bool) {
         for PagesOf { file, .. } in self.filled() {
             if of(&file) {
-                self.change(&file, |inode| {
-                    inode.gate.as_mut().map(|gate| gate.pages.outlive())
+                self.change_content(&file, |content| {
+                    content.gate.as_mut().map(|gate| gate.pages.outlive())
                 });
             }
         }
@@ -209,11 +209,11 @@ impl Inodes {
 
     /// Pages that the kernel may hold.
     pub fn filled(&self) -> Vec<PagesOf> {
-        let holds = |inode: &Inode| {
-            let gate = inode.gate.as_deref();
+        let holds = |content: &Content| {
+            let gate = content.gate.as_deref();
             gate.is_some_and(|gate| gate.pages.may_hold_pages())
         };
-        let filled = self.iter().filter(|(_, inode)| holds(inode));
+        let filled = self.contents().filter(|(_, content)| holds(content));
         filled.map(|(file, _)| PagesOf::all(**file)).collect()
     }
 
@@ -230,7 +230,7 @@ impl Inodes {
 
     /// Waits until a file is clean; `None` if it is.
     pub fn wait_clean(&mut self, file: &Handle) -> Option<oneshot::Receiver<()>> {
-        let gate = self.get_mut(file)?.gate.as_mut()?;
+        let gate = self.content_mut(file)?.gate.as_mut()?;
         if !gate.is_unclean() {
             return None;
         }
@@ -283,7 +283,7 @@ impl Inodes {
     }
 
     fn gate(&self, file: &Handle) -> Option<&Gate> {
-        self.get(file)?.gate.as_deref()
+        self.content(file)?.gate.as_deref()
     }
 
     fn has_gate(&self, file: &Handle) -> bool {
@@ -296,9 +296,9 @@ impl Inodes {
         out: &mut Outcome,
         change: impl FnOnce(&mut Gate) -> R,
     ) -> Option<R> {
-        let (result, clear) = self.change(&file, |inode| {
-            let result = change(inode.gate.as_mut()?);
-            Some((result, inode.settle_gate(file, out)))
+        let (result, clear) = self.change_content(&file, |content| {
+            let result = change(content.gate.as_mut()?);
+            Some((result, content.settle_gate(file, out)))
         })??;
         clear.into_iter().for_each(|id| self.drop_is_done(id, out));
         Some(result)
@@ -310,16 +310,16 @@ impl Inodes {
         out: &mut Outcome,
         change: impl FnOnce(&mut Gate) -> R,
     ) -> R {
-        let (result, clear) = self.make(file, |inode| {
-            let result = change(inode.gate.get_or_insert_default());
-            (result, inode.settle_gate(file, out))
+        let (result, clear) = self.make_content(file, |content| {
+            let result = change(content.gate.get_or_insert_default());
+            (result, content.settle_gate(file, out))
         });
         clear.into_iter().for_each(|id| self.drop_is_done(id, out));
         result
     }
 }
 
-impl Inode {
+impl Content {
     /// Takes up what a change of the gate has brought about. Returns the drops that are done here.
     fn settle_gate(&mut self, me: Handle, out: &mut Outcome) -> Vec<DropId> {
         let Some(gate) = &mut self.gate else {

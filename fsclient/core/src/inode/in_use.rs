@@ -56,8 +56,8 @@ impl Inodes {
     /// Before the server is asked for an open: from now on pages of the file may be used, and
     /// (O_RDWR) stored into.
     pub fn open_begins(&mut self, object: Handle, access: Access) {
-        self.make(object, |inode| {
-            let in_use = inode.in_use.get_or_insert_default();
+        self.make_content(object, |content| {
+            let in_use = content.in_use.get_or_insert_default();
             in_use.opens += 1;
             in_use.stores += usize::from(access == Access::ReadWrite);
         });
@@ -65,17 +65,19 @@ impl Inodes {
 
     /// The last name of an object is gone; false if it isn't open here.
     pub fn unlinked(&mut self, object: &Handle) -> bool {
-        let in_use = self.get_mut(object).and_then(|inode| inode.in_use.as_mut());
+        let in_use = self
+            .content_mut(object)
+            .and_then(|content| content.in_use.as_mut());
         in_use.map(|in_use| in_use.unlinked = true).is_some()
     }
 
     /// The open has ended, or never came to be. True if it was the last of an object that has no
     /// name: nobody here can reach it any more.
     pub fn open_ends(&mut self, object: &Handle, access: Access) -> bool {
-        let out_of_reach = self.change(object, |inode| {
-            let in_use = inode.in_use.as_mut()?;
+        let out_of_reach = self.change_content(object, |content| {
+            let in_use = content.in_use.as_mut()?;
             in_use.end(access);
-            let ended = inode.in_use.take_if(|in_use| in_use.opens == 0);
+            let ended = content.in_use.take_if(|in_use| in_use.opens == 0);
             Some(ended.is_some_and(|ended| ended.unlinked))
         });
         assert!(
@@ -87,12 +89,15 @@ impl Inodes {
 
     /// Whether a file is open.
     pub fn is_open(&self, object: &Handle) -> bool {
-        self.get(object).is_some_and(|inode| inode.in_use.is_some())
+        self.content(object)
+            .is_some_and(|content| content.in_use.is_some())
     }
 
     /// Whether a shared mapping of this mount may store into pages of the object.
     pub fn may_store(&self, object: &Handle) -> bool {
-        let in_use = self.get(object).and_then(|inode| inode.in_use.as_ref());
+        let in_use = self
+            .content(object)
+            .and_then(|content| content.in_use.as_ref());
         in_use.is_some_and(|in_use| in_use.stores > 0)
     }
 }

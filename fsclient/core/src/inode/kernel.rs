@@ -12,6 +12,7 @@ use crate::call::{Node, NodeId};
 use crate::memory::Memory;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Attr, FileKind, Handle};
+use smallvec::SmallVec;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ const OWN_IDS: u64 = 1 << 63;
 pub(super) struct KernelRefs {
     pub kind: FileKind,
     /// At least one; of what isn't a directory one.
-    pub known: Vec<KnownAs>,
+    pub known: SmallVec<[KnownAs; 1]>,
     /// Of directories.
     looks: Option<Box<Looks>>,
     /// The kernel believes that it has at least this size.
@@ -71,7 +72,7 @@ impl KernelRefs {
     fn new(kind: FileKind, floor: u64) -> Self {
         Self {
             kind,
-            known: Vec::new(),
+            known: SmallVec::new(),
             looks: None,
             floor,
             shrinks: false,

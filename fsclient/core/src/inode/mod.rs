@@ -51,6 +51,15 @@ use unstable::Unstable;
 pub(crate) struct Inode {
     /// What is cached of it, its bytes apart, and what of that the kernel may know.
     cached: Option<Box<Cached>>,
+    /// What the kernel knows it by, if it does.
+    kernel: Option<Box<KernelRefs>>,
+    /// Its bytes, and who is at work on them: of few.
+    content: Option<Box<Content>>,
+}
+
+/// An object's bytes, and who is at work on them. It is there as long as it isn't idle.
+#[derive(Debug, Default)]
+struct Content {
     /// The gate of its pages in the kernel, if anything must be known of them.
     gate: Option<Box<Gate>>,
     /// Bytes as the server has them.
@@ -59,8 +68,6 @@ pub(crate) struct Inode {
     dirty: Option<Box<Dirty>>,
     /// Changes that the server's disk may not have.
     unstable: Option<Box<Unstable>>,
-    /// What the kernel knows it by, if it does.
-    kernel: Option<Box<KernelRefs>>,
     /// Its opens here.
     in_use: Option<Box<InUse>>,
     /// Own changes under way.
@@ -92,14 +99,7 @@ struct Weight {
 impl Inode {
     /// Whether nothing of it is left: then it goes.
     fn is_idle(&self) -> bool {
-        self.cached.is_none()
-            && self.gate.is_none()
-            && self.clean.is_none()
-            && self.dirty.is_none()
-            && self.unstable.is_none()
-            && self.kernel.is_none()
-            && self.in_use.is_none()
-            && self.changing.is_idle()
+        self.cached.is_none() && self.kernel.is_none() && self.content.is_none()
     }
 
     fn shared_attr(&self, attr: &Attr) -> Option<Arc<Attr>> {
@@ -111,19 +111,33 @@ impl Inode {
 
     fn weight(&self) -> Weight {
         let cached = self.cached.as_deref();
-        let gate = self.gate.as_deref();
-        let unstable = self.unstable.as_deref();
+        let content = self.content.as_deref();
+        let gate = content.and_then(|content| content.gate.as_deref());
+        let unstable = content.and_then(|content| content.unstable.as_deref());
+        let clean = content.and_then(|content| content.clean.as_deref());
+        let dirty = content.and_then(|content| content.dirty.as_deref());
         Weight {
             cached: cached.map_or(0, Cached::bytes),
             opens: cached.map_or(0, |cached| cached.opens.len()),
-            clean: self.clean.as_deref().map_or(0, Clean::bytes),
-            dirty: self.dirty.as_deref().map_or(0, Dirty::bytes),
+            clean: clean.map_or(0, Clean::bytes),
+            dirty: dirty.map_or(0, Dirty::bytes),
             kept: unstable.map_or(0, Unstable::bytes),
             kept_files: usize::from(unstable.is_some_and(Unstable::keeps)),
             unstable: usize::from(unstable.is_some()),
             unclean: usize::from(gate.is_some_and(Gate::is_unclean)),
             passing: usize::from(gate.is_some_and(|gate| gate.passing)),
         }
+    }
+}
+
+impl Content {
+    fn is_idle(&self) -> bool {
+        self.gate.is_none()
+            && self.clean.is_none()
+            && self.dirty.is_none()
+            && self.unstable.is_none()
+            && self.in_use.is_none()
+            && self.changing.is_idle()
     }
 }
 

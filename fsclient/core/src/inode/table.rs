@@ -3,12 +3,13 @@
 use super::drops::Drops;
 use super::places::{Found, There};
 use super::unstable::Commits;
-use super::{Inode, Weight};
+use super::{Content, Inode, Weight};
 use crate::call::NodeId;
 use crate::memory::{Memory, MemoryUse};
 use crate::run::{Map, Set};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Attr, Handle};
+use std::borrow::Borrow;
 #[cfg(test)]
 use std::collections::HashSet;
 use std::collections::{BTreeMap, VecDeque};
@@ -112,20 +113,67 @@ impl Inodes {
     }
 
     /// As [`Inodes::change`], of an object of which nothing may be known yet.
-    pub(super) fn make<R>(&mut self, object: Handle, change: impl FnOnce(&mut Inode) -> R) -> R {
-        if let Some(inode) = self.map.get_mut(&object) {
+    pub(super) fn make<R>(
+        &mut self,
+        object: impl Into<Arc<Handle>> + Borrow<Handle>,
+        change: impl FnOnce(&mut Inode) -> R,
+    ) -> R {
+        if let Some(inode) = self.map.get_mut(object.borrow()) {
             let result = self.weight.counted(inode, change);
             if inode.is_idle() {
-                self.map.remove(&object);
+                self.map.remove(object.borrow());
             }
             return result;
         }
         let mut inode = Inode::default();
         let result = self.weight.counted(&mut inode, change);
         if !inode.is_idle() {
-            self.map.insert(Arc::new(object), inode);
+            self.map.insert(object.into(), inode);
         }
         result
+    }
+}
+
+/// Of an object's bytes.
+impl Inodes {
+    pub(super) fn content(&self, object: &Handle) -> Option<&Content> {
+        self.get(object)?.content.as_deref()
+    }
+
+    pub(super) fn contents(&self) -> impl Iterator<Item = (&Arc<Handle>, &Content)> {
+        let inodes = self.iter();
+        inodes.filter_map(|(object, inode)| Some((object, inode.content.as_deref()?)))
+    }
+
+    /// As [`Inodes::get_mut`].
+    pub(super) fn content_mut(&mut self, object: &Handle) -> Option<&mut Content> {
+        self.get_mut(object)?.content.as_deref_mut()
+    }
+
+    /// As [`Inodes::change`].
+    pub(super) fn change_content<R>(
+        &mut self,
+        object: &Handle,
+        change: impl FnOnce(&mut Content) -> R,
+    ) -> Option<R> {
+        self.change(object, |inode| {
+            let result = change(inode.content.as_mut()?);
+            inode.content.take_if(|content| content.is_idle());
+            Some(result)
+        })?
+    }
+
+    /// As [`Inodes::make`].
+    pub(super) fn make_content<R>(
+        &mut self,
+        object: Handle,
+        change: impl FnOnce(&mut Content) -> R,
+    ) -> R {
+        self.make(object, |inode| {
+            let result = change(inode.content.get_or_insert_default());
+            inode.content.take_if(|content| content.is_idle());
+            result
+        })
     }
 }
 
@@ -136,6 +184,7 @@ impl Inodes {
         let mut weight = Weight::default();
         for inode in self.map.values() {
             assert!(!inode.is_idle(), "an idle inode is kept");
+            assert!(!with(inode, Content::is_idle), "an idle content is kept");
             weight.shift(Weight::default(), inode.weight());
         }
         assert_eq!(weight, self.weight);
@@ -148,9 +197,15 @@ impl Inodes {
         assert_eq!(ring, those(|inode| inode.cached.is_some()));
         let by_use: HashSet<Handle> = self.by_use.values().copied().collect();
         assert_eq!(by_use.len(), self.by_use.len());
-        assert_eq!(by_use, those(|inode| inode.clean.is_some()));
+        assert_eq!(
+            by_use,
+            those(|inode| with(inode, |content| content.clean.is_some()))
+        );
         let dirty: HashSet<Handle> = self.dirty.iter().copied().collect();
-        assert_eq!(dirty, those(|inode| inode.dirty.is_some()));
+        assert_eq!(
+            dirty,
+            those(|inode| with(inode, |content| content.dirty.is_some()))
+        );
         let nodes: HashSet<Handle> = self.nodes.values().map(|object| **object).collect();
         assert_eq!(nodes, those(|inode| inode.kernel.is_some()));
         for (id, object) in &self.nodes {
@@ -161,4 +216,9 @@ impl Inodes {
             assert!(self.nodes.contains_key(id), "a forgotten node stands");
         }
     }
+}
+
+#[cfg(test)]
+fn with(inode: &Inode, has: impl Fn(&Content) -> bool) -> bool {
+    inode.content.as_deref().is_some_and(has)
 }

@@ -71,7 +71,11 @@ impl Stream {
         if let Some(last) = more.last() {
             self.cookie = last.cookie;
             // Copied only if an answer with them is on its way still.
-            Arc::make_mut(&mut self.entries).extend(more);
+            let entries = Arc::make_mut(&mut self.entries);
+            entries.extend(more);
+            if self.complete {
+                entries.shrink_to_fit();
+            }
         }
         if !self.complete && self.cookie == self.mark {
             return Err(Refusal::Internal);

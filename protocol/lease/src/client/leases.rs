@@ -8,6 +8,7 @@ use leasefs_protocol::{
     Grant, Handle, Mode, Parts, RawName, Recall, RecallId, Release, Scope, Stamp,
 };
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Most objects without a lease whose stamps are remembered singly.
 const MAX_FORGOTTEN: usize = 8192;
@@ -72,6 +73,9 @@ impl Yield {
     }
 }
 
+/// What is known of each object.
+type Objects = BTreeMap<Arc<Handle>, Object>;
+
 /// All leases of a session.
 ///
 /// A lease is *held* from the grant on, if no newer recall of the part has been acted on. What a
@@ -87,7 +91,7 @@ impl Yield {
 /// - *Own change without an answer:* its stamp is unknown, so every reply under way is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Leases {
-    objects: BTreeMap<Handle, Object>,
+    objects: Objects,
     /// Objects of which only stamps are remembered, the longest forgotten first.
     forgotten: VecDeque<Handle>,
     /// What older stamps say of any object is outdated.
@@ -130,7 +134,7 @@ impl Leases {
         if self.held >= MOST_HELD && self.held(&grant.object).is_empty() {
             return Parts::NONE;
         }
-        let object = self.objects.entry(grant.object).or_default();
+        let object = known(&mut self.objects, &grant.object);
         object.seen = object.seen.max(grant.stamp);
         let current = object.current(grant.parts, grant.stamp);
         if object.held.is_empty() && !current.is_empty() {
@@ -183,6 +187,11 @@ impl Leases {
     pub fn unsettled_names(&self, dir: &Handle, stamp: Stamp) -> Vec<Box<[u8]>> {
         let known = self.objects.get(dir);
         known.map_or_else(Vec::new, |dir| dir.unsettled_names(stamp))
+    }
+
+    /// The handle of an object as it stands here, for whoever keeps it, too.
+    pub fn shared(&self, object: &Handle) -> Arc<Handle> {
+        shared(&self.objects, object)
     }
 
     /// Parts held of an object.
@@ -246,7 +255,7 @@ impl Leases {
                 let raw = || names.iter().map(|name| name.0.as_slice());
                 let yields = parts.contains(Parts::DATA) && self.is_exclusive(object);
                 self.give_up(object, *parts, recall.stamp);
-                let object = self.objects.entry(*object).or_default();
+                let object = known(&mut self.objects, object);
                 object.yielding |= yields;
                 object.act_on_names(raw(), recall.stamp);
                 object.block(*parts, raw());
@@ -291,7 +300,7 @@ impl Leases {
     /// it has dropped.
     pub fn begin_change(&mut self, changes: &[ChangeOf]) {
         for change in changes {
-            let object = self.objects.entry(change.object).or_default();
+            let object = known(&mut self.objects, &change.object);
             object.block(change.parts, raw_names(change));
         }
     }
@@ -363,8 +372,8 @@ impl Leases {
 
     /// The leases of all objects but those are lost.
     pub fn lose_all_but(&mut self, keeps: impl Fn(&Handle) -> bool) {
-        let held = |(_, object): &(&Handle, &Object)| !object.held.is_empty();
-        let objects = self.objects.iter().filter(held).map(|(handle, _)| *handle);
+        let held = |(_, object): &(&Arc<Handle>, &Object)| !object.held.is_empty();
+        let objects = self.objects.iter().filter(held).map(|(handle, _)| **handle);
         let lost: Vec<Handle> = objects.filter(|handle| !keeps(handle)).collect();
         lost.iter().for_each(|handle| self.lost(handle));
     }
@@ -410,8 +419,8 @@ impl Leases {
             parts,
             mode,
         };
-        let of_object = move |(handle, object): (&Handle, &Object)| {
-            let handle = *handle;
+        let of_object = move |(handle, object): (&Arc<Handle>, &Object)| {
+            let handle = **handle;
             modes(object).map(|held| lease(handle, held))
         };
         let all = self.objects.iter().flat_map(of_object);
@@ -420,8 +429,8 @@ impl Leases {
 
     /// What a recall of this takes back.
     fn yields(&self, scope: &Scope) -> Vec<Yield> {
-        let of = |(handle, object): (&Handle, &Object), parts: Parts| {
-            Yield::of(*handle, object.held & parts, object.write & parts)
+        let of = |(handle, object): (&Arc<Handle>, &Object), parts: Parts| {
+            Yield::of(**handle, object.held & parts, object.write & parts)
         };
         match scope {
             Scope::Everything => {
@@ -462,7 +471,7 @@ impl Leases {
     }
 
     fn hold_on(&mut self, yields: Yield) {
-        let object = self.objects.entry(yields.object).or_default();
+        let object = known(&mut self.objects, &yields.object);
         self.held += usize::from(object.held.is_empty());
         if !yields.write.is_empty() {
             self.tenures += 1;
@@ -496,7 +505,7 @@ impl Leases {
     }
 
     fn give_up(&mut self, object: &Handle, parts: Parts, stamp: Stamp) {
-        let object = self.objects.entry(*object).or_default();
+        let object = known(&mut self.objects, object);
         object.act(parts, stamp);
         let before = object.held;
         object.held = before - parts;
@@ -535,6 +544,17 @@ impl Leases {
             self.objects.remove(&oldest);
         }
     }
+}
+
+/// What is known of an object from now on.
+fn known<'a>(objects: &'a mut Objects, object: &Handle) -> &'a mut Object {
+    let handle = shared(objects, object);
+    objects.entry(handle).or_default()
+}
+
+fn shared(objects: &Objects, object: &Handle) -> Arc<Handle> {
+    let known = objects.get_key_value(object);
+    known.map_or_else(|| Arc::new(*object), |(handle, _)| Arc::clone(handle))
 }
 
 fn raw_names(change: &ChangeOf) -> impl Iterator<Item = &[u8]> {
