@@ -91,8 +91,8 @@ pub(crate) struct Dropped {
     pub opens: Vec<Arc<ServerOpen>>,
 }
 
-/// Approximate size of an inode that is cached, with its slots in the tables.
-const INODE_COST: usize = 640;
+/// Approximate size of what is cached of an inode, with its slots in the tables.
+const INODE_COST: usize = 360;
 /// Largest xattr value worth caching (ACLs and capabilities are small).
 const MAX_CACHED_XATTR: usize = 4096;
 /// Of a directory with more names whose object isn't known, each name is asked for.
@@ -101,7 +101,7 @@ const MOST_OTHERS: usize = 16_384;
 /// have to recall each.
 const MOST_UNASKED: usize = 64;
 /// Approximate size of a name beside its bytes.
-const NAME_COST: usize = 160;
+const NAME_COST: usize = 64;
 
 fn name_cost(name: &[u8]) -> usize {
     NAME_COST + name.len()

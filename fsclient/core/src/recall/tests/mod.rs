@@ -470,12 +470,12 @@ fn the_approval_names_the_opens_it_gives_up() {
 
 #[test]
 fn over_the_budget_the_longest_unused_is_evicted_and_its_lease_given_back() {
-    let world = World::with_memory(Memory::new(4 * 40 * 640));
+    let world = World::with_memory(Memory::new(4 * 40 * 360));
     for object in 1..=60 {
         world.getattr(object, u64::from(object));
     }
     world.wait_for(&Told::Release(handle(1), ATTRS));
-    assert!(world.cache.status().memory.cached <= 40 * 640);
+    assert!(world.cache.status().memory.cached <= 40 * 360);
     let told = world.told();
     let at = |what: &Told| told.iter().position(|t| t == what);
     assert!(at(&Told::DropAttrs(handle(1))) < at(&Told::Release(handle(1), ATTRS)));
