@@ -1,8 +1,9 @@
 //! Requests of the kernel and their answers.
 
+use crate::listing::Names;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::{Attr, Caller, DirEntry, FileKind, FsStat, Handle, SetAttr};
+use leasefs_protocol::{Attr, Caller, FileKind, FsStat, Handle, SetAttr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -160,39 +161,8 @@ pub enum Caching {
     Direct,
 }
 
-/// An entry of a directory, as a listing keeps it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedName {
-    /// Its name.
-    pub name: Box<[u8]>,
-    /// Inode number.
-    pub ino: u64,
-    /// What it is.
-    pub kind: FileKind,
-    /// Where the listing goes on behind it.
-    pub cookie: u64,
-}
-
-impl ListedName {
-    /// Approximate size.
-    pub(crate) fn cost(&self) -> usize {
-        std::mem::size_of::<Self>() + self.name.len()
-    }
-}
-
-impl From<&DirEntry> for ListedName {
-    fn from(entry: &DirEntry) -> Self {
-        Self {
-            name: entry.name.0.as_slice().into(),
-            ino: entry.ino,
-            kind: entry.kind,
-            cookie: entry.cookie,
-        }
-    }
-}
-
 /// A whole directory, as it was at one moment; or as much of it as was read.
-pub type Listing = Arc<Vec<ListedName>>;
+pub(crate) type Listing = Arc<Names>;
 
 /// An entry of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,7 +193,7 @@ impl ListingFrom {
         let dots = [&b"."[..], b".."].into_iter();
         let dots = dots.map(|name| (self.own.0, FileKind::Directory, name));
         let others = self.entries.iter();
-        let others = others.map(|entry| (entry.ino, entry.kind, &*entry.name));
+        let others = others.map(|entry| (entry.ino, entry.kind, entry.name));
         let from = usize::try_from(self.offset).unwrap_or(usize::MAX);
         for ((ino, kind, name), next) in dots.chain(others).zip(1..).skip(from) {
             let entry = Listed {

@@ -4,7 +4,7 @@
 //! the kernel, messages of the server, the passing of time come in; answers, requests, invalidations go
 //! out. It reads no clock and waits for nobody, so a daemon and a simulator drive it alike.
 //!
-//! Imports run one way: memory, [`call`] ← [`api`] ← run ← opens ← inode ← cache ← outside, session ← writeback ←
+//! Imports run one way: memory, listing, [`call`] ← [`api`] ← run ← opens ← inode ← cache ← outside, session ← writeback ←
 //! recall ← ops, life ← core.
 
 pub mod api;
@@ -13,6 +13,7 @@ pub mod call;
 mod core;
 mod inode;
 mod life;
+mod listing;
 mod memory;
 mod opens;
 mod ops;

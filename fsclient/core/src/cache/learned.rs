@@ -169,7 +169,7 @@ impl ListingLease {
         let cacheable = state.leases.cacheable(asked, &dir, Parts::LISTING, stamp);
         if cacheable.contains(Parts::LISTING) {
             // No name has changed since the first page, or the listing's lease would be gone.
-            let names = listing.iter().map(|entry| &*entry.name);
+            let names = listing.iter().map(|entry| entry.name);
             state.put_all_names(asked, &dir, stamp, names);
             state.inodes.put_listing(dir, listing);
         }

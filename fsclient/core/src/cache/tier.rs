@@ -119,8 +119,9 @@ impl<'a> Tier<'a> {
         } = &mut *self.state;
         let live = session.witness(self.now)?;
         let listing = inodes.listing(&live, dir)?;
-        let mut soon = listing.iter().enumerate().skip(from).take(SOON);
-        let (at, entry) = soon.find(|(_, entry)| *entry.name == *name)?;
+        let soon = (from..listing.len()).take(SOON);
+        let mut soon = soon.filter_map(|at| Some((at, listing.get(at)?)));
+        let (at, entry) = soon.find(|(_, entry)| entry.name == name)?;
         Some((at, entry.cookie, inodes.reuse_open(&live, dir, caller)?))
     }
 

@@ -1,7 +1,7 @@
 //! What is cached of one object.
 
 use super::shared_opens::SharedOpens;
-use crate::call::{ListedName, Listing};
+use crate::call::Listing;
 use crate::opens::ServerOpen;
 use crate::run::{Map, Set};
 use bytes::Bytes;
@@ -107,10 +107,6 @@ fn name_cost(name: &[u8]) -> usize {
     NAME_COST + name.len()
 }
 
-fn listing_cost(listing: &Listing) -> usize {
-    listing.iter().map(ListedName::cost).sum()
-}
-
 impl Dropped {
     /// The names the kernel may know, each with its directory.
     pub fn told_names(&self) -> impl ExactSizeIterator<Item = (Handle, &[u8])> {
@@ -155,7 +151,7 @@ impl Cached {
         if parts.contains(Parts::LISTING) {
             let directory = self.directory.as_mut();
             let listing = directory.and_then(|directory| directory.listing.take());
-            self.refund(listing.as_ref().map_or(0, listing_cost));
+            self.refund(listing.as_ref().map_or(0, |listing| listing.cost()));
         }
         if parts.contains(Parts::NAMES) {
             self.drop_others();
@@ -266,13 +262,13 @@ impl Cached {
 
     /// The names of a directory in their order.
     pub fn put_listing(&mut self, listing: Listing) {
-        self.cost += listing_cost(&listing);
+        self.cost += listing.cost();
         let old = self
             .directory
             .get_or_insert_default()
             .listing
             .replace(listing);
-        self.refund(old.as_ref().map_or(0, listing_cost));
+        self.refund(old.as_ref().map_or(0, |listing| listing.cost()));
     }
 
     /// See [`Cached::put_listing`].

@@ -2,10 +2,11 @@
 
 use super::approve;
 use super::world::{Told, World, grant, handle};
-use crate::call::{ListedName, Listing};
+use crate::call::Listing;
 use crate::inode::Dentry;
+use crate::listing::Names;
 use crate::recall::ChangeScope;
-use leasefs_protocol::{FileKind, Parts, RawName};
+use leasefs_protocol::{DirEntry, FileKind, Parts, RawName};
 use std::time::Duration;
 
 #[test]
@@ -159,13 +160,16 @@ fn a_name_made_elsewhere_before_the_answer_to_mkdir_has_come_is_asked_for() {
 
 #[test]
 fn a_whole_listing_tells_which_names_are_absent_if_the_names_are_leased_too() {
-    let entry = ListedName {
+    let entry = DirEntry {
+        name: RawName(b"a".to_vec()),
         ino: 2,
         kind: FileKind::File,
         cookie: 1,
-        name: b"a".as_slice().into(),
+        node: None,
     };
-    let listing = Listing::from(vec![entry]);
+    let mut names = Names::default();
+    assert!(names.push(&entry));
+    let listing = Listing::new(names);
     let keep = |world: &World, parts, stamp| {
         let grants = [grant(1, parts, stamp)];
         let asked = world.cache.ask();

@@ -1,0 +1,124 @@
+//! The names of a directory in their order, packed: there are as many of them as the directory has.
+
+use leasefs_protocol::{DirEntry, FileKind};
+use std::iter::once;
+
+/// An entry of a directory, as a listing keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ListedName<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// Inode number.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Where the listing goes on behind it.
+    pub cookie: u64,
+}
+
+/// Entries of a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// One behind the other.
+    names: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    ino: u64,
+    cookie: u64,
+    /// Where its name ends.
+    end: u32,
+    kind: FileKind,
+}
+
+impl Names {
+    /// Approximate size of an entry.
+    pub fn cost_of(entry: &DirEntry) -> usize {
+        size_of::<Entry>() + entry.name.0.len()
+    }
+
+    /// Approximate size.
+    pub fn cost(&self) -> usize {
+        self.entries.len() * size_of::<Entry>() + self.names.len()
+    }
+
+    /// Takes in an entry; false if there is no room.
+    #[must_use]
+    pub fn push(&mut self, entry: &DirEntry) -> bool {
+        let name = &entry.name.0;
+        let Ok(end) = u32::try_from(self.names.len() + name.len()) else {
+            return false;
+        };
+        self.names.extend_from_slice(name);
+        self.entries.push(Entry {
+            ino: entry.ino,
+            cookie: entry.cookie,
+            end,
+            kind: entry.kind,
+        });
+        true
+    }
+
+    /// No more come.
+    pub fn shrink(&mut self) {
+        self.names.shrink_to_fit();
+        self.entries.shrink_to_fit();
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The entry at this place.
+    pub fn get(&self, at: usize) -> Option<ListedName<'_>> {
+        let entry = self.entries.get(at)?;
+        let before = at.checked_sub(1).and_then(|at| self.entries.get(at));
+        Some(self.listed(before.map_or(0, |before| before.end), entry))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = ListedName<'_>> {
+        let starts = once(0).chain(self.entries.iter().map(|entry| entry.end));
+        let entries = starts.zip(&self.entries);
+        entries.map(|(start, entry)| self.listed(start, entry))
+    }
+
+    fn listed(&self, start: u32, entry: &Entry) -> ListedName<'_> {
+        let name = self.names.get(start as usize..entry.end as usize);
+        ListedName {
+            name: name.unwrap_or_default(),
+            ino: entry.ino,
+            kind: entry.kind,
+            cookie: entry.cookie,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasefs_protocol::RawName;
+
+    #[test]
+    fn entries_are_told_as_they_came() {
+        let mut names = Names::default();
+        let entries = ["a", "", "long"].map(|name| DirEntry {
+            name: RawName(name.into()),
+            ino: 7,
+            kind: FileKind::File,
+            cookie: name.len() as u64,
+            node: None,
+        });
+        assert!(entries.iter().all(|entry| names.push(entry)));
+        let told: Vec<_> = names
+            .iter()
+            .map(|entry| (entry.name, entry.cookie))
+            .collect();
+        assert_eq!(told, [(&b"a"[..], 1), (b"", 0), (b"long", 4)]);
+        assert!((0..3).all(|at| names.get(at) == names.iter().nth(at)));
+        assert_eq!((names.len(), names.get(3)), (3, None));
+        let cost: usize = entries.iter().map(Names::cost_of).sum();
+        assert_eq!(names.cost(), cost);
+    }
+}
