@@ -93,6 +93,22 @@ pub const MAX_CHANGES_AHEAD: u64 = 1 << 18;
 /// Most recalls of one client that are unapproved at a time; with as many it is granted nothing, and each
 /// of its sessions is asked at most for everything besides.
 pub const MAX_RECALLS_OPEN: usize = 8192;
+/// Most objects of which a server counts how often reads wait for their Write leases.
+pub const MAX_BOUNCING: usize = 1024;
+/// When so many reads of an object have waited for Write leases of other sessions within [`BOUNCE_WINDOW`], none is given of
+/// it. What is written once and read elsewhere makes two of them: what is passed on less than twice a second
+/// has little to gain.
+pub const BOUNCE_WAITS: usize = 8;
+/// See above.
+pub const BOUNCE_WINDOW: Duration = Duration::from_secs(2);
+/// How long that lasts before it is looked at whether the lease would pay.
+pub const TERM_ZERO_PERIOD: Duration = Duration::from_secs(4);
+/// When it would have saved so many writes more than reads would have waited, it is given at once.
+pub const TERM_ZERO_TRIAL: u64 = 16;
+/// For how long it is then given whatever happens, for the first time; twice as long each time.
+pub const EXCLUSIVE_AGAIN: Duration = Duration::from_secs(16);
+/// The longest such time.
+pub const MAX_EXCLUSIVE_AGAIN: Duration = Duration::from_secs(300);
 /// Most request streams of one connection.
 pub const MAX_LANES: usize = 16;
 /// Most items in one reclaim, release or approval message.

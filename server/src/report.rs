@@ -3,7 +3,7 @@
 use crate::runtime::Snapshot;
 use crate::server::Server;
 use crate::session::Session;
-use crate::status::{SessionStatus, Status, Waiting};
+use crate::status::{SessionStatus, Status, TermZero, Waiting};
 use leasefs_lease::time::BootTime;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,10 +20,23 @@ impl Server {
             grace_ms: snapshot.grace_until.map(left),
             sessions: sessions.collect(),
             waiting: waiting(&snapshot),
+            term_zero: self.term_zero(&snapshot),
             requests: self.counters.by_kind(),
             renewals: self.counters.renewals(),
             violations: self.violations.load(Ordering::Relaxed),
         }
+    }
+
+    fn term_zero(&self, snapshot: &Snapshot) -> Vec<TermZero> {
+        let one = |zero: &leasefs_lease::server::TermZero| TermZero {
+            object: zero.object.to_string(),
+            inode: self.store.getattr(&zero.object).ok().map(|attr| attr.ino),
+            since_ms: millis(snapshot.now.since(zero.since)),
+            until_ms: millis(zero.until.left_at(snapshot.now)),
+            hits: zero.hits,
+            recalls: zero.recalls,
+        };
+        snapshot.term_zero.iter().map(one).collect()
     }
 }
 

@@ -14,6 +14,9 @@ pub struct Status {
     pub sessions: Vec<SessionStatus>,
     /// Operations that wait.
     pub waiting: Vec<Waiting>,
+    /// Files that bounce between sessions: writes to them aren't buffered.
+    #[serde(default)]
+    pub term_zero: Vec<TermZero>,
     /// Requests answered since the server started, by kind.
     pub requests: BTreeMap<String, u64>,
     /// Keep-alives answered since the server started.
@@ -68,4 +71,21 @@ pub struct Waiting {
     pub grace: bool,
     /// When that ends at the latest.
     pub until_ms: Option<u64>,
+}
+
+/// A file that bounces between sessions: nobody gets an exclusive lease on it with a write.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TermZero {
+    /// Its handle.
+    pub object: String,
+    /// Its inode number in the served directory, by which `find -inum` knows it; none if it is gone.
+    pub inode: Option<u64>,
+    /// For how long.
+    pub since_ms: u64,
+    /// When the period ends after which it is decided whether that goes on.
+    pub until_ms: u64,
+    /// In this period, writes that an exclusive lease would have saved.
+    pub hits: u64,
+    /// In this period, reads that would have had to wait for its recall.
+    pub recalls: u64,
 }

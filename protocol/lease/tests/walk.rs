@@ -4,7 +4,8 @@
 mod oracle;
 
 use leasefs_lease::server::{
-    Config, Core, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Reclaimed, Touch, Wanted,
+    Bouncing, Config, Core, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Reclaimed, Touch,
+    Wanted,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Handle, KeyHash, Mode, Parts, RawName, SessionId, Stamp};
@@ -167,6 +168,11 @@ impl Walk {
     fn with_probation(max: usize, grace: Option<Grace>, probation: Duration) -> Self {
         let config = Config {
             drift_ppm: 0,
+            // With an odd bound whatever a read waits for bounces.
+            bouncing: Bouncing {
+                waits: max % 2,
+                ..Bouncing::default()
+            },
             probation,
             max_probation: 2 * probation,
             max_leases_per_client: max,
@@ -362,7 +368,7 @@ proptest! {
 
     #[test]
     fn whatever_happens_no_admission_is_unsafe_and_everything_is_answered(
-        max in prop_oneof![Just(2usize), Just(100)],
+        max in prop_oneof![Just(2usize), Just(3), Just(100), Just(101)],
         grace in grace(),
         steps in prop::collection::vec(step(), 1..160),
     ) {

@@ -2,7 +2,7 @@
 
 use super::control::ServerStatus;
 use crate::state::{Enrolled, RevokeError, wall_clock};
-use crate::status::{SessionStatus, Waiting};
+use crate::status::{SessionStatus, TermZero, Waiting};
 use leasefs_protocol::escaped;
 use leasefs_protocol::limits::REVOKE_PATIENCE;
 use std::collections::BTreeMap;
@@ -113,6 +113,7 @@ pub fn status(server: &ServerStatus) -> String {
     lines.push(format!("  sessions   {}", status.sessions.len()));
     lines.extend(status.sessions.iter().map(session));
     lines.extend(status.waiting.iter().map(waiting));
+    lines.extend(status.term_zero.iter().map(term_zero));
     lines.join("\n") + "\n"
 }
 
@@ -158,6 +159,20 @@ fn waiting(waiting: &Waiting) -> String {
         waiting.request,
         short(&waiting.session),
         seconds(waiting.since_ms)
+    )
+}
+
+fn term_zero(zero: &TermZero) -> String {
+    let inode = zero
+        .inode
+        .map_or("that is gone".to_owned(), |ino| format!("of inode {ino}"));
+    format!(
+        "  term zero  for writing the file {inode}, which bounces, since {}, looked at again in {}: \
+         {} writes buffered would cost {} waits",
+        seconds(zero.since_ms),
+        seconds(zero.until_ms),
+        zero.hits,
+        zero.recalls
     )
 }
 
@@ -223,6 +238,27 @@ mod tests {
             text.starts_with("    12121212  10.0.0.9:5  x\\u{1b}"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_file_that_bounces_is_told_by_its_inode_with_what_was_counted() {
+        let zero = TermZero {
+            inode: Some(4711),
+            since_ms: 8_100,
+            until_ms: 3_900,
+            hits: 2,
+            recalls: 90,
+            ..TermZero::default()
+        };
+        let text = super::term_zero(&zero);
+        let counted =
+            "since 8.1 s, looked at again in 3.9 s: 2 writes buffered would cost 90 waits";
+        assert!(
+            text.contains("inode 4711") && text.ends_with(counted),
+            "{text}"
+        );
+        let gone = TermZero::default();
+        assert!(super::term_zero(&gone).contains("that is gone"));
     }
 
     #[test]

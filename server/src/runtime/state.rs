@@ -4,7 +4,7 @@ use super::progress::Progress;
 use crate::border::Border;
 use leasefs_lease::server::{
     Action, Config, Core, Event, Grace, OpId, OpState, ReclaimRefusal, Reclaimed, SessionStatus,
-    Standing, Waiting,
+    Standing, TermZero, Waiting,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Push;
@@ -88,6 +88,8 @@ pub struct Snapshot {
     pub sessions: Vec<SessionStatus>,
     /// Operations that wait, and the kinds of their requests.
     pub waiting: Vec<(OpLabel, Waiting)>,
+    /// Objects of which nobody gets an exclusive lease with a change.
+    pub term_zero: Vec<TermZero>,
     /// When grace ends at the latest.
     pub grace_until: Option<BootTime>,
 }
@@ -281,6 +283,7 @@ impl State {
             now,
             sessions: self.core.sessions(),
             waiting: self.core.waiting().into_iter().map(labelled).collect(),
+            term_zero: self.core.term_zero(),
             grace_until: self.core.grace_until(),
         }
     }

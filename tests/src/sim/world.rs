@@ -11,6 +11,7 @@ use super::nemesis::{Blow, KINDS, Weather};
 use super::net::Way;
 use super::server::{Server, Settings};
 use leasefs_client::repeat_tables;
+use leasefs_lease::server::Bouncing;
 use leasefs_lease::time::lengthened;
 use std::fmt;
 use std::time::Duration;
@@ -193,7 +194,7 @@ impl World {
     fn with(mut cx: Cx, plan: Plan) -> Self {
         let drift_ppm = [1_000, 20_000, 100_000][cx.rng.below(3)];
         let clock = any_clock(&mut cx, drift_ppm);
-        let settings = any_settings(&mut cx, drift_ppm);
+        let settings = any_settings(&mut cx, drift_ppm, plan.seed);
         let weather = match cx.rng.chance(10) {
             true => Weather::calm(),
             false => Weather::any(&mut cx, &plan.allowed),
@@ -731,7 +732,7 @@ impl World {
     fn start(&mut self, host_crashed: bool) {
         let cx = &mut self.cx;
         if !self.server.up {
-            self.server.settings = any_settings(cx, self.drift_ppm);
+            self.server.settings = any_settings(cx, self.drift_ppm, self.plan.seed);
             self.server.start(cx, host_crashed);
         }
         // Whoever hasn't noticed hears of the restart at its next packet.
@@ -852,13 +853,29 @@ fn any_clock(cx: &mut Cx, drift_ppm: u32) -> HostClock {
     }
 }
 
-fn any_settings(cx: &mut Cx, drift_ppm: u32) -> Settings {
+/// In a third of the seeds each time that a read waits, writes aren't buffered for a while; in another, never.
+fn bouncing(seed: u64) -> Bouncing {
+    let (usual, period) = (Bouncing::default(), Duration::from_millis(300));
+    let waits = match seed % 3 {
+        0 => 1,
+        1 => return usual,
+        _ => 0,
+    };
+    Bouncing {
+        waits,
+        period,
+        ..usual
+    }
+}
+
+fn any_settings(cx: &mut Cx, drift_ppm: u32, seed: u64) -> Settings {
     let term = Duration::from_millis([1_000, 1_000, 2_000][cx.rng.below(3)]);
     let max_leases = if cx.rng.chance(20) { 4 } else { 1_000 };
     Settings {
         term,
         drift_ppm,
         max_leases,
+        bouncing: bouncing(seed),
         courtesy: COURTESY,
         apart: cx.rng.is_still(),
     }

@@ -29,6 +29,29 @@ pub struct Config {
     /// Recalls that all of them may owe an approval for: who owes as many gets no leases, and what
     /// else is to be asked of a session is everything.
     pub max_recalls_per_client: usize,
+    /// When nobody gets an exclusive lease with a change because the object bounces.
+    pub bouncing: Bouncing,
+}
+
+/// When an object that bounces between sessions is at term zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bouncing {
+    /// So many reads have to wait for another session's Write lease on it; zero: no object is ever at term zero.
+    pub waits: usize,
+    /// Within this time.
+    pub window: Duration,
+    /// After that long at term zero it is looked at whether the lease would pay.
+    pub period: Duration,
+}
+
+impl Default for Bouncing {
+    fn default() -> Self {
+        Self {
+            waits: limits::BOUNCE_WAITS,
+            window: limits::BOUNCE_WINDOW,
+            period: limits::TERM_ZERO_PERIOD,
+        }
+    }
 }
 
 impl Config {
@@ -42,6 +65,7 @@ impl Config {
             max_probation: limits::MAX_PROBATION.min(term * limits::MAX_PROBATION_TERMS),
             max_leases_per_client: limits::MAX_LEASES_PER_CLIENT,
             max_recalls_per_client: limits::MAX_RECALLS_OPEN,
+            bouncing: Bouncing::default(),
         }
     }
 }

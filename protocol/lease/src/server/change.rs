@@ -190,7 +190,7 @@ impl Core {
         let sid = self.sessions.find(op.session);
         let session = sid.and_then(|sid| self.sessions.get_mut(sid));
         let stamp = session.map_or(Stamp(0), |s| s.next_stamp());
-        let grants = self.grant_changer(op.session, wants);
+        let grants = self.grant_changer(now, op.session, wants);
         self.actions.push_back(Action::Finished {
             op: id,
             stamp,
@@ -201,7 +201,7 @@ impl Core {
         }
     }
 
-    fn grant_changer(&mut self, id: SessionId, wants: Vec<Wanted>) -> Vec<Grant> {
+    fn grant_changer(&mut self, now: BootTime, id: SessionId, wants: Vec<Wanted>) -> Vec<Grant> {
         let Some(sid) = self.sessions.alive(id) else {
             return Vec::new();
         };
@@ -209,7 +209,10 @@ impl Core {
             let cover = Cover::parts(want.parts);
             let object = self.known(&want.object);
             match want.mode {
-                Mode::Write if self.is_alone(sid, object, &cover) => {
+                Mode::Write
+                    if self.is_alone(sid, object, &cover)
+                        && !self.is_denied_exclusive(now, sid, object, want.parts) =>
+                {
                     self.grant(sid, object, &cover, want.parts, Mode::Write)
                 }
                 Mode::Read | Mode::Write => self.grant_read(sid, object, &cover),

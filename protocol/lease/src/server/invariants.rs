@@ -35,6 +35,7 @@ impl Core {
                 .map_err(|e| format!("session {}: {e}", session.id))?;
         }
         self.check_counts()?;
+        require(self.bounces.is_sound(), || "misjudges what bounces".into())?;
         for (id, op) in &self.ops {
             self.check_op(*id, op).map_err(|e| format!("{id:?}: {e}"))?;
         }

@@ -223,6 +223,7 @@ impl Core {
             move_back(&mut op.latest);
         }
         self.conduct.values_mut().for_each(|c| c.rebase(now));
+        self.bounces.rebase(now);
         self.grace.iter_mut().for_each(|g| move_back(&mut g.ends));
         let timers: BTreeSet<_> = self
             .timers

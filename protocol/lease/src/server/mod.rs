@@ -14,6 +14,7 @@
 //! What a page fill shows is its object's DATA, whatever parts the item names.
 
 mod api;
+mod bounce;
 mod change;
 mod conduct;
 mod cover;
@@ -32,16 +33,18 @@ mod session;
 mod slab;
 mod status;
 mod table;
+mod term_zero;
 mod timer;
 mod turn;
 
 pub use api::{
-    Action, Config, Event, Grace, LoggedWrites, OpId, OpState, ReadItem, ReadKind, ReclaimRefusal,
-    Reclaimed, Standing, Touch, Wanted,
+    Action, Bouncing, Config, Event, Grace, LoggedWrites, OpId, OpState, ReadItem, ReadKind,
+    ReclaimRefusal, Reclaimed, Standing, Touch, Wanted,
 };
-pub use status::{RecallStatus, SessionStatus, Waiting};
+pub use status::{RecallStatus, SessionStatus, TermZero, Waiting};
 
 use crate::time::BootTime;
+use bounce::Bounces;
 use conduct::Conduct;
 use grace::GraceState;
 use ids::ObjId;
@@ -64,6 +67,8 @@ pub struct Core {
     arrivals: u64,
     /// Of clients that have held others up lately.
     conduct: BTreeMap<KeyHash, Conduct>,
+    /// Files that bounce between sessions.
+    bounces: Bounces,
     timers: BTreeSet<(BootTime, Timer)>,
     grace: Option<GraceState>,
     shutdown: bool,
@@ -82,6 +87,7 @@ impl Core {
         let grace = grace.and_then(|known| GraceState::begin(known, now));
         let timers = grace.iter().map(|g| (g.ends, Timer::Grace)).collect();
         Self {
+            bounces: Bounces::new(config.bouncing),
             config,
             sessions: Sessions::new(),
             table: Table::new(),
@@ -101,6 +107,7 @@ impl Core {
     /// Takes in what happened at `now`, which never goes back.
     pub fn handle(&mut self, now: BootTime, event: Event) {
         self.run_timers(now);
+        self.bounces.run(now);
         self.settle(now);
         self.take_in(now, event);
         self.settle(now);

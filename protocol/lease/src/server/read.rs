@@ -42,6 +42,7 @@ impl Core {
         kind: ReadKind,
         needs: Vec<Need>,
     ) {
+        self.note_read(session, &needs);
         let fills = matches!(kind, ReadKind::FillPages | ReadKind::FillForStore);
         let objects = needs.iter().map(|need| need.object);
         if fills && self.must_park(session, objects) {

@@ -29,7 +29,11 @@ impl Core {
             op: id,
             cause: Cause::Holder,
         };
-        for (sid, object, taken) in self.conflicts(op) {
+        let conflicts = self.conflicts(op);
+        if !conflicts.is_empty() {
+            self.note_wait(now, id);
+        }
+        for (sid, object, taken) in conflicts {
             self.recall(now, sid, object, taken, Some(waiter));
         }
         self.let_writebacks_pass(id);

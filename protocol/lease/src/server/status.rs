@@ -2,10 +2,11 @@
 
 use super::Core;
 use super::api::{OpId, OpState};
+use super::bounce::Zero;
 use super::op::{Cause, Kind, Op};
 use super::session::{OpenRecall, Session};
 use crate::time::BootTime;
-use leasefs_protocol::{Recall, RecallId, SessionId};
+use leasefs_protocol::{Handle, Recall, RecallId, SessionId};
 
 /// Most operations at one object that are told to be before another: the first ones.
 const MOST_TOLD: usize = 16;
@@ -62,6 +63,21 @@ pub struct Waiting {
     pub until: Option<BootTime>,
 }
 
+/// An object that bounces and of which nobody gets an exclusive lease with a change, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TermZero {
+    /// The object.
+    pub object: Handle,
+    /// Since when.
+    pub since: BootTime,
+    /// When it is looked at again whether that would pay.
+    pub until: BootTime,
+    /// In this period, writes that an exclusive lease would have saved.
+    pub hits: u64,
+    /// In this period, reads that would have had to wait for its recall.
+    pub recalls: u64,
+}
+
 impl Core {
     /// Where an operation stands; `None` if it is unknown, withdrawn, finished, or a read that
     /// has been admitted.
@@ -99,6 +115,18 @@ impl Core {
     /// Leases of all sessions together.
     pub fn lease_count(&self) -> usize {
         self.sessions.iter().map(|(_, s)| s.leases.len()).sum()
+    }
+
+    /// Objects at term zero, in the order of their handles.
+    pub fn term_zero(&self) -> Vec<TermZero> {
+        let status = |(object, zero, until): (&Handle, &Zero, BootTime)| TermZero {
+            object: *object,
+            since: zero.since,
+            until,
+            hits: zero.hits,
+            recalls: zero.recalls,
+        };
+        self.bounces.zeros().map(status).collect()
     }
 
     /// Open recalls of all sessions.

@@ -3,8 +3,8 @@
 use super::client::{Fault, object, whole};
 use super::wire::{Kind, Message, Value};
 use leasefs_lease::server::{
-    Action, Config, Core, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Reclaimed,
-    Standing, Touch, Wanted,
+    Action, Bouncing, Config, Core, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind,
+    Reclaimed, Standing, Touch, Wanted,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Grant, KeyHash, Parts, SessionId, Stamp};
@@ -70,6 +70,11 @@ impl Server {
             max_probation: Duration::ZERO,
             max_leases_per_client: 10,
             max_recalls_per_client: 10,
+            // The walks and the simulation know what bounces.
+            bouncing: Bouncing {
+                waits: 0,
+                ..Bouncing::default()
+            },
         };
         let grace = Grace {
             max_term: 2 * HALF,

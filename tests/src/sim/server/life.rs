@@ -65,6 +65,7 @@ impl Server {
             term: self.settings.term,
             drift_ppm: self.settings.drift_ppm,
             max_leases_per_client: self.settings.max_leases,
+            bouncing: self.settings.bouncing,
             probation: self.settings.term / 2,
             max_probation: self.settings.term,
             ..Config::default()

@@ -20,7 +20,7 @@ pub use durable::Durable;
 use fsserver::interrupted::{ChangeId, Interrupted};
 use fsserver::session::answers::Answers;
 use fsserver::session::refused;
-use leasefs_lease::server::{Action, Config, Core, Event, OpId, OpState, RecallStatus};
+use leasefs_lease::server::{Action, Bouncing, Config, Core, Event, OpId, OpState, RecallStatus};
 use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::control::{ToClient, ToServer};
 use leasefs_protocol::limits::{MAX_FLUSH, RECALL_OVERDUE, RECALL_PATIENCE_MAX, SLOWEST_LINK};
@@ -122,6 +122,8 @@ pub struct Settings {
     pub drift_ppm: u32,
     /// Leases of a session.
     pub max_leases: usize,
+    /// When an object is at term zero.
+    pub bouncing: Bouncing,
     /// How long a session is kept for its client's return.
     pub courtesy: Nanos,
     /// Each session's operations have numbers of their own, whoever comes first.

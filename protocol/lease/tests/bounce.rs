@@ -1,0 +1,283 @@
+//! What bounces between sessions is written without exclusive leases for as long as that is cheaper.
+
+use leasefs_lease::server::{
+    Action, Bouncing, Config, Core, Event, OpId, ReadItem, ReadKind, TermZero, Touch, Wanted,
+};
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::limits::{EXCLUSIVE_AGAIN, MAX_BOUNCING, TERM_ZERO_TRIAL};
+use leasefs_protocol::{Grant, Handle, KeyHash, Mode, Parts, SessionId};
+use std::time::Duration;
+
+const A: u8 = 1;
+const B: u8 = 2;
+const MS: Duration = Duration::from_millis(1);
+const USUAL: Bouncing = Bouncing {
+    waits: 8,
+    window: Duration::from_secs(2),
+    period: Duration::from_secs(4),
+};
+
+/// What a write changes.
+fn content() -> Parts {
+    Parts::ATTRS | Parts::DATA
+}
+
+fn session(number: u8) -> SessionId {
+    SessionId([number; 16])
+}
+
+fn file(number: usize) -> Handle {
+    Handle::new(&number.to_be_bytes()).expect("short enough")
+}
+
+/// Sessions that are renewed all the time and approve at once what they are asked for.
+struct World {
+    core: Core,
+    now: BootTime,
+    ops: u64,
+    recalls: usize,
+}
+
+impl World {
+    fn new(bouncing: Bouncing) -> Self {
+        let config = Config {
+            bouncing,
+            ..Config::default()
+        };
+        let mut world = Self {
+            core: Core::new(config, BootTime::ZERO, None),
+            now: BootTime::ZERO,
+            ops: 0,
+            recalls: 0,
+        };
+        for number in [A, B] {
+            world.feed(Event::SessionOpened {
+                session: session(number),
+                client: KeyHash([number; 32]),
+                drift_ppm: 0,
+            });
+        }
+        world
+    }
+
+    fn passes(&mut self, time: Duration) {
+        let step = time.min(Duration::from_secs(1));
+        if step < time {
+            self.passes(time - step);
+        }
+        self.now = self.now + step;
+        for number in [A, B] {
+            assert!(self.core.renew(self.now, session(number)), "it ends");
+        }
+        self.feed(Event::Tick);
+    }
+
+    /// What is granted by it.
+    fn feed(&mut self, event: Event) -> Vec<Grant> {
+        self.core.handle(self.now, event);
+        let mut all = Vec::new();
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Recall { session, recall } => {
+                    self.recalls += 1;
+                    let recall = recall.id;
+                    let approval = Event::Approve { session, recall };
+                    self.core.handle(self.now, approval);
+                }
+                Action::Admitted { grants, .. } | Action::Finished { grants, .. } => {
+                    all.extend(grants);
+                }
+                _ => {}
+            }
+        }
+        self.core.check_invariants().expect("they hold");
+        all
+    }
+
+    fn op(&mut self) -> OpId {
+        self.ops += 1;
+        OpId(self.ops)
+    }
+
+    fn asks(&mut self, who: u8, kind: ReadKind, object: Handle, parts: Parts) -> Vec<Grant> {
+        let name = None;
+        let item = ReadItem {
+            object,
+            parts,
+            name,
+        };
+        let (op, session, items) = (self.op(), session(who), vec![item]);
+        self.feed(Event::AdmitRead {
+            op,
+            session,
+            kind,
+            items,
+        })
+    }
+
+    /// Opens it and reads a page; how many recalls that took.
+    fn reads(&mut self, who: u8, object: Handle) -> usize {
+        let before = self.recalls;
+        let opened = self.asks(who, ReadKind::Metadata, object, Parts::ATTRS);
+        let filled = self.asks(who, ReadKind::FillPages, object, Parts::DATA);
+        let leased = opened.iter().chain(&filled).map(|grant| grant.parts);
+        assert_eq!(leased.fold(Parts::NONE, |all, p| all | p), content());
+        self.recalls - before
+    }
+
+    /// Whether that makes its data the writer's own, so that it buffers the next.
+    fn writes(&mut self, who: u8, object: Handle) -> bool {
+        let (op, session) = (self.op(), session(who));
+        let touch = Touch {
+            object,
+            parts: content(),
+            names: Vec::new(),
+        };
+        self.feed(Event::AdmitChange {
+            op,
+            session,
+            touches: vec![touch],
+            dropped: vec![object],
+            writeback: false,
+        });
+        let wants = vec![Wanted::write(object, content())];
+        let grants = self.feed(Event::FinishChange { op, wants });
+        assert_eq!(grants.len(), 1, "a lease comes, whatever its mode");
+        grants.iter().any(|grant| grant.mode == Mode::Write)
+    }
+
+    /// One writes and another reads it, so many times. How often the writer had it to itself.
+    fn bounces(&mut self, object: Handle, turns: usize) -> usize {
+        let turn = |_: &usize| {
+            let exclusive = self.writes(A, object);
+            self.reads(B, object);
+            self.passes(10 * MS);
+            exclusive
+        };
+        (0..turns).filter(turn).count()
+    }
+
+    fn zero(&self) -> Option<TermZero> {
+        self.core.term_zero().pop()
+    }
+}
+
+#[test]
+fn an_object_that_bounces_is_written_without_exclusive_leases() {
+    let mut world = World::new(USUAL);
+    assert_eq!(world.bounces(file(1), 100), 4, "each brings two waits");
+    assert!(!world.writes(A, file(1)));
+    assert_eq!(world.reads(B, file(1)), 0, "nothing is to be recalled");
+    let zero = world.zero().expect("it bounces");
+    assert_eq!(zero.object, file(1));
+    assert!(zero.since < world.now && world.now < zero.until);
+    assert_eq!((zero.hits, zero.recalls), (0, 2 * 97));
+}
+
+#[test]
+fn what_is_changed_now_and_then_is_not_denied_anybody() {
+    let mut world = World::new(USUAL);
+    for _ in 0..50 {
+        assert!(world.writes(A, file(1)));
+        assert_eq!(world.reads(B, file(1)), 2);
+        world.passes(Duration::from_secs(1));
+    }
+    assert_eq!(world.zero(), None);
+}
+
+#[test]
+fn what_one_session_alone_uses_never_bounces() {
+    let mut world = World::new(USUAL);
+    for _ in 0..1000 {
+        assert!(world.writes(A, file(1)));
+        world.reads(A, file(1));
+    }
+    assert_eq!((world.recalls, world.zero()), (0, None));
+}
+
+#[test]
+fn a_writer_that_writes_again_and_again_gets_its_lease_back() {
+    let mut world = World::new(USUAL);
+    world.bounces(file(1), 5);
+    world.passes(MS);
+    let denied = (0..100).take_while(|_| !world.writes(A, file(1))).count();
+    assert!(
+        (1..=TERM_ZERO_TRIAL as usize + 4).contains(&denied),
+        "{denied}"
+    );
+    assert_eq!(world.zero(), None);
+    assert_eq!(world.bounces(file(1), 50), 50, "it isn't tried again soon");
+}
+
+#[test]
+fn term_zero_is_tried_again_later_and_later() {
+    let mut world = World::new(USUAL);
+    let mut denied_again = |after: Duration| {
+        world.bounces(file(1), 10);
+        let tried = world.zero().is_some();
+        while world.zero().is_some() {
+            world.writes(A, file(1));
+        }
+        world.passes(after);
+        tried
+    };
+    assert!(denied_again(EXCLUSIVE_AGAIN));
+    assert!(denied_again(EXCLUSIVE_AGAIN));
+    assert!(!denied_again(EXCLUSIVE_AGAIN), "twice as long by now");
+    assert!(denied_again(Duration::ZERO));
+}
+
+#[test]
+fn it_goes_on_while_it_pays_and_ends_when_nothing_bounces_any_more() {
+    let mut world = World::new(USUAL);
+    world.bounces(file(1), 1000);
+    let zero = world.zero().expect("still");
+    assert!(world.now.since(zero.since) > 2 * USUAL.period);
+    world.passes(USUAL.period);
+    world.passes(USUAL.period);
+    assert_eq!(world.zero(), None);
+    assert!(world.writes(A, file(1)));
+}
+
+#[test]
+fn who_has_it_exclusively_keeps_it_until_somebody_asks() {
+    let mut world = World::new(Bouncing { waits: 1, ..USUAL });
+    assert!(world.writes(A, file(1)));
+    assert_eq!(
+        world
+            .asks(B, ReadKind::Metadata, file(1), Parts::ATTRS)
+            .len(),
+        1
+    );
+    assert!(world.zero().is_some());
+    assert!(world.core.holds_write(session(A), &file(1)));
+    assert_eq!(world.reads(B, file(1)), 1);
+    assert!(!world.core.holds_write(session(A), &file(1)));
+}
+
+#[test]
+fn a_fill_for_store_is_exclusive_also_at_term_zero() {
+    let mut world = World::new(USUAL);
+    world.bounces(file(1), 10);
+    let grants = world.asks(A, ReadKind::FillForStore, file(1), Parts::DATA);
+    assert!(grants.iter().any(|grant| grant.mode == Mode::Write));
+    assert_eq!(world.reads(B, file(1)), 1, "and recalled as ever");
+}
+
+#[test]
+fn the_table_is_bounded() {
+    let mut world = World::new(Bouncing { waits: 1, ..USUAL });
+    for number in 0..=MAX_BOUNCING {
+        world.writes(A, file(number));
+        world.reads(B, file(number));
+    }
+    assert_eq!(world.core.term_zero().len(), MAX_BOUNCING);
+    assert!(world.writes(A, file(0)), "the oldest has left");
+    assert!(!world.writes(A, file(MAX_BOUNCING)));
+}
+
+#[test]
+fn without_a_limit_nothing_is_ever_denied() {
+    let mut world = World::new(Bouncing { waits: 0, ..USUAL });
+    assert_eq!(world.bounces(file(1), 100), 100);
+}
