@@ -186,6 +186,29 @@ fn what_is_changed_now_and_then_is_not_denied_anybody() {
 }
 
 #[test]
+fn reads_that_wait_together_are_one() {
+    let mut world = World::new(Bouncing { waits: 2, ..USUAL });
+    assert!(world.writes(A, file(1)));
+    let item = ReadItem {
+        object: file(1),
+        parts: Parts::ATTRS,
+        name: None,
+    };
+    for _ in 0..9 {
+        let (op, session, kind) = (world.op(), session(B), ReadKind::Metadata);
+        let items = vec![item.clone()];
+        let read = Event::AdmitRead {
+            op,
+            session,
+            kind,
+            items,
+        };
+        world.core.handle(world.now, read);
+    }
+    assert_eq!(world.zero(), None);
+}
+
+#[test]
 fn what_one_session_alone_uses_never_bounces() {
     let mut world = World::new(USUAL);
     for _ in 0..1000 {

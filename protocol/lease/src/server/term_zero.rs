@@ -17,7 +17,11 @@ impl Core {
         let own = self.sessions.find(op.session);
         for need in &op.needs {
             let object = self.table.get(need.object);
-            let waits = |o: &&Object| o.written_by_others(own).intersects(need.cover.leased());
+            // Those that wait for one recall together are one.
+            let waits = |o: &&Object| {
+                let asked = o.all_recalls().next().is_some();
+                !asked && o.written_by_others(own).intersects(need.cover.leased())
+            };
             if let Some(object) = object.filter(waits) {
                 self.bounces.has_to_wait(now, object.handle);
             }
