@@ -38,8 +38,8 @@ pub struct Numbered {
     /// Objects whose covered parts this client has dropped from its own caches for this change.
     /// The server recalls from every other object the change touches, the sender's leases too.
     pub dropped: Vec<Handle>,
-    /// Opens that nobody uses any more; at most [`crate::limits::MAX_BATCH`]. They are closed before the change is begun,
-    /// whatever becomes of it: what loses its last name by it is gone at once then.
+    /// Opens that nobody uses any more; at most [`crate::limits::MAX_BATCH`]. They are closed whatever becomes of the change,
+    /// and before it is begun unless it follows others: what loses its last name by it is gone at once then.
     pub closed: Vec<OpenId>,
 }
 

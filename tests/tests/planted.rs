@@ -110,10 +110,10 @@ impl Runs {
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
-                .from(1000),
+                .from(860),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
-                both.and_host_crashes().from(230)
+                both.and_host_crashes().from(10)
             }
             Bug::ForgetAnswers | Bug::ForgetRemoval | Bug::NoGrace | Bug::GraceEndsAtFirst => {
                 Self::rough(&["crash"])
@@ -127,16 +127,16 @@ impl Runs {
             Bug::SyncLeftOut => Self::ANY.from(395),
             Bug::SyncUntold => Self::rough(&["part"]).from(35),
             Bug::ForgetRefused => Self::rough(&["part"]).from(630),
-            Bug::CancelBegun => Self::rough(&["part", "stall"]),
-            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(50),
-            Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(102),
+            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(1405),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(820),
+            Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(875),
             Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(680),
             Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(40),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
-            Bug::RenewOverdue => Self::ANY.from(555),
+            Bug::RenewOverdue => Self::ANY.from(4100),
             Bug::ReleaseStale => Self::rough(&[]).from(154),
-            Bug::OldAnswer => Self::ANY.from(185),
-            Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(6035),
+            Bug::OldAnswer => Self::ANY.from(6900),
+            Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(695),
             _ => Self::ANY,
         }
     }

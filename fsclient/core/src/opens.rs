@@ -8,6 +8,7 @@ use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::control::ReclaimOpen;
 use leasefs_protocol::limits::MAX_BATCH;
 use leasefs_protocol::{Handle, OpenId, OpenToken};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -55,7 +56,7 @@ impl Drop for ServerOpen {
     }
 }
 
-/// Opens that a request under way closes. Dropped when it has ended.
+/// Opens that a request under way closes. Dropped when it is answered, or the session is over.
 pub(crate) struct Closing {
     ids: Vec<OpenId>,
     opens: Opens,
@@ -66,17 +67,23 @@ impl Closing {
         &self.ids
     }
 
-    /// The request is not sent: another one closes them.
-    pub fn not_sent(mut self) {
+    /// The server may not have got the request, and does not get it any more: another one closes them.
+    pub fn not_sent(self) {
+        let opens = self.opens.clone();
+        self.put_back();
+        opens.0.closes.ring_one();
+    }
+
+    /// As [`Closing::not_sent`], where none is sent before the next connection.
+    pub fn put_back(mut self) {
         let ids = std::mem::take(&mut self.ids);
         self.opens.0.table.borrow_mut().close_later(ids);
-        self.opens.0.closes.ring_one();
     }
 }
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.opens.0.table.borrow_mut().under_way -= self.ids.len();
+        self.opens.0.table.borrow_mut().are_told(&self.ids);
         self.opens.0.told.ring_all();
     }
 }
@@ -137,7 +144,7 @@ impl Opens {
     /// Of how many of these nobody has to tell the server any more.
     pub fn told(&self) -> u64 {
         let table = self.0.table.borrow();
-        table.closed - (table.closing.len() + table.under_way) as u64
+        table.closed - (table.closing.len() + table.under_way.len()) as u64
     }
 
     /// Resolves when a request that closes has ended.
@@ -208,10 +215,20 @@ impl Opens {
         table.queue(approved.into_iter().map(|(_, open)| open));
     }
 
-    /// What the next request closes.
-    pub fn take_closing(&self) -> Closing {
+    /// What the next request closes, which may be a change.
+    pub fn take_closing(&self, change: bool) -> Closing {
         Closing {
-            ids: self.0.table.borrow_mut().take_closing(),
+            ids: self.0.table.borrow_mut().take_closing(change),
+            opens: self.clone(),
+        }
+    }
+
+    /// What changes under way close, once more: they may wait for other clients.
+    pub fn closing_again(&self) -> Closing {
+        let under_way = &self.0.table.borrow().under_way;
+        let by_changes = under_way.iter().filter(|(_, change)| **change);
+        Closing {
+            ids: by_changes.take(MAX_BATCH).map(|(id, _)| *id).collect(),
             opens: self.clone(),
         }
     }
@@ -252,8 +269,8 @@ struct OpenRegistry {
     held: Map<OpenId, Held>,
     /// To be closed by the next request.
     closing: Vec<OpenId>,
-    /// Closed by requests under way.
-    under_way: usize,
+    /// Closed by requests under way, and whether these are changes.
+    under_way: BTreeMap<OpenId, bool>,
     /// Put into `closing` so far.
     closed: u64,
     /// Closed by an approval that the server has acknowledged with the keep-alive of this number.
@@ -314,15 +331,24 @@ impl OpenRegistry {
         }
     }
 
-    fn close_later(&mut self, mut opens: Vec<OpenId>) {
-        self.under_way -= opens.len();
-        self.closing.append(&mut opens);
+    fn close_later(&mut self, opens: Vec<OpenId>) {
+        // Some may have been closed by a request that repeated it.
+        let untold = opens.into_iter();
+        let untold = untold.filter(|id| self.under_way.remove(id).is_some());
+        self.closing.extend(untold);
     }
 
-    fn take_closing(&mut self) -> Vec<OpenId> {
+    fn are_told(&mut self, opens: &[OpenId]) {
+        for open in opens {
+            self.under_way.remove(open);
+        }
+    }
+
+    fn take_closing(&mut self, change: bool) -> Vec<OpenId> {
         let taken = self.closing.len().min(MAX_BATCH);
-        self.under_way += taken;
-        self.closing.drain(..taken).collect()
+        let taken: Vec<OpenId> = self.closing.drain(..taken).collect();
+        self.under_way.extend(taken.iter().map(|id| (*id, change)));
+        taken
     }
 }
 
@@ -339,9 +365,9 @@ mod tests {
         let after = opened(&opens, 1);
         assert_eq!((before.id(), after.id()), (NO_OPEN, OpenId(1)));
         drop(before);
-        assert!(opens.is_open(OpenId(1)) && opens.take_closing().ids().is_empty());
+        assert!(opens.is_open(OpenId(1)) && opens.take_closing(false).ids().is_empty());
         drop(after);
-        assert_eq!(opens.take_closing().ids(), [OpenId(1)]);
+        assert_eq!(opens.take_closing(false).ids(), [OpenId(1)]);
     }
 }
 

@@ -92,12 +92,12 @@ impl<'a> Learned<'a> {
     /// All bytes of a file, if they came with its open.
     pub fn bytes(&mut self, object: &Handle, fetch: Fetch, data: Option<&Bytes>) {
         let covered = self.covered(object, Parts::DATA);
-        let taken = data.filter(|_| covered);
-        let taken = taken.is_some_and(|data| self.state.inodes.fetched(object, fetch, data));
-        match taken {
-            true => self.state.inodes.keep_clean_budget(object),
-            false => self.state.inodes.drop_unfetched(object),
+        let inodes = &mut self.state.inodes;
+        if let Some(data) = data.filter(|_| covered) {
+            inodes.fetched(object, fetch, data);
+            inodes.keep_clean_budget(object);
         }
+        inodes.drop_unfetched(object);
     }
 
     /// A symlink's target.

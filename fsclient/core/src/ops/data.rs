@@ -111,7 +111,7 @@ impl Ops {
         for _ in 0..MOST_ASKED {
             // Behind the gate: a write that comes later waits for this READ to be gone.
             self.settle(ask, &open.object).await?;
-            if self.inodes().has_clean_bytes(&open.object) {
+            if fill == Fill::Pages && self.inodes().has_clean_bytes(&open.object) {
                 self.know_size(ask, &open, at.offset, len).await;
                 if let Some(data) = read.answered_here(range) {
                     return Ok(self.fills_pages(&open, at, len, data));

@@ -5,10 +5,12 @@ use super::request::{Asked, New, RequestOutcome};
 use super::requests::Rpc;
 use super::types::CallOptions;
 use crate::inode::Approvable;
+use crate::opens::Closing;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use leasefs_protocol::control::ToServer;
 use leasefs_protocol::limits::MAX_BATCH;
-use leasefs_protocol::{Approval, Caller, Release, query};
+use leasefs_protocol::{Approval, Caller, Release};
 use std::time::Duration;
 
 /// How long the server is not told of a close, if nobody waits for that: further ones are told with it.
@@ -25,7 +27,12 @@ impl Rpc {
     pub async fn further_closes(&self, told: u64, options: CallOptions<'_>) -> bool {
         let wait = self.wait(Patience::Usual);
         let closed = self.0.opens.closed();
+        if closed == told {
+            return false;
+        }
         self.0.opens.hurry();
+        let again = self.clone().close(self.0.opens.closing_again());
+        self.0.cx.spawn(again.map(drop));
         let all_told = async {
             loop {
                 let next = self.0.opens.further_told();
@@ -35,7 +42,7 @@ impl Rpc {
                 next.await;
             }
         };
-        closed > told && self.patiently(wait, options, all_told).await.is_ok()
+        self.patiently(wait, options, all_told).await.is_ok()
     }
 
     /// Approves recalls. Without connection nothing is sent: the server repeats the recalls on the
@@ -65,9 +72,10 @@ impl Rpc {
 
     /// Tells the server of closed opens, many at a time, where no change takes them along.
     pub(super) async fn run_closer(self) {
+        let mut delivers = true;
         loop {
             let closes = self.0.opens.further_closes();
-            if !self.0.opens.has_closing() {
+            if !delivers || !self.0.opens.has_closing() {
                 closes.await;
             }
             // A program that closes one file mostly goes on to the next.
@@ -75,29 +83,29 @@ impl Rpc {
                 let hurried = self.0.opens.hurried();
                 let _ = self.0.cx.timeout(GATHER, hurried).await;
             }
-            self.clone().close().await;
+            let closing = self.0.opens.take_closing(false);
+            delivers = self.clone().close(closing).await;
         }
     }
 
-    async fn close(self) {
-        let closing = self.0.opens.take_closing();
+    /// Tells the server of these. False if it can't be told now.
+    async fn close(self, closing: Closing) -> bool {
         if closing.ids().is_empty() {
-            return;
+            return true;
         }
-        let opens = closing.ids().to_vec();
         let close = New {
             caller: Caller::default(),
-            asked: Asked::Query(query::Close { opens }.into()),
+            asked: Asked::Close(closing),
             payload: Bytes::new(),
             wait: None,
             pid: None,
             permit: None,
         };
-        if let RequestOutcome::GaveUp { refusal, .. } =
-            self.run(close, CallOptions::default()).await
-        {
+        let outcome = self.run(close, CallOptions::default()).await;
+        if let RequestOutcome::GaveUp { refusal, .. } = &outcome {
             tracing::debug!(%refusal, "closes were not delivered");
         }
+        matches!(outcome, RequestOutcome::Answered(_))
     }
 }
 

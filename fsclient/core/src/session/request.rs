@@ -2,6 +2,7 @@
 
 use super::types::{Answered, Unsettled};
 use crate::api::ConnectionId;
+use crate::opens::Closing;
 use crate::run::Place;
 use bytes::Bytes;
 use futures_channel::oneshot;
@@ -42,6 +43,8 @@ pub(super) struct New {
 #[derive(Debug)]
 pub(super) enum Asked {
     Query(Query),
+    /// Nothing but that these are closed.
+    Close(Closing),
     Change(Change, NewChange),
 }
 

@@ -17,6 +17,7 @@ use leasefs_protocol::change::{self, WriteAt, WriteKind};
 use leasefs_protocol::limits::MAX_AFTER;
 use leasefs_protocol::{
     BootId, Change, Handle, Numbered, Query, Refusal, Reply, Request, RequestFrame, RequestId, Seq,
+    query,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,12 +46,17 @@ struct Unanswered {
     since: BootTime,
     wait: Option<Wait>,
     pid: Option<u32>,
-    /// Of a change: what it closes.
+    /// What it closes.
     closing: Option<Closing>,
     _permit: Option<Place>,
 }
 
 impl Unanswered {
+    /// Whether it does nothing else.
+    fn closes(&self) -> bool {
+        matches!(self.frame.request, Request::Query(Query::Close(_)))
+    }
+
     fn seq(&self) -> Option<Seq> {
         self.frame.request.numbered().map(|numbered| numbered.seq)
     }
@@ -81,7 +87,7 @@ pub(super) struct Table {
     counts: BTreeMap<&'static str, u64>,
     /// The life of the server's host on the present connection.
     host: BootId,
-    /// What is to be closed at the server goes along with changes.
+    /// What is to be closed at the server goes along with changes that take names.
     opens: Opens,
 }
 
@@ -114,6 +120,9 @@ impl Table {
     /// If there is no room for the change, or the server has refused the session for good.
     pub(super) fn take(&mut self, new: New, now: Now) -> Result<Taken, NotTaken> {
         if let Some(refused) = self.refused {
+            if let Asked::Close(closing) = new.asked {
+                closing.put_back();
+            }
             return Err(NotTaken::Refused(refused));
         }
         let mut life = None;
@@ -128,8 +137,7 @@ impl Table {
         }
         let id = self.last_request.next();
         self.last_request = id;
-        let closing = matches!(new.asked, Asked::Change(..)).then(|| self.opens.take_closing());
-        let (request, touches) = self.request(id, new.asked, closing.as_ref());
+        let (request, touches, closing) = self.request(id, new.asked);
         let frame = Arc::new(RequestFrame {
             id,
             low_water: self.low_water(),
@@ -167,27 +175,28 @@ impl Table {
         })
     }
 
-    /// As it is sent, and the objects whose earlier changes it follows.
-    fn request(
-        &mut self,
-        id: RequestId,
-        asked: Asked,
-        closing: Option<&Closing>,
-    ) -> (Request, Vec<Handle>) {
+    /// As it is sent, the objects whose earlier changes it follows, and what it closes.
+    fn request(&mut self, id: RequestId, asked: Asked) -> (Request, Vec<Handle>, Option<Closing>) {
         match asked {
-            Asked::Query(query) => (Request::Query(query), Vec::new()),
+            Asked::Query(query) => (Request::Query(query), Vec::new(), None),
+            Asked::Close(closing) => {
+                let opens = closing.ids().to_vec();
+                let close = query::Close { opens }.into();
+                (Request::Query(close), Vec::new(), Some(closing))
+            }
             Asked::Change(
                 change,
                 NewChange {
                     touches, dropped, ..
                 },
             ) => {
+                let closing = takes_names(&change).then(|| self.opens.take_closing(true));
                 let numbered = Numbered {
                     dropped,
-                    closed: closing.map_or_else(Vec::new, |closing| closing.ids().to_vec()),
+                    closed: closing.as_ref().map_or_else(Vec::new, |c| c.ids().to_vec()),
                     ..self.number(id, &change, &touches)
                 };
-                (Request::Change(numbered, change), touches)
+                (Request::Change(numbered, change), touches, closing)
             }
         }
     }
@@ -319,7 +328,7 @@ impl Table {
         settled
     }
 
-    /// Takes out a request that is not sent.
+    /// Takes out a request that the server doesn't get, or not any more.
     fn remove_unsent(&mut self, id: RequestId) -> Option<Unanswered> {
         let mut entry = self.remove(id)?;
         if let Some(closing) = entry.closing.take() {
@@ -384,7 +393,7 @@ impl Table {
     pub(super) fn cancelled(&mut self, seq: Seq, begun: bool, now: BootTime) -> Option<ToSend> {
         let id = *self.unsettled.get(&seq)?;
         if !begun {
-            let settled = self.remove(id)?.settled?;
+            let settled = self.remove_unsent(id)?.settled?;
             let _ = settled.send(Settlement::NeverHappens);
             return None;
         }
@@ -425,8 +434,8 @@ impl Table {
         // An open that the server may have made must be heard of, to be closed.
         let opens =
             |entry: &Unanswered| matches!(entry.frame.request, Request::Query(Query::Open(_)));
-        let nobody_waits =
-            |entry: &Unanswered| entry.waiter.is_none() && entry.seq().is_none() && !opens(entry);
+        let settles = |entry: &Unanswered| entry.seq().is_some() || entry.closes() || opens(entry);
+        let nobody_waits = |entry: &Unanswered| entry.waiter.is_none() && !settles(entry);
         self.entries.retain(|_, entry| !nobody_waits(entry));
         let mut ids: Vec<(Option<Seq>, RequestId, Cancel)> = self
             .entries
@@ -450,8 +459,13 @@ impl Table {
         let waits = |entry: &Unanswered| entry.life.is_some_and(other) && entry.sent.is_none();
         let all = self.entries.iter();
         let ids: Vec<RequestId> = all.filter(|(_, e)| waits(e)).map(|(id, _)| *id).collect();
-        for entry in ids.into_iter().filter_map(|id| self.remove(id)) {
-            if let Some(waiter) = entry.waiter {
+        for id in ids {
+            // What a forgotten session had open is gone with it.
+            let entry = match forgotten {
+                true => self.remove(id),
+                false => self.remove_unsent(id),
+            };
+            if let Some(waiter) = entry.and_then(|entry| entry.waiter) {
                 // The caller's future may be gone.
                 let _ = waiter.send(RequestOutcome::Overtaken);
             }
@@ -481,10 +495,8 @@ impl Table {
 
     /// The opens are gone with the session, and the next one's may have the same numbers.
     fn lose_closes(&mut self) {
-        let closes =
-            |entry: &Unanswered| matches!(entry.frame.request, Request::Query(Query::Close(_)));
         let all = self.entries.iter();
-        let ids: Vec<RequestId> = all.filter(|(_, e)| closes(e)).map(|(id, _)| *id).collect();
+        let ids: Vec<RequestId> = all.filter(|(_, e)| e.closes()).map(|(id, _)| *id).collect();
         for waiter in ids.into_iter().filter_map(|id| self.remove(id)?.waiter) {
             let _ = waiter.send(RequestOutcome::GaveUp {
                 refusal: Refusal::Lost,
@@ -591,6 +603,12 @@ pub(super) fn judge_writeback(
         WriteKind::Through { .. } => return,
     };
     *late |= dropped.iter().any(|object| is_late(object, kept));
+}
+
+/// A file that loses its last name is gone at once if the server has nothing of it open; else it is kept, in another
+/// folder, until it is closed.
+fn takes_names(change: &Change) -> bool {
+    matches!(change, Change::Unlink(_) | Change::Rename(_))
 }
 
 fn write_kind(change: &Change) -> Option<WriteKind> {

@@ -5,8 +5,8 @@ use crate::said::{Asked, DIR, FILE, attr, grant, handle, opened, recall};
 use crate::world::World;
 use bytes::Bytes;
 use leasefs_client::call::{Fh, NewMode, Writing};
-use leasefs_client::{Answer, Call, NodeId};
-use leasefs_protocol::control::{Standing, ToServer};
+use leasefs_client::{Answer, Call, NodeId, Unconnected};
+use leasefs_protocol::control::{HelloRefusal, Standing, ToClient, ToServer};
 use leasefs_protocol::{
     Approval, Grant, Mode, OpenId, OpenToken, Parts, Query, Recall, RecallId, Refusal, Reply,
     Request, Response, Scope, Stamp, Touched, answer, query,
@@ -68,6 +68,73 @@ fn what_a_change_was_to_close_that_is_never_sent_is_closed_without_it() {
     assert_eq!(world.refused(change), Refusal::Cancelled);
     world.finds(Standing::Resumed, 1);
     is_told_to_close(&mut world, &[7]);
+}
+
+/// The change never came to the server, and its caller has left.
+#[test]
+fn what_a_cancelled_change_was_to_close_is_closed_without_it() {
+    let mut world = World::new();
+    let (dir, file) = (world.node(2, DIR), world.node(1, FILE));
+    let fh = world.open(file, 7, Vec::new()).fh;
+    world.call(Call::Release { fh });
+    let change = world.call_by(9, removal(dir));
+    let seq = world.asked().seq();
+    world.cut();
+    world.leaves(9);
+    assert_eq!(world.refused(change), Refusal::Cancelled);
+    world.finds(Standing::Resumed, 1);
+    assert_eq!(world.said(), ToServer::Cancel { seq });
+    let begun = false;
+    world.say(ToClient::Cancelled { seq, begun });
+    is_told_to_close(&mut world, &[7]);
+}
+
+/// The server has closed what came with the change, which waits there for others.
+#[test]
+fn who_is_refused_for_want_of_room_does_not_wait_for_a_change_that_closes() {
+    let mut world = World::new();
+    let (dir, file) = (world.node(2, DIR), world.node(1, FILE));
+    let other = world.node(3, FILE);
+    let fh = world.open(file, 7, Vec::new()).fh;
+    let open = world.call(opening(other, libc::O_RDWR));
+    let asked = world.asked();
+    world.call(Call::Release { fh });
+    let change = world.call_by(9, removal(dir));
+    world.asked();
+    world.answer(&asked, Err(Refusal::TooMany));
+    let close = is_told_to_close(&mut world, &[7]);
+    world.done(&close);
+    let again = world.asked();
+    assert!(matches!(
+        again.frame.request,
+        Request::Query(Query::Open(_))
+    ));
+    assert!(world.waits(open) && world.waits(change));
+}
+
+/// The directory that is mounted is gone for a while, and the session lives on.
+#[test]
+fn what_is_closed_while_the_server_refuses_the_session_is_closed_when_it_does_not() {
+    let mut world = World::new();
+    let file = world.node(1, FILE);
+    let fh = world.open(file, 7, Vec::new()).fh;
+    let sent = world.open(file, 8, Vec::new()).fh;
+    world.call(Call::Release { fh: sent });
+    is_told_to_close(&mut world, &[8]);
+    world.cut();
+    world.call(Call::Release { fh });
+    let gone = HelloRefusal::NoDirectory("gone".into());
+    world.is_refused(Unconnected::Refused(gone));
+    world.pass(Duration::from_secs(6));
+    world.finds(Standing::Resumed, 1);
+    world.pass(Duration::from_secs(1));
+    let mut told: Vec<Request> = world.take_asked().into_iter().map(request).collect();
+    told.sort_by_key(|request| format!("{request:?}"));
+    assert_eq!(told, [close(&[7]), close(&[8])]);
+}
+
+fn request(asked: Asked) -> Request {
+    asked.frame.request.clone()
 }
 
 /// The next session's opens may have the same numbers.
