@@ -132,7 +132,7 @@ pub const MAX_CLIENTS: usize = 10_000;
 /// Most unused tickets a server remembers.
 pub const MAX_TICKETS: usize = 1_000;
 
-/// Most memory of a client for the directories that are being listed, all together: some ten million
+/// Most memory of a client for the directories that are being listed, all together: some thirty million
 /// entries.
 pub const MAX_LISTED: usize = 1 << 30;
 

@@ -192,10 +192,13 @@ impl ListingFrom {
     pub fn hand_on(&self, mut take: impl FnMut(Listed<'_>) -> bool) {
         let dots = [&b"."[..], b".."].into_iter();
         let dots = dots.map(|name| (self.own.0, FileKind::Directory, name));
-        let others = self.entries.iter();
+        let dots = dots.skip(usize::try_from(self.offset).unwrap_or(usize::MAX));
+        let behind = self.offset.saturating_sub(2);
+        let others = self
+            .entries
+            .from(usize::try_from(behind).unwrap_or(usize::MAX));
         let others = others.map(|entry| (entry.ino, entry.kind, entry.name));
-        let from = usize::try_from(self.offset).unwrap_or(usize::MAX);
-        for ((ino, kind, name), next) in dots.chain(others).zip(1..).skip(from) {
+        for ((ino, kind, name), next) in dots.chain(others).zip(self.offset.saturating_add(1)..) {
             let entry = Listed {
                 ino,
                 kind,

@@ -1,7 +1,7 @@
 //! The names of a directory in their order, packed: there are as many of them as the directory has.
 
+use leasefs_protocol::limits::MAX_LISTED;
 use leasefs_protocol::{DirEntry, FileKind};
-use std::iter::once;
 
 /// An entry of a directory, as a listing keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ struct Entry {
     kind: FileKind,
 }
 
+const _: () = assert!(MAX_LISTED <= u32::MAX as usize, "names end behind any u32");
+
 impl Names {
     /// Approximate size of an entry.
     pub fn cost_of(entry: &DirEntry) -> usize {
@@ -44,21 +46,15 @@ impl Names {
         self.entries.len() * size_of::<Entry>() + self.names.len()
     }
 
-    /// Takes in an entry; false if there is no room.
-    #[must_use]
-    pub fn push(&mut self, entry: &DirEntry) -> bool {
-        let name = &entry.name.0;
-        let Ok(end) = u32::try_from(self.names.len() + name.len()) else {
-            return false;
-        };
-        self.names.extend_from_slice(name);
+    /// Takes in an entry. There is room for it: what all listings take has been reserved before.
+    pub fn push(&mut self, entry: &DirEntry) {
+        self.names.extend_from_slice(&entry.name.0);
         self.entries.push(Entry {
             ino: entry.ino,
             cookie: entry.cookie,
-            end,
+            end: self.names.len() as u32,
             kind: entry.kind,
         });
-        true
     }
 
     /// No more come.
@@ -78,10 +74,13 @@ impl Names {
         Some(self.listed(before.map_or(0, |before| before.end), entry))
     }
 
+    /// From this place on.
+    pub fn from(&self, at: usize) -> impl Iterator<Item = ListedName<'_>> {
+        (at..self.len()).filter_map(|at| self.get(at))
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = ListedName<'_>> {
-        let starts = once(0).chain(self.entries.iter().map(|entry| entry.end));
-        let entries = starts.zip(&self.entries);
-        entries.map(|(start, entry)| self.listed(start, entry))
+        self.from(0)
     }
 
     fn listed(&self, start: u32, entry: &Entry) -> ListedName<'_> {
@@ -110,7 +109,7 @@ mod tests {
             cookie: name.len() as u64,
             node: None,
         });
-        assert!(entries.iter().all(|entry| names.push(entry)));
+        entries.iter().for_each(|entry| names.push(entry));
         let told: Vec<_> = names
             .iter()
             .map(|entry| (entry.name, entry.cookie))

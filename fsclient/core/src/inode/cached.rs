@@ -38,8 +38,8 @@ impl CachedName {
 pub(crate) struct ToldName {
     pub dir: Handle,
     pub name: Box<[u8]>,
-    /// What it denotes there.
-    pub denotes: Dentry,
+    /// What it denotes there, if that isn't nothing.
+    pub denotes: Option<Arc<Handle>>,
 }
 
 /// What is cached of one object, and what the kernel may know of it by a timeout.
@@ -102,9 +102,15 @@ const MOST_OTHERS: usize = 16_384;
 const MOST_UNASKED: usize = 64;
 /// Approximate size of a name beside its bytes.
 const NAME_COST: usize = 64;
+/// That of the handle of what it denotes, which may be known by nothing else any more.
+const HANDLE_COST: usize = size_of::<Handle>() + 2 * size_of::<usize>();
 
 fn name_cost(name: &[u8]) -> usize {
     NAME_COST + name.len()
+}
+
+fn known_name_cost(name: &[u8]) -> usize {
+    name_cost(name) + HANDLE_COST
 }
 
 impl Dropped {
@@ -115,7 +121,7 @@ impl Dropped {
 
     fn has_left(&mut self, dir: Handle, name: Box<[u8]>, entry: CachedName, epoch: u64) {
         if entry.told == epoch {
-            let denotes = entry.dentry();
+            let denotes = entry.object;
             self.names.push(ToldName { dir, name, denotes });
         }
     }
@@ -158,7 +164,7 @@ impl Cached {
             let directory = self.directory.as_mut();
             let names = directory.map(|directory| std::mem::take(&mut directory.names));
             for (name, entry) in names.into_iter().flatten() {
-                self.refund(name_cost(&name));
+                self.refund(known_name_cost(&name));
                 out.has_left(*me, name, entry, epoch);
             }
         }
@@ -169,7 +175,7 @@ impl Cached {
         self.may_be_there(name);
         let directory = self.directory.as_mut();
         if let Some((name, entry)) = directory.and_then(|d| d.names.remove_entry(name)) {
-            self.refund(name_cost(&name));
+            self.refund(known_name_cost(&name));
             out.has_left(*me, name, entry, epoch);
         }
     }
@@ -243,7 +249,7 @@ impl Cached {
             None => {
                 let entry = CachedName { object, told: 0 };
                 directory.names.insert(name.into(), entry);
-                self.cost += name_cost(name);
+                self.cost += known_name_cost(name);
             }
         }
         if was_other {

@@ -6,7 +6,7 @@
 //! What else gets one: see [`super::places`].
 
 use super::Inodes;
-use super::cached::{Dentry, ToldName};
+use super::cached::ToldName;
 use super::places::{KnownAs, Place, Stands, id_at};
 use crate::call::{Node, NodeId};
 use crate::memory::Memory;
@@ -114,7 +114,7 @@ impl Inodes {
 
     /// Whether the kernel has what a name denotes as a directory.
     pub fn denotes_directory(&self, told: &ToldName) -> bool {
-        let Dentry::Object(object) = &told.denotes else {
+        let Some(object) = &told.denotes else {
             return false;
         };
         let refs = self.get(object).and_then(|inode| inode.kernel.as_ref());

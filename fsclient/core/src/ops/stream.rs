@@ -72,12 +72,10 @@ impl Stream {
             self.cookie = last.cookie;
             // Copied only if an answer with them is on its way still.
             let entries = Arc::make_mut(&mut self.entries);
-            if !more.iter().all(|entry| entries.push(entry)) {
-                return Err(Refusal::Host(libc::ENOMEM as u16));
-            }
-            if self.complete {
-                entries.shrink();
-            }
+            more.iter().for_each(|entry| entries.push(entry));
+        }
+        if self.complete {
+            Arc::make_mut(&mut self.entries).shrink();
         }
         if !self.complete && self.cookie == self.mark {
             return Err(Refusal::Internal);
