@@ -56,6 +56,15 @@ impl Drop for ServerOpen {
     }
 }
 
+/// Held by who waits until closes are told.
+pub(crate) struct AwaitedCloses(Opens);
+
+impl Drop for AwaitedCloses {
+    fn drop(&mut self) {
+        self.0.0.table.borrow_mut().awaited -= 1;
+    }
+}
+
 /// Opens that a request under way closes. Dropped when it is answered, or the session is over.
 pub(crate) struct Closing {
     ids: Vec<OpenId>,
@@ -233,6 +242,12 @@ impl Opens {
         }
     }
 
+    /// Somebody waits until the server knows of all closes: no change takes them, which may wait for other clients.
+    pub fn are_awaited(&self) -> AwaitedCloses {
+        self.0.table.borrow_mut().awaited += 1;
+        AwaitedCloses(self.clone())
+    }
+
     /// Everything is gone. Returns what was open.
     pub fn forget(&self) -> Vec<OpenId> {
         let mut table = self.0.table.borrow_mut();
@@ -271,6 +286,8 @@ struct OpenRegistry {
     closing: Vec<OpenId>,
     /// Closed by requests under way, and whether these are changes.
     under_way: BTreeMap<OpenId, bool>,
+    /// How many wait until all are told.
+    awaited: usize,
     /// Put into `closing` so far.
     closed: u64,
     /// Closed by an approval that the server has acknowledged with the keep-alive of this number.
@@ -345,7 +362,10 @@ impl OpenRegistry {
     }
 
     fn take_closing(&mut self, change: bool) -> Vec<OpenId> {
-        let taken = self.closing.len().min(MAX_BATCH);
+        let taken = match change && self.awaited > 0 {
+            true => 0,
+            false => self.closing.len().min(MAX_BATCH),
+        };
         let taken: Vec<OpenId> = self.closing.drain(..taken).collect();
         self.under_way.extend(taken.iter().map(|id| (*id, change)));
         taken

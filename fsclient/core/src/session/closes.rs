@@ -30,6 +30,7 @@ impl Rpc {
         if closed == told {
             return false;
         }
+        let _awaited = self.0.opens.are_awaited();
         self.0.opens.hurry();
         let again = self.clone().close(self.0.opens.closing_again());
         self.0.cx.spawn(again.map(drop));

@@ -112,6 +112,33 @@ fn who_is_refused_for_want_of_room_does_not_wait_for_a_change_that_closes() {
     assert!(world.waits(open) && world.waits(change));
 }
 
+#[test]
+fn no_change_takes_along_what_somebody_waits_for() {
+    let mut world = World::new();
+    let (dir, file) = (world.node(2, DIR), world.node(1, FILE));
+    let other = world.node(3, FILE);
+    let first = world.open(file, 7, Vec::new()).fh;
+    let second = world.open(file, 8, Vec::new()).fh;
+    let open = world.call(opening(other, libc::O_RDWR));
+    let asked = world.asked();
+    world.call(Call::Release { fh: first });
+    let under_way = is_told_to_close(&mut world, &[7]);
+    world.call(Call::Release { fh: second });
+    world.answer(&asked, Err(Refusal::TooMany));
+    world.call_by(9, removal(dir));
+    let change = world.asked();
+    assert_eq!(change.numbered().map(|n| n.closed.len()), Some(0));
+    world.done(&under_way);
+    let close = is_told_to_close(&mut world, &[8]);
+    world.done(&close);
+    let again = world.asked();
+    assert!(matches!(
+        again.frame.request,
+        Request::Query(Query::Open(_))
+    ));
+    assert!(world.waits(open));
+}
+
 /// The directory that is mounted is gone for a while, and the session lives on.
 #[test]
 fn what_is_closed_while_the_server_refuses_the_session_is_closed_when_it_does_not() {

@@ -9,7 +9,8 @@
 //! it asks for again before each read, and pages that are taken back at once it reads twice.
 //!
 //! No promise depends on anything here. It decides only whether who could have a Write lease with the answer
-//! of a change gets a Read lease instead. Whatever is forgotten here, or counted wrong, costs time.
+//! of a change gets a Read lease instead. Whatever is forgotten here, or counted wrong, costs time; and what is written without
+//! the lease isn't kept by its writer to be written again after a crash of the server's host.
 
 use super::api::Bouncing;
 use crate::time::BootTime;
