@@ -100,7 +100,8 @@ impl Inodes {
     }
 
     pub fn put_attr(&mut self, object: Arc<Handle>, attr: &Attr) {
-        let attr = self.shared_attr(&object, attr);
+        let inode = self.get(&object);
+        let attr = inode.map_or_else(|| Arc::new(*attr), |inode| inode.shared_attr(attr));
         self.put(object, |cached| cached.attr = Some(attr));
     }
 

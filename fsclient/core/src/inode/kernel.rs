@@ -5,9 +5,9 @@
 //! whose number stands for another one then gets an id of its own; `st_ino` is the number nevertheless.
 //! What else gets one: see [`super::places`].
 
-use super::Inodes;
 use super::cached::ToldName;
 use super::places::{KnownAs, Place, Stands, id_at};
+use super::{Inode, Inodes};
 use crate::call::{Node, NodeId};
 use crate::memory::Memory;
 use leasefs_lease::time::BootTime;
@@ -87,6 +87,17 @@ impl KernelRefs {
     }
 }
 
+impl Inode {
+    /// The kernel is told these attributes. What it knows of it, if it does.
+    fn is_told(&mut self, attr: &Attr) -> Option<&mut KernelRefs> {
+        let told = self.shared_attr(attr);
+        let refs = self.kernel.as_deref_mut()?;
+        refs.told_size(attr.size);
+        refs.told = Some(told);
+        Some(refs)
+    }
+}
+
 impl Inodes {
     /// Those of a mount of this directory, which the kernel never forgets.
     pub fn new(root: Handle, memory: Memory) -> Self {
@@ -140,11 +151,7 @@ impl Inodes {
         if !self.nodes.contains_key(&id) {
             self.becomes_known(id, object, attr.kind, u64::MAX);
         }
-        let told = self.shared_attr(&object, attr);
-        if let Some(refs) = self.refs_mut(id) {
-            refs.told_size(attr.size);
-            refs.told = Some(told);
-        }
+        self.inode_mut(id).and_then(|inode| inode.is_told(attr));
         if let Some(known) = self.known_mut(id) {
             known.lookups += u64::from(id != NodeId::ROOT);
         }
@@ -207,9 +214,13 @@ impl Inodes {
         self.get(self.nodes.get(&id)?)?.kernel.as_deref()
     }
 
-    fn refs_mut(&mut self, id: NodeId) -> Option<&mut KernelRefs> {
+    fn inode_mut(&mut self, id: NodeId) -> Option<&mut Inode> {
         let object = Arc::clone(self.nodes.get(&id)?);
-        self.get_mut(&object)?.kernel.as_deref_mut()
+        self.get_mut(&object)
+    }
+
+    fn refs_mut(&mut self, id: NodeId) -> Option<&mut KernelRefs> {
+        self.inode_mut(id)?.kernel.as_deref_mut()
     }
 
     fn looks(&self, id: NodeId) -> Option<&Looks> {
@@ -309,13 +320,8 @@ impl Inodes {
 
     /// The kernel is told these attributes in an answer.
     pub fn told(&mut self, id: NodeId, attr: &Attr) {
-        self.told_size(id, attr.size);
-        let Some(object) = self.nodes.get(&id) else {
-            return;
-        };
-        let told = self.shared_attr(object, attr);
-        if let Some(refs) = self.refs_mut(id) {
-            refs.told = Some(told);
+        let inode = self.inode_mut(id);
+        if let Some(refs) = inode.and_then(|inode| inode.is_told(attr)) {
             refs.outdated = false;
         }
     }

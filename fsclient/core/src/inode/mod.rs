@@ -102,11 +102,13 @@ impl Inode {
         self.cached.is_none() && self.kernel.is_none() && self.content.is_none()
     }
 
-    fn shared_attr(&self, attr: &Attr) -> Option<Arc<Attr>> {
+    /// These attributes, which stand once if they are those that are cached, or that the kernel was told.
+    fn shared_attr(&self, attr: &Attr) -> Arc<Attr> {
         let cached = self.cached.as_ref().and_then(|cached| cached.attr.as_ref());
         let told = self.kernel.as_ref().and_then(|refs| refs.told.as_ref());
         let mut known = [cached, told].into_iter().flatten();
-        known.find(|known| ***known == *attr).cloned()
+        let known = known.find(|known| ***known == *attr);
+        known.map_or_else(|| Arc::new(*attr), Arc::clone)
     }
 
     fn weight(&self) -> Weight {

@@ -8,7 +8,7 @@ use crate::call::NodeId;
 use crate::memory::{Memory, MemoryUse};
 use crate::run::{Map, Set};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Attr, Handle};
+use leasefs_protocol::Handle;
 use std::borrow::Borrow;
 #[cfg(test)]
 use std::collections::HashSet;
@@ -89,13 +89,6 @@ impl Inodes {
     pub(super) fn shared(&self, object: &Handle) -> Arc<Handle> {
         let known = self.map.get_key_value(object);
         known.map_or_else(|| Arc::new(*object), |(object, _)| Arc::clone(object))
-    }
-
-    /// These attributes, which stand once if they are those known of it, or told of it to the kernel.
-    pub(super) fn shared_attr(&self, object: &Handle, attr: &Attr) -> Arc<Attr> {
-        let inode = self.get(object);
-        let known = inode.and_then(|inode| inode.shared_attr(attr));
-        known.unwrap_or_else(|| Arc::new(*attr))
     }
 
     /// Changes what is known of an object. If nothing of it is left, it goes.

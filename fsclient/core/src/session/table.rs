@@ -425,12 +425,11 @@ impl Table {
         self.connection = connection;
         self.connected = true;
         self.host = host;
-        self.hold_back(forgotten);
         self.refused = None;
         if forgotten {
-            self.lose_sent_changes();
-            self.lose_closes();
+            self.lose_session();
         }
+        self.hold_back(forgotten);
         // An open that the server may have made must be heard of, to be closed.
         let opens =
             |entry: &Unanswered| matches!(entry.frame.request, Request::Query(Query::Open(_)));
@@ -459,25 +458,22 @@ impl Table {
         let waits = |entry: &Unanswered| entry.life.is_some_and(other) && entry.sent.is_none();
         let all = self.entries.iter();
         let ids: Vec<RequestId> = all.filter(|(_, e)| waits(e)).map(|(id, _)| *id).collect();
-        for id in ids {
-            // What a forgotten session had open is gone with it.
-            let entry = match forgotten {
-                true => self.remove(id),
-                false => self.remove_unsent(id),
-            };
-            if let Some(waiter) = entry.and_then(|entry| entry.waiter) {
+        for entry in ids.into_iter().filter_map(|id| self.remove_unsent(id)) {
+            if let Some(waiter) = entry.waiter {
                 // The caller's future may be gone.
                 let _ = waiter.send(RequestOutcome::Overtaken);
             }
         }
     }
 
-    fn lose_sent_changes(&mut self) {
+    /// What was sent as a change is lost. So are all closes: the opens are gone, and those of the next session may have
+    /// the same numbers.
+    fn lose_session(&mut self) {
         let sent = |entry: &Unanswered| entry.seq().is_some() && entry.sent.is_some();
         let lost: Vec<RequestId> = self
             .entries
             .iter()
-            .filter(|(_, entry)| sent(entry))
+            .filter(|(_, entry)| sent(entry) || entry.closes())
             .map(|(id, _)| *id)
             .collect();
         for entry in lost.into_iter().filter_map(|id| self.remove(id)) {
@@ -490,18 +486,6 @@ impl Table {
             if let Some(settled) = entry.settled {
                 let _ = settled.send(Settlement::SessionLost);
             }
-        }
-    }
-
-    /// The opens are gone with the session, and the next one's may have the same numbers.
-    fn lose_closes(&mut self) {
-        let all = self.entries.iter();
-        let ids: Vec<RequestId> = all.filter(|(_, e)| e.closes()).map(|(id, _)| *id).collect();
-        for waiter in ids.into_iter().filter_map(|id| self.remove(id)?.waiter) {
-            let _ = waiter.send(RequestOutcome::GaveUp {
-                refusal: Refusal::Lost,
-                unsettled: None,
-            });
         }
         for entry in self.entries.values_mut() {
             if entry.closing.take().is_some_and(|c| !c.ids().is_empty())

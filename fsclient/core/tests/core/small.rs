@@ -3,7 +3,7 @@
 use crate::calls::opening;
 use crate::said::{Asked, FILE, attr, grant, recall};
 use crate::sets::{flushed, written_file};
-use crate::world::World;
+use crate::world::{Waiter, World};
 use leasefs_client::NodeId;
 use leasefs_client::call::{Answer, At, Call, Fh};
 use leasefs_protocol::limits::OPEN_DATA;
@@ -31,11 +31,20 @@ fn wants_data(asked: &Asked) -> bool {
     }
 }
 
-fn open_is_answered(world: &mut World, asked: &Asked, size: u64, grants: Vec<Grant>) {
+/// Opens the file; its bytes come along, with these leases.
+fn open(world: &mut World, node: NodeId, grants: Vec<Grant>) -> Fh {
+    let call = world.call(opening(node, libc::O_RDONLY));
+    let asked = world.asked();
+    assert!(wants_data(&asked));
+    comes(world, call, &asked, grants)
+}
+
+/// The open is answered, and the bytes with it.
+fn comes(world: &mut World, call: Waiter, asked: &Asked, grants: Vec<Grant>) -> Fh {
     let opened = answer::Opened {
         open: OpenId(7),
         token: OpenToken(vec![7]),
-        attr: file_of(size),
+        attr: file_of(BYTES.len() as u64),
     };
     let reply = Reply {
         renews: true,
@@ -43,14 +52,6 @@ fn open_is_answered(world: &mut World, asked: &Asked, size: u64, grants: Vec<Gra
         ..asked.reply(Ok(Response::Opened(opened)))
     };
     world.reply(reply, BYTES);
-}
-
-/// Opens the file; its bytes come along, with these leases.
-fn open(world: &mut World, node: NodeId, grants: Vec<Grant>) -> Fh {
-    let call = world.call(opening(node, libc::O_RDONLY));
-    let asked = world.asked();
-    assert!(wants_data(&asked));
-    open_is_answered(world, &asked, BYTES.len() as u64, grants);
     match world.answered(call) {
         Ok(Answer::Opened(opened)) => opened.fh,
         other => panic!("not opened: {other:?}"),
@@ -119,11 +120,8 @@ fn bytes_whose_lease_was_recalled_before_it_came_are_asked_for_again() {
     let call = world.call(opening(node, libc::O_RDONLY));
     let asked = world.asked();
     world.recall(recall(5, 1, Parts::ATTRS | Parts::DATA, &[]));
-    open_is_answered(&mut world, &asked, BYTES.len() as u64, leases());
-    let Ok(Answer::Opened(opened)) = world.answered(call) else {
-        panic!("not opened")
-    };
-    world.call(pages(opened.fh));
+    let fh = comes(&mut world, call, &asked, leases());
+    world.call(pages(fh));
     assert!(asks_for_pages(&world.asked()));
 }
 
@@ -157,11 +155,8 @@ fn what_another_life_of_the_servers_host_says_of_the_bytes_is_not_believed() {
     world.asked();
     world.finds_another_life_of_the_host();
     let asked = world.asked();
-    open_is_answered(&mut world, &asked, BYTES.len() as u64, leases());
-    let Ok(Answer::Opened(opened)) = world.answered(call) else {
-        panic!("not opened")
-    };
-    world.call(pages(opened.fh));
+    let fh = comes(&mut world, call, &asked, leases());
+    world.call(pages(fh));
     assert!(asks_for_pages(&world.asked()));
 }
 

@@ -167,11 +167,7 @@ async fn whole(call: &Call, file: &OpenFile) -> Option<(Bytes, Vec<Grant>)> {
     }
     // It may have grown before it was leased.
     let most = OPEN_DATA as u32 + 1;
-    let cached = server
-        .latches
-        .try_read(file.handle())
-        .and_then(|_latch| server.store.try_read_cached(file, 0, most));
-    let read = match cached {
+    let read = match at_hand(call, file, 0, most) {
         Some(read) => read,
         None => {
             let _leave = server.slow().await?;
@@ -208,12 +204,19 @@ pub fn read_cached(call: &Call, asked: &Read, open: &OpenFile) -> Option<Result<
     if asked.fill == Fill::PagesForStore {
         return None;
     }
-    let server = &call.server;
-    let _latch = server.latches.try_read(open.handle())?;
-    let read = server
-        .store
-        .try_read_cached(open, asked.offset, asked.len)?;
+    let read = at_hand(call, open, asked.offset, asked.len)?;
     Some(read.map(|data| Told::data(asked, data)))
+}
+
+/// Bytes of a file, if the host's page cache has them. Never blocks.
+fn at_hand(
+    call: &Call,
+    open: &OpenFile,
+    offset: u64,
+    len: u32,
+) -> Option<Result<Vec<u8>, Refusal>> {
+    let _latch = call.server.latches.try_read(open.handle())?;
+    call.server.store.try_read_cached(open, offset, len)
 }
 
 /// A Write lease is on record before its client hears of it.
