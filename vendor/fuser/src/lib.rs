@@ -32,6 +32,7 @@ use serde::Serialize;
 pub use crate::access_flags::AccessFlags;
 pub use crate::bsd_file_flags::BsdFileFlags;
 use crate::forget_one::ForgetOne;
+pub use crate::lk_flags::LkFlags;
 pub use crate::ll::Errno;
 pub use crate::ll::Generation;
 pub use crate::ll::RequestId;
@@ -88,6 +89,7 @@ mod dev_fuse;
 #[cfg(feature = "experimental")]
 pub mod experimental;
 mod forget_one;
+mod lk_flags;
 mod ll;
 mod mnt;
 mod notify;
@@ -856,6 +858,8 @@ pub trait Filesystem: Send + Sync + 'static {
     }
 
     /// Test for a POSIX file lock.
+    ///
+    /// `flags`: see `setlk()`
     fn getlk(
         &self,
         _req: &Request,
@@ -866,11 +870,12 @@ pub trait Filesystem: Send + Sync + 'static {
         end: u64,
         typ: i32,
         pid: u32,
+        flags: LkFlags,
         reply: ReplyLock,
     ) {
         warn!(
             "[Not Implemented] getlk(ino: {ino:#x?}, fh: {fh}, lock_owner: {lock_owner}, \
-            start: {start}, end: {end}, typ: {typ}, pid: {pid})"
+            start: {start}, end: {end}, typ: {typ}, pid: {pid}, flags: {flags:?})"
         );
         reply.error(Errno::ENOSYS);
     }
@@ -882,6 +887,10 @@ pub trait Filesystem: Send + Sync + 'static {
     /// used to fill in this field in `getlk()`. Note: if the locking methods are not
     /// implemented, the kernel will still allow file locking to work locally.
     /// Hence these are only interesting for network filesystems and similar.
+    ///
+    /// `flags`: will contain `FUSE_LK_FLOCK`, if the lock is one of flock(2), not of fcntl(2).
+    /// Such locks come only with `FUSE_FLOCK_LOCKS`; those of a `lock_owner` that `release()`
+    /// gets should be removed
     fn setlk(
         &self,
         _req: &Request,
@@ -893,11 +902,12 @@ pub trait Filesystem: Send + Sync + 'static {
         typ: i32,
         pid: u32,
         sleep: bool,
+        flags: LkFlags,
         reply: ReplyEmpty,
     ) {
         warn!(
             "[Not Implemented] setlk(ino: {ino:#x?}, fh: {fh}, lock_owner: {lock_owner}, \
-            start: {start}, end: {end}, typ: {typ}, pid: {pid}, sleep: {sleep})"
+            start: {start}, end: {end}, typ: {typ}, pid: {pid}, sleep: {sleep}, flags: {flags:?})"
         );
         reply.error(Errno::ENOSYS);
     }

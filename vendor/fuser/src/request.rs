@@ -395,6 +395,7 @@ impl<'a> RequestWithSender<'a> {
                     x.lock().range.1,
                     x.lock().typ,
                     x.lock().pid,
+                    x.flags(),
                     self.reply(),
                 );
             }
@@ -409,6 +410,7 @@ impl<'a> RequestWithSender<'a> {
                     x.lock().typ,
                     x.lock().pid,
                     x.sleep(),
+                    x.flags(),
                     self.reply(),
                 );
             }

@@ -251,6 +251,7 @@ mod op {
     use crate::CopyFileRangeFlags;
     use crate::Errno;
     use crate::IoctlFlags;
+    use crate::LkFlags;
     use crate::OpenFlags;
     use crate::PollEvents;
     use crate::PollFlags;
@@ -1170,6 +1171,9 @@ mod op {
         pub(crate) fn lock_owner(&self) -> LockOwner {
             LockOwner(self.arg.owner)
         }
+        pub(crate) fn flags(&self) -> LkFlags {
+            LkFlags::from_bits_retain(self.arg.lk_flags)
+        }
     }
 
     /// Acquire, modify or release a POSIX file lock.
@@ -1204,6 +1208,9 @@ mod op {
         /// If false, return immediately if the lock cannot be acquired (SETLK).
         pub(crate) fn sleep(&self) -> bool {
             self.wait
+        }
+        pub(crate) fn flags(&self) -> LkFlags {
+            LkFlags::from_bits_retain(self.arg.lk_flags)
         }
     }
 
