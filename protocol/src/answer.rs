@@ -2,6 +2,7 @@
 
 use crate::attr::{Attr, DirEntry, FsStat, Version};
 use crate::ids::{Handle, OpenId, OpenToken};
+use crate::lock::{LockFound, Locked, Unlocked};
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,12 @@ pub enum Response {
     Entries(Entries),
     /// State of the file system.
     FsStat(FsStat),
+    /// What became of a request for a lock.
+    Locked(Locked),
+    /// A lock that stands against another one, if there is one.
+    LockFound(Option<LockFound>),
+    /// Bytes are unlocked, or a request for a lock is given up.
+    Unlocked(Unlocked),
 }
 
 /// What some operation is answered. Its conversions are the only ones from and to what is on the wire.
@@ -65,7 +72,7 @@ macro_rules! answers {
     };
 }
 
-answers! { Object Attr Opened Created Written Offset Entries FsStat }
+answers! { Object Attr Opened Created Written Offset Entries FsStat Locked Unlocked }
 
 impl Answer for () {
     fn is(response: &Response) -> bool {
@@ -100,6 +107,25 @@ impl Answer for Option<Object> {
 impl From<Option<Object>> for Response {
     fn from(found: Option<Object>) -> Self {
         found.map_or(Self::NoEntry, Self::Object)
+    }
+}
+
+impl Answer for Option<LockFound> {
+    fn is(response: &Response) -> bool {
+        matches!(response, Response::LockFound(_))
+    }
+
+    fn of(response: Response) -> Option<Self> {
+        match response {
+            Response::LockFound(found) => Some(found),
+            _ => None,
+        }
+    }
+}
+
+impl From<Option<LockFound>> for Response {
+    fn from(found: Option<LockFound>) -> Self {
+        Self::LockFound(found)
     }
 }
 
@@ -207,7 +233,10 @@ impl Response {
             | Self::Opened(_)
             | Self::Written(_)
             | Self::Offset(_)
-            | Self::FsStat(_) => {}
+            | Self::FsStat(_)
+            | Self::Locked(_)
+            | Self::LockFound(_)
+            | Self::Unlocked(_) => {}
         }
     }
 }

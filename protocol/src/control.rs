@@ -4,8 +4,9 @@
 //! travel here and wait behind nothing. Recalls travel on the push stream.
 
 use crate::attr::Attr;
-use crate::ids::{BootId, Handle, KeyHash, OpenId, OpenToken, Seq, SessionId};
+use crate::ids::{BootId, Handle, KeyHash, LockEpoch, OpenId, OpenToken, Seq, SessionId};
 use crate::lease::{Approval, Mode, Parts, Recall, Release};
+use crate::lock::{FileLocks, LockGranted};
 use crate::name::RawName;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ pub enum ToServer {
     },
     /// Approves recalls.
     Approve(Vec<Approval>),
+    /// What the session holds of files whose locks it decides. Said before it gives that right up.
+    Held(Vec<FileLocks>),
     /// Gives leases back unasked.
     Release(Vec<Release>),
     /// Gives up on a change: it has happened, or never will.
@@ -66,6 +69,8 @@ pub enum ToClient {
         lost_leases: Vec<Handle>,
         /// Opens that could not be reclaimed: their object is gone.
         lost_opens: Vec<OpenId>,
+        /// Files whose locks could not be reclaimed.
+        lost_locks: Vec<Handle>,
     },
     /// Answers `Goodbye`: the session is over and nothing waits for it.
     Farewell,
@@ -77,6 +82,8 @@ pub enum ToClient {
 pub enum Push {
     /// Give up what the recall covers, then approve.
     Recall(Recall),
+    /// A lock that was waited for is held. Not sent again: who connects anew asks for it again.
+    LockGranted(LockGranted),
 }
 
 /// Who the client is and what it wants.
@@ -212,6 +219,10 @@ pub struct Reclaim {
     pub leases: Vec<ReclaimLease>,
     /// Opens; at most [`crate::limits::MAX_BATCH`].
     pub opens: Vec<ReclaimOpen>,
+    /// Locks; at most [`crate::limits::MAX_LOCKS_OF_FILE`] in all, those of one file together.
+    pub locks: Vec<FileLocks>,
+    /// The tenure in which they are held.
+    pub epoch: LockEpoch,
 }
 
 /// A lease to reclaim.

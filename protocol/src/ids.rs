@@ -52,6 +52,24 @@ counter! {
     /// An open of one session.
     OpenId
 }
+counter! {
+    /// Whose a lock is, as its client tells owners apart (the kernel's `lock_owner`).
+    LockOwner
+}
+counter! {
+    /// A request for a lock that waits, one of its session.
+    LockWait
+}
+counter! {
+    /// The number of a lock: a fencing token. Of one file each lock has a greater one than those taken before, across
+    /// mounts, crashes and restarts.
+    Fence
+}
+counter! {
+    /// The time in which a session's locks stand without a break. Who has lost them has another one from then on: what was
+    /// sent under them is refused.
+    LockEpoch
+}
 
 macro_rules! opaque {
     ($(#[$doc:meta])* $name:ident, $len:literal) => {

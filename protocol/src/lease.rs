@@ -22,8 +22,10 @@ impl Parts {
     pub const LISTING: Parts = Parts(4);
     /// All names of a directory, those that don't exist included. Recalled name by name.
     pub const NAMES: Parts = Parts(8);
+    /// A file's locks. Held in Write mode alone: the right to decide them.
+    pub const LOCKS: Parts = Parts(16);
     /// Every part.
-    pub const ALL: Parts = Parts(15);
+    pub const ALL: Parts = Parts(31);
 
     /// Whether all of `other` is in the set.
     pub fn contains(self, other: Parts) -> bool {
@@ -75,6 +77,7 @@ impl fmt::Debug for Parts {
             (Parts::DATA, "data"),
             (Parts::LISTING, "listing"),
             (Parts::NAMES, "names"),
+            (Parts::LOCKS, "locks"),
         ];
         let mut words = named
             .iter()

@@ -12,6 +12,7 @@ pub mod escape;
 pub mod ids;
 pub mod lease;
 pub mod limits;
+pub mod lock;
 pub mod name;
 pub mod operation;
 pub mod query;
@@ -24,10 +25,11 @@ pub use attr::{Attr, DirEntry, FileKind, FsStat, SetAttr, SetTime, Timestamp, Ve
 pub use change::Change;
 pub use escape::{EscapedLines, escaped, printable};
 pub use ids::{
-    BootId, ExportId, Handle, KeyHash, OpenId, OpenToken, RecallId, RequestId, Seq, SessionId,
-    Stamp,
+    BootId, ExportId, Fence, Handle, KeyHash, LockEpoch, LockOwner, LockWait, OpenId, OpenToken,
+    RecallId, RequestId, Seq, SessionId, Stamp,
 };
 pub use lease::{Approval, Grant, Mode, Parts, Recall, Release, Scope};
+pub use lock::{HeldLock, LockKind, LockMode, LockRange};
 pub use name::{Name, RawName};
 pub use operation::{Durability, O_TRUNC, OpenFlags, Operation};
 pub use query::Query;

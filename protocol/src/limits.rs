@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 /// Version of the protocol; both sides must speak the same one.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 /// The ALPN identifier, constant over all versions: versions are refused in `Hello`.
 pub const ALPN: &[u8] = b"leasefs";
 /// UDP port a server listens on unless told otherwise.
@@ -109,6 +109,18 @@ pub const TERM_ZERO_TRIAL: u64 = 16;
 pub const EXCLUSIVE_AGAIN: Duration = Duration::from_secs(16);
 /// The longest such time.
 pub const MAX_EXCLUSIVE_AGAIN: Duration = Duration::from_secs(300);
+/// Most locks that one session holds of one file, and of which one message tells.
+pub const MAX_LOCKS_OF_FILE: usize = 1024;
+/// Most locks that one session holds.
+pub const MAX_LOCKS: usize = 65_536;
+/// Most locks that one session waits for.
+pub const MAX_LOCK_WAITS: usize = 4096;
+/// Numbers of locks that come with the right to decide a file's: the next lock after as many is asked for.
+pub const FENCES_DELEGATED: u64 = 1 << 16;
+/// Numbers of locks that a server has in one life.
+pub const FENCES_OF_LIFE: u64 = 1 << 48;
+/// Most steps from an owner of locks to one he waits for that are looked through for a deadlock.
+pub const MAX_DEADLOCK_STEPS: usize = 4096;
 /// Most request streams of one connection.
 pub const MAX_LANES: usize = 16;
 /// Most items in one reclaim, release or approval message.

@@ -2,7 +2,8 @@
 
 use crate::answer::{Entries, Object, Offset, Opened};
 use crate::attr::{Attr, FsStat};
-use crate::ids::{Handle, OpenId};
+use crate::ids::{Handle, LockOwner, LockWait, OpenId};
+use crate::lock::{LockFound, LockKind, LockMode, LockRange, Locked, Unlocked};
 use crate::name::RawName;
 use crate::operation::{Durability, OpenFlags, operations};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,11 @@ operations! {
         GetXattr => (), "getxattr";
         ListXattr => (), "listxattr";
         CommitAll => (), "commit_all";
+        Lock => Locked, "lock";
+        Unlock => Unlocked, "unlock";
+        TestLock => Option<LockFound>, "test_lock";
+        CancelLock => Unlocked, "cancel_lock";
+        ResetLocks => Unlocked, "reset_locks";
     }
 }
 
@@ -38,13 +44,18 @@ macro_rules! handle {
             | Self::StatFs(StatFs { object })
             | Self::Access(Access { object, .. })
             | Self::GetXattr(GetXattr { object, .. })
-            | Self::ListXattr(ListXattr { object }) => Some(object),
+            | Self::ListXattr(ListXattr { object })
+            | Self::Unlock(Unlock { object, .. })
+            | Self::CancelLock(CancelLock { object, .. }) => Some(object),
             Self::Close(_)
             | Self::Read(_)
             | Self::Commit(_)
             | Self::Seek(_)
             | Self::ReadDir(_)
-            | Self::CommitAll(_) => None,
+            | Self::CommitAll(_)
+            | Self::Lock(_)
+            | Self::TestLock(_)
+            | Self::ResetLocks(_) => None,
         }
     };
 }
@@ -211,3 +222,69 @@ pub struct ListXattr {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]
 pub struct CommitAll;
+
+/// Takes a lock (`F_SETLK`, `F_SETLKW`, `flock`), in place of what its owner holds of the same bytes. Asked again it does no more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct Lock {
+    /// An open of the file.
+    pub open: OpenId,
+    /// Whose lock.
+    pub owner: LockOwner,
+    /// Of which kind.
+    pub kind: LockKind,
+    /// Shared or exclusive.
+    pub mode: LockMode,
+    /// Which bytes; of `flock` all.
+    pub range: LockRange,
+    /// The process, for `F_GETLK` and `status`.
+    pub pid: u32,
+    /// It is waited for, under this number; without it what stands against it is told at once.
+    pub wait: Option<LockWait>,
+}
+
+/// Gives up what an owner holds of these bytes (`F_UNLCK`, `LOCK_UN`). Asked again it does no more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct Unlock {
+    /// The file.
+    pub object: Handle,
+    /// Whose locks.
+    pub owner: LockOwner,
+    /// Of which kind.
+    pub kind: LockKind,
+    /// Which bytes.
+    pub range: LockRange,
+}
+
+/// What stands against a lock (`F_GETLK`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct TestLock {
+    /// An open of the file.
+    pub open: OpenId,
+    /// Whose lock it would be.
+    pub owner: LockOwner,
+    /// Of which kind.
+    pub kind: LockKind,
+    /// Shared or exclusive.
+    pub mode: LockMode,
+    /// Which bytes.
+    pub range: LockRange,
+}
+
+/// Waits no longer for a lock. Once this is answered it isn't granted any more; it may have been before.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct CancelLock {
+    /// The file.
+    pub object: Handle,
+    /// Which request.
+    pub wait: LockWait,
+}
+
+/// Gives up all locks of the session, those it waits for too: by the client's clock they are lost. What was sent under them is
+/// refused from now on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct ResetLocks;

@@ -48,6 +48,9 @@ pub enum Refusal {
     /// Buffered bytes came too late: their lease has ended and the file has changed since.
     #[error("the file has changed since its lease ended")]
     Changed,
+    /// Made under locks that are lost: another may have taken them.
+    #[error("its locks are lost")]
+    LockLost,
     /// The change was cancelled before it began: it never happens.
     #[error("cancelled")]
     Cancelled,
@@ -91,7 +94,7 @@ impl Refusal {
             Self::CrossesFileSystem => errno::EXDEV,
             Self::Unsupported => errno::EOPNOTSUPP,
             Self::TooMany => errno::ENFILE,
-            Self::Lost | Self::Changed | Self::Internal => errno::EIO,
+            Self::Lost | Self::Changed | Self::LockLost | Self::Internal => errno::EIO,
             Self::Cancelled => errno::EINTR,
             Self::TimedOut => errno::ETIMEDOUT,
         }

@@ -7,7 +7,7 @@
 use crate::answer::{Answer, Response};
 use crate::attr::Attr;
 use crate::change::Change;
-use crate::ids::{Handle, OpenId, RequestId, Seq, Stamp};
+use crate::ids::{Handle, LockEpoch, OpenId, RequestId, Seq, Stamp};
 use crate::lease::Grant;
 use crate::query::Query;
 use crate::refusal::Refusal;
@@ -41,6 +41,8 @@ pub struct Numbered {
     /// Opens that nobody uses any more; at most [`crate::limits::MAX_BATCH`]. They are closed whatever becomes of the change,
     /// and before it is begun unless it follows others: what loses its last name by it is gone at once then.
     pub closed: Vec<OpenId>,
+    /// Made under locks of this tenure: refused once they are lost.
+    pub locked: Option<LockEpoch>,
 }
 
 /// What a client asks for.

@@ -2,7 +2,7 @@
 
 use crate::intent::Intent;
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
-use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
+use leasefs_protocol::{BootId, Caller, Fence, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -119,6 +119,8 @@ pub struct Found {
     pub max_term: Duration,
     /// Largest drift bound ever in force, parts per million.
     pub max_drift_ppm: u32,
+    /// The first number of a lock that no earlier life has given.
+    pub first_fence: Fence,
     /// Whether the earlier life ended with an orderly shutdown: then no lease of it is alive.
     pub clean: bool,
     /// Whether the host has crashed or been booted since the earlier life.

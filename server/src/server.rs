@@ -13,7 +13,7 @@ use leasefs_host::clock::boot_time;
 use leasefs_lease::server::{Config, Grace, LoggedWrites};
 use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::limits::REVOKE_PATIENCE;
-use leasefs_protocol::{BootId, KeyHash, Refusal};
+use leasefs_protocol::{BootId, Fence, KeyHash, Refusal};
 use leasefs_store::Store;
 use leasefs_transport::CloseCode;
 use std::cell::Cell;
@@ -96,8 +96,9 @@ fn io_threads(settings: &Settings) -> io::Result<Runtime> {
         .build()
 }
 
-fn lease_config(settings: &Settings) -> Config {
+fn lease_config(settings: &Settings, first_fence: Fence) -> Config {
     Config {
+        first_fence,
         drift_ppm: settings.drift_ppm,
         ..Config::of_term(settings.term)
     }
@@ -124,7 +125,8 @@ impl Server {
         if grace.is_none() {
             records.grace_ended();
         }
-        let (leases, notices) = Leases::new(lease_config(&settings), grace, clock);
+        let (leases, notices) =
+            Leases::new(lease_config(&settings, found.first_fence), grace, clock);
         let [a, b, c, d, ..] = found.process.0;
         let files = Files::new(settings.open_files);
         let sessions = Sessions::new(u32::from_le_bytes([a, b, c, d]) >> 2, files);

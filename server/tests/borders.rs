@@ -335,6 +335,7 @@ async fn leases_of_a_confined_client_are_recalled_released_and_reclaimed_in_its_
     let reclaim = Reclaim {
         leases: vec![lease(mine), lease(file)],
         opens: Vec::new(),
+        ..Reclaim::default()
     };
     one.tell(ToServer::Reclaim(reclaim)).await;
     let ToClient::Reclaimed { lost_leases, .. } = one.told().await else {

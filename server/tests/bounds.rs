@@ -63,6 +63,7 @@ async fn a_change_that_drops_more_than_it_can_touch_ends_the_connection() {
         resent: false,
         dropped: vec![root; MAX_TOUCHED + 1],
         closed: Vec::new(),
+        locked: None,
     };
     a.send(&frame, b"").await;
     closed(&server, 1).await;

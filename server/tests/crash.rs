@@ -57,6 +57,7 @@ impl Survivor {
         let reclaim = Reclaim {
             leases: Vec::new(),
             opens: opens.collect(),
+            ..Reclaim::default()
         };
         self.client.tell(ToServer::Reclaim(reclaim)).await;
         let ToClient::Reclaimed { lost_opens, .. } = self.client.told().await else {

@@ -101,6 +101,7 @@ async fn requests_that_break_the_protocol_close_the_connection() {
             resent: false,
             dropped: Vec::new(),
             closed: Vec::new(),
+            locked: None,
         };
         |root| Request::Change(numbered, mkdir(root, raw("d")))
     };
@@ -414,6 +415,7 @@ async fn more_unfinished_changes_than_allowed_are_not_read() {
                 resent: false,
                 dropped: Vec::new(),
                 closed: Vec::new(),
+                locked: None,
             };
             a.lane.send(&frame, Bytes::new()).await.expect("sent");
         }

@@ -83,7 +83,11 @@ async fn reclaim(client: &mut Client, open: OpenId, token: OpenToken) -> Vec<Ope
     let opens = vec![ReclaimOpen { open, token }];
     let leases = Vec::new();
     client
-        .tell(ToServer::Reclaim(Reclaim { leases, opens }))
+        .tell(ToServer::Reclaim(Reclaim {
+            leases,
+            opens,
+            ..Reclaim::default()
+        }))
         .await;
     match client.told().await {
         ToClient::Reclaimed { lost_opens, .. } => lost_opens,

@@ -39,6 +39,7 @@ async fn reclaim(client: &mut Client, reclaim: Reclaim) -> (usize, usize) {
         ToClient::Reclaimed {
             lost_leases,
             lost_opens,
+            ..
         } => (lost_leases.len(), lost_opens.len()),
         other => panic!("no answer to a reclaim: {other:?}"),
     }
@@ -107,6 +108,7 @@ async fn grace_ends_as_soon_as_every_session_has_reclaimed() {
                 token: forged,
             },
         ],
+        ..Reclaim::default()
     };
     assert_eq!(reclaim(&mut first, asked).await, (0, 1));
     first.tell(ToServer::ReclaimDone).await;
@@ -259,7 +261,15 @@ async fn next_life(
     client.take_over(earlier);
     let leases = Vec::new();
     assert_eq!(
-        reclaim(&mut client, Reclaim { leases, opens }).await,
+        reclaim(
+            &mut client,
+            Reclaim {
+                leases,
+                opens,
+                ..Reclaim::default()
+            }
+        )
+        .await,
         (0, 0)
     );
     client.tell(ToServer::ReclaimDone).await;
@@ -332,6 +342,7 @@ async fn a_write_lease_reclaimed_after_a_host_crash_is_on_record_for_the_next_li
             mode: Mode::Write,
         }],
         opens: Vec::new(),
+        ..Reclaim::default()
     };
     assert_eq!(reclaim(&mut a, claim).await, (0, 0));
     let logged = fsserver::records::Writes::Trusted(vec![(who.session, object)]);
@@ -368,6 +379,7 @@ async fn an_orderly_end_recalls_everything_and_leaves_opens_but_no_grace() {
             mode: Mode::Read,
         }],
         opens: vec![ReclaimOpen { open, token }],
+        ..Reclaim::default()
     };
     assert_eq!(reclaim(&mut first, asked).await, (1, 0));
     first.tell(ToServer::ReclaimDone).await;

@@ -219,7 +219,11 @@ async fn what_a_revoked_client_says_last_changes_nothing() {
         let leases = vec![lease; 100];
         let opens = Vec::new();
         client
-            .tell(ToServer::Reclaim(Reclaim { leases, opens }))
+            .tell(ToServer::Reclaim(Reclaim {
+                leases,
+                opens,
+                ..Reclaim::default()
+            }))
             .await;
     }
     assert_eq!(revoke(&house, &server, &who).await, 0);

@@ -604,7 +604,12 @@ async fn names_are_not_reclaimed_of_a_directory_that_nobody_there_may_list() {
         lease(dir, Parts::ATTRS),
     ];
     let opens = Vec::new();
-    bob.tell(ToServer::Reclaim(Reclaim { leases, opens })).await;
+    bob.tell(ToServer::Reclaim(Reclaim {
+        leases,
+        opens,
+        ..Reclaim::default()
+    }))
+    .await;
     let ToClient::Reclaimed { lost_leases, .. } = bob.told().await else {
         panic!("no answer to a reclaim");
     };

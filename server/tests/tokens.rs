@@ -27,7 +27,11 @@ async fn opened(client: &mut Client, name: &str) -> ReclaimOpen {
 
 async fn lost(client: &mut Client, opens: Vec<ReclaimOpen>) -> Vec<OpenId> {
     let leases = Vec::new();
-    let reclaim = ToServer::Reclaim(Reclaim { leases, opens });
+    let reclaim = ToServer::Reclaim(Reclaim {
+        leases,
+        opens,
+        ..Reclaim::default()
+    });
     client.tell(reclaim).await;
     match client.told().await {
         ToClient::Reclaimed { lost_opens, .. } => lost_opens,

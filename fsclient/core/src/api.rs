@@ -4,6 +4,7 @@ use crate::call::{Answer, Asker, Call, NodeId};
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{HelloRefusal, ToClient, ToServer, Welcome};
+use leasefs_protocol::lock::LockGranted;
 use leasefs_protocol::{BootId, Handle, Recall, Refusal, Reply, RequestFrame, RequestId};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ pub enum Event<W> {
         /// How many.
         count: u64,
     },
-    /// Nobody waits for the answer any more: a fatal signal is pending.
+    /// Nobody waits for the answer any more: a signal is pending, as [`Effect::Watch`] has asked.
     Left(CallId),
     /// What a [`Notice`] has come to.
     Notified(EffectId, Noticed),
@@ -80,6 +81,8 @@ pub enum Event<W> {
     },
     /// The server takes something back.
     Recall(ConnectionId, Recall),
+    /// A lock that was waited for is held.
+    LockGranted(ConnectionId, LockGranted),
     /// How many datagrams have come on a connection so far, as [`Effect::Listen`] has asked.
     Heard(ConnectionId, u64),
     /// A request was over the protocol's bounds, and was not sent.
@@ -112,6 +115,15 @@ pub enum Action<W> {
     Do(Effect),
 }
 
+/// What lets a caller leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signals {
+    /// What ends it.
+    Fatal,
+    /// Whatever it would be interrupted by.
+    All,
+}
+
 /// What is to be done beside answers.
 #[derive(Debug)]
 pub enum Effect {
@@ -120,8 +132,8 @@ pub enum Effect {
     /// What never blocks ([`Notice::never_blocks`]) is done before the core is told anything else but
     /// that: whoever finds that the kernel was told nothing of an object relies on it.
     Notify(EffectId, Notice),
-    /// Look whether the caller, by its process id, is about to die; then [`Event::Left`].
-    Watch(CallId, u32),
+    /// Look whether such a signal is pending for the caller, by its process id; then [`Event::Left`].
+    Watch(CallId, u32, Signals),
     /// Send a request on a connection; nothing if it is gone.
     Send {
         /// Where.

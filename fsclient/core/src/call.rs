@@ -1,9 +1,11 @@
 //! Requests of the kernel and their answers.
 
 use crate::listing::Names;
+pub use crate::locks::LockCall;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::{Attr, Caller, FileKind, FsStat, Handle, SetAttr};
+use leasefs_protocol::lock::LockFound;
+use leasefs_protocol::{Attr, Caller, FileKind, FsStat, Handle, LockOwner, SetAttr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +36,7 @@ pub struct Node {
 }
 
 /// Number of an open, as the kernel has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fh(pub u64);
 
 /// The process, user and group of a request.
@@ -90,6 +92,8 @@ pub struct Writing {
     pub writeback: bool,
     /// Clear setuid and setgid bits.
     pub kill_priv: bool,
+    /// Whose, where the kernel says so: not of a mapped page.
+    pub owner: Option<LockOwner>,
 }
 
 /// Type and permission bits of something new.
@@ -284,6 +288,7 @@ pub enum Call {
     Read {
         at: At,
         len: u32,
+        owner: LockOwner,
     },
     /// Fills pages of the kernel.
     ReadPages {
@@ -294,9 +299,10 @@ pub enum Call {
         fh: Fh,
         writing: Writing,
     },
-    /// A descriptor is closed.
+    /// A process closes a descriptor: its `fcntl` locks of the file end.
     Flush {
         fh: Fh,
+        owner: LockOwner,
     },
     /// The last descriptor is closed and the last mapping gone.
     Release {
@@ -348,6 +354,16 @@ pub enum Call {
         len: u64,
         mode: u32,
     },
+    /// What stands against a lock.
+    TestLock {
+        fh: Fh,
+        lock: LockCall,
+    },
+    /// Takes or gives up a lock.
+    Lock {
+        fh: Fh,
+        lock: LockCall,
+    },
     Seek {
         at: At,
         whence: u32,
@@ -397,6 +413,8 @@ pub enum Answer {
     Xattr(Fitted),
     /// An offset in a file.
     Offset(u64),
+    /// A lock that stands against another one, if there is one.
+    Lock(Option<LockFound>),
 }
 
 impl Answer {

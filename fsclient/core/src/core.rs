@@ -1,9 +1,10 @@
 //! The core of a client.
 
-use crate::api::{Action, CallId, Effect, Event, Noticed, Now, Undelivered};
+use crate::api::{Action, CallId, Effect, Event, Noticed, Now, Signals, Undelivered};
 use crate::cache::{Cache, CacheStatus};
 use crate::call::{Answer, Asker, Call};
 use crate::life::{Happened, Life};
+use crate::locks::LockStatus;
 use crate::memory::Memory;
 use crate::ops::{self, Ask, Manner, Ops, Owner};
 use crate::outside::Outside;
@@ -20,6 +21,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a caller waits before it is looked at, and between two looks.
@@ -122,8 +124,10 @@ impl<W> ClientCore<W> {
             buffers: config.buffers,
             groups: config.groups,
         };
+        let ops = Arc::new(Ops::new(parts, manner));
+        cx.spawn(Arc::clone(&ops).attend_locks());
         Self {
-            ops: Arc::new(Ops::new(parts, manner)),
+            ops,
             life: Life::begin(cx.clone(), rpc.clone(), engine),
             cx,
             cache,
@@ -181,6 +185,11 @@ impl<W> ClientCore<W> {
         self.rpc.has_changed()
     }
 
+    /// Locks that are held or waited for, and where their files are, as far as it is known.
+    pub fn locks(&self) -> Vec<(LockStatus, Option<PathBuf>)> {
+        self.cache.locks()
+    }
+
     /// The files that are not flushed, and where they are, as far as it is known.
     pub fn dirty_files(&self) -> Vec<(Handle, Option<PathBuf>)> {
         self.writeback.dirty_files()
@@ -227,6 +236,7 @@ impl<W> ClientCore<W> {
                 payload,
             } => self.rpc.deliver(connection, reply, payload),
             Event::Recall(connection, recall) => self.life.recalled(connection, recall),
+            Event::LockGranted(connection, granted) => self.life.lock_granted(connection, granted),
             Event::Unsendable(id) => self.rpc.unsendable(id),
             Event::Goodbye => self.life.goodbye(),
         }
@@ -296,7 +306,13 @@ async fn patiently(
     while !ask.abandon.is_triggered() && ask.asker.pid != 0 {
         match cx.timeout(LOOK, answer.as_mut()).await {
             Ok(outcome) => return outcome,
-            Err(_) => cx.effect(Effect::Watch(id, ask.asker.pid)),
+            Err(_) => {
+                let signals = match ask.yields.load(Ordering::Relaxed) {
+                    true => Signals::All,
+                    false => Signals::Fatal,
+                };
+                cx.effect(Effect::Watch(id, ask.asker.pid, signals));
+            }
         }
     }
     answer.await

@@ -14,6 +14,7 @@ mod core;
 mod inode;
 mod life;
 mod listing;
+mod locks;
 mod memory;
 mod opens;
 mod ops;
@@ -24,13 +25,14 @@ mod session;
 mod writeback;
 
 pub use api::{
-    Action, CallId, ConnectionId, Effect, EffectId, Event, Notice, Noticed, Now, Unconnected,
-    Undelivered, WhyNot,
+    Action, CallId, ConnectionId, Effect, EffectId, Event, Notice, Noticed, Now, Signals,
+    Unconnected, Undelivered, WhyNot,
 };
 pub use cache::CacheStatus;
 pub use call::{Answer, Asker, Call, NodeId};
 pub use core::{ClientCore, Config};
 pub use life::{Pause, refused_for_good};
+pub use locks::LockStatus;
 pub use memory::{Memory, MemoryUse};
 pub use ops::Owner;
 pub use recall::Fault;

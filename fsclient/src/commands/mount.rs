@@ -189,10 +189,7 @@ fn detach(job: &Job, state: &StateDir) -> Result<(), String> {
             .map_err(|e| failed("hear from", e))?;
     }
     match verdict.trim_end().split_once(' ') {
-        Some(("ready", _)) => {
-            eprintln!("fsclient: note: {}", daemon::LOCKS_ARE_LOCAL);
-            Ok(())
-        }
+        Some(("ready", _)) => Ok(()),
         Some(("error", message)) => Err(message.to_owned()),
         _ => Err(format!(
             "the daemon has ended unexpectedly; its log is {}",

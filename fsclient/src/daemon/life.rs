@@ -26,9 +26,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// Said once by each mount.
-pub const LOCKS_ARE_LOCAL: &str = "fcntl and flock locks hold within this mount only";
-
 /// How long the kernel may take to end the connection of what is unmounted.
 const END: Duration = Duration::from_secs(5);
 /// How long another daemon of the same mount point is waited for, which is ending.
@@ -107,7 +104,6 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
         }
     };
     tracing::info!(dir = %job.dir.display(), source = %assembled.source, "mounted");
-    tracing::info!("{LOCKS_ARE_LOCAL}");
     ready.ready(&job.dir);
     let assembled = Arc::new(assembled);
     let driver = Arc::downgrade(&assembled.driver);

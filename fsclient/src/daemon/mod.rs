@@ -17,6 +17,6 @@ mod status;
 mod waking;
 
 pub use job::Job;
-pub use life::{LOCKS_ARE_LOCAL, run_detached, run_foreground};
+pub use life::{run_detached, run_foreground};
 pub use state::StateDir;
 pub use status::{Dirty, Kept, MemoryStatus, MountStatus, StatusDocument};

@@ -1,10 +1,10 @@
 //! What one event has brought up, to be done when the core isn't locked any more.
 
-use super::caller::is_dying;
+use super::caller::leaves;
 use super::{Driver, Waiter};
 use crate::session::{Out, is_ours};
 use leasefs_client::{
-    Action, Answer, CallId, Effect, EffectId, Event, Notice, Noticed, Undelivered,
+    Action, Answer, CallId, Effect, EffectId, Event, Notice, Noticed, Signals, Undelivered,
 };
 use leasefs_protocol::Refusal;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ pub(super) struct Batch<W> {
     answers: Vec<(W, Result<Answer, Refusal>)>,
     sends: Vec<Effect>,
     notices: Vec<(EffectId, Notice)>,
-    watches: Vec<(CallId, u32)>,
+    watches: Vec<(CallId, u32, Signals)>,
     keeps: Vec<(EffectId, Undelivered)>,
     ended: bool,
 }
@@ -50,7 +50,9 @@ impl<W: Waiter> Batch<W> {
                 true => return Some((id, notice)),
                 false => self.notices.push((id, notice)),
             },
-            Action::Do(Effect::Watch(call, pid)) => self.watches.push((call, pid)),
+            Action::Do(Effect::Watch(call, pid, signals)) => {
+                self.watches.push((call, pid, signals));
+            }
             Action::Do(Effect::Keep(id, undelivered)) => self.keeps.push((id, undelivered)),
             Action::Do(Effect::Ended) => self.ended = true,
             Action::Do(_) => {}
@@ -105,11 +107,11 @@ impl<W: Waiter> Driver<W> {
     }
 
     /// Many may wait; whoever is at work here shouldn't.
-    fn watch(&self, watches: Vec<(CallId, u32)>) {
+    fn watch(&self, watches: Vec<(CallId, u32, Signals)>) {
         let driver = self.me.clone();
         self.runtime.spawn(async move {
-            for (call, pid) in watches {
-                if is_dying(pid)
+            for (call, pid, signals) in watches {
+                if leaves(pid, signals)
                     && let Some(driver) = driver.upgrade()
                 {
                     driver.drive(Event::Left(call));

@@ -4,6 +4,7 @@
 //! the moment it asked and the moment we look. For the same reason nothing is remembered from
 //! one request to the next: the same process may come back with other groups.
 
+use leasefs_client::Signals;
 use std::fs::File;
 use std::io::Read;
 
@@ -12,9 +13,13 @@ pub fn groups(pid: u32) -> Vec<u32> {
     status(pid).map(|text| groups_of(&text)).unwrap_or_default()
 }
 
-/// Whether a signal waits for a process that ends it, so that nobody will read the answer.
-pub fn is_dying(pid: u32) -> bool {
-    status(pid).is_some_and(|text| is_fatal(&text))
+/// Whether a signal waits for a process that lets it leave: one that ends it, so that nobody will read the answer, or
+/// any that it doesn't ignore.
+pub fn leaves(pid: u32, signals: Signals) -> bool {
+    status(pid).is_some_and(|text| match signals {
+        Signals::Fatal => is_fatal(&text),
+        Signals::All => is_interrupted(&text),
+    })
 }
 
 /// `/proc/TID/status`; `None` for the kernel itself, and for who is gone.
@@ -63,8 +68,22 @@ const HARMLESS: u64 = bit(libc::SIGCHLD)
     | bit(libc::SIGTTIN)
     | bit(libc::SIGTTOU);
 
+/// Signals that are ignored unless they are caught.
+const UNHEARD: u64 =
+    bit(libc::SIGCHLD) | bit(libc::SIGCONT) | bit(libc::SIGURG) | bit(libc::SIGWINCH);
+
+fn pending(status: &str) -> u64 {
+    mask(status, "SigPnd") | mask(status, "ShdPnd")
+}
+
+fn is_interrupted(status: &str) -> bool {
+    let caught = mask(status, "SigCgt");
+    let spared = mask(status, "SigBlk") | mask(status, "SigIgn") | (UNHEARD & !caught);
+    pending(status) & !spared != 0
+}
+
 fn is_fatal(status: &str) -> bool {
-    let pending = mask(status, "SigPnd") | mask(status, "ShdPnd");
+    let pending = pending(status);
     let spared = mask(status, "SigBlk") | mask(status, "SigIgn") | mask(status, "SigCgt");
     pending & bit(libc::SIGKILL) != 0 || pending & !spared & !HARMLESS != 0
 }
@@ -98,8 +117,17 @@ mod tests {
     }
 
     #[test]
+    fn a_signal_that_is_caught_interrupts_and_one_that_is_ignored_does_not() {
+        let (term, child) = (bit(libc::SIGTERM), bit(libc::SIGCHLD));
+        assert!(is_interrupted(&status(term, 0, term)));
+        assert!(is_interrupted(&status(child, 0, child)));
+        assert!(!is_interrupted(&status(child, 0, 0)));
+        assert!(!is_interrupted(&status(term, term, term)));
+    }
+
+    #[test]
     fn a_request_of_the_kernel_itself_has_no_groups_and_never_dies() {
         assert!(groups(0).is_empty());
-        assert!(!is_dying(0));
+        assert!(!leaves(0, Signals::All));
     }
 }

@@ -9,12 +9,13 @@ use crate::driver;
 use crate::faults::{Fault, fault};
 use fuser::{
     Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use leasefs_client::call::{Caching, Entry, Fitted, ListingFrom, Opened};
 use leasefs_client::{Answer, Fault as CoreFault};
-use leasefs_protocol::{FsStat, Refusal};
+use leasefs_protocol::lock::LockFound;
+use leasefs_protocol::{FsStat, LockMode, Refusal};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
@@ -57,6 +58,8 @@ pub enum Waiter {
     Xattr(ReplyXattr),
     /// LSEEK.
     Lseek(ReplyLseek),
+    /// GETLK.
+    Lock(ReplyLock),
     /// Nobody in the kernel.
     Daemon(oneshot::Sender<Result<Answer, Refusal>>),
 }
@@ -102,6 +105,7 @@ impl Waiter {
                 Ok(offset) => reply.offset(offset),
                 Err(_) => reply.error(Errno::EOVERFLOW),
             },
+            (Self::Lock(reply), Answer::Lock(found)) => locked(reply, found),
             // Not what the answer is: nothing of a file reaches the log.
             (waiter, _) => {
                 tracing::error!(?waiter, "a defect: this is no answer to that");
@@ -123,6 +127,7 @@ impl Waiter {
             Self::Statfs(reply) => reply.error(error),
             Self::Xattr(reply) => reply.error(error),
             Self::Lseek(reply) => reply.error(error),
+            Self::Lock(reply) => reply.error(error),
             // Finds that nobody answers.
             Self::Daemon(_) => {}
         }
@@ -166,11 +171,11 @@ fn created(reply: ReplyCreate, made: &Entry, opened: Opened) {
     );
 }
 
-/// What is open for reading alone has nothing to flush, so its close asks nothing (`FOPEN_NOFLUSH`). With locks
-/// that the daemon keeps it would: a `fcntl` lock is given up by FLUSH alone.
+/// What is open for reading alone has nothing to flush, but its close asks nevertheless (no `FOPEN_NOFLUSH`): a `fcntl` lock is
+/// given up by FLUSH alone.
 fn open_flags(caching: Caching) -> FopenFlags {
     match caching {
-        Caching::Pages => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
+        Caching::Pages => FopenFlags::FOPEN_KEEP_CACHE,
         Caching::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
     }
 }
@@ -185,6 +190,21 @@ fn listed(mut reply: ReplyDirectory, listing: &ListingFrom) {
         )
     });
     reply.ok();
+}
+
+/// The kernel has no number for a process of another machine: it shows 0.
+fn locked(reply: ReplyLock, found: Option<LockFound>) {
+    match found {
+        None => reply.locked(0, 0, libc::F_UNLCK, 0),
+        Some(found) => {
+            let kind = match found.mode {
+                LockMode::Shared => libc::F_RDLCK,
+                LockMode::Exclusive => libc::F_WRLCK,
+            };
+            let (first, last) = (found.range.first(), found.range.last());
+            reply.locked(first, last, kind, found.pid.unwrap_or(0));
+        }
+    }
 }
 
 fn statfs(reply: ReplyStatfs, stat: &FsStat) {

@@ -7,13 +7,13 @@ use crate::driver::Driver;
 use bytes::Bytes;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    IoctlFlags, KernelConfig, LkFlags, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use leasefs_client::call::{At, Fh, NewMode, Room, Writing};
+use leasefs_client::call::{At, Fh, LockCall, NewMode, Room, Writing};
 use leasefs_client::{Asker, Call, Event};
-use leasefs_protocol::SetAttr;
+use leasefs_protocol::{LockKind, LockMode, LockRange, SetAttr};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -61,6 +61,38 @@ fn owned(name: &OsStr) -> Box<[u8]> {
 
 fn fh(handle: FileHandle) -> Fh {
     Fh(handle.0)
+}
+
+fn lock_owner(owner: LockOwner) -> leasefs_protocol::LockOwner {
+    leasefs_protocol::LockOwner(owner.0)
+}
+
+/// `None` for what no kernel asks.
+fn lock_call(
+    owner: LockOwner,
+    (first, last): (u64, u64),
+    typ: i32,
+    pid: u32,
+    flags: LkFlags,
+) -> Option<LockCall> {
+    let kind = match flags.contains(LkFlags::FUSE_LK_FLOCK) {
+        true => LockKind::Flock,
+        false => LockKind::Posix,
+    };
+    let mode = match typ {
+        libc::F_RDLCK => Some(LockMode::Shared),
+        libc::F_WRLCK => Some(LockMode::Exclusive),
+        libc::F_UNLCK => None,
+        _ => return None,
+    };
+    Some(LockCall {
+        owner: lock_owner(owner),
+        kind,
+        range: LockRange::new(first, last)?,
+        mode,
+        pid,
+        wait: false,
+    })
 }
 
 impl Filesystem for Dispatch {
@@ -278,7 +310,11 @@ impl Filesystem for Dispatch {
         let (at, len) = (At { fh, offset }, size);
         let call = match owner {
             // `read(2)` on a direct descriptor; everything else fills pages.
-            Some(_) => Call::Read { at, len },
+            Some(owner) => Call::Read {
+                at,
+                len,
+                owner: lock_owner(owner),
+            },
             None => Call::ReadPages { at, len },
         };
         self.call(request, Waiter::Data(reply), call);
@@ -293,7 +329,7 @@ impl Filesystem for Dispatch {
         data: &[u8],
         how: WriteFlags,
         flags: OpenFlags,
-        _: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let writing = Writing {
@@ -302,6 +338,7 @@ impl Filesystem for Dispatch {
             flags: flags.0 as u32,
             writeback: how.contains(WriteFlags::FUSE_WRITE_CACHE),
             kill_priv: how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            owner: owner.map(lock_owner),
         };
         let fh = fh(handle);
         self.call(request, Waiter::Write(reply), Call::Write { fh, writing });
@@ -312,11 +349,65 @@ impl Filesystem for Dispatch {
         request: &Request,
         _: INodeNo,
         handle: FileHandle,
-        _: LockOwner,
+        owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let fh = fh(handle);
-        self.call(request, Waiter::Empty(reply), Call::Flush { fh });
+        let call = Call::Flush {
+            fh: fh(handle),
+            owner: lock_owner(owner),
+        };
+        self.call(request, Waiter::Empty(reply), call);
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        flags: LkFlags,
+        reply: ReplyLock,
+    ) {
+        match lock_call(owner, (start, end), typ, pid, flags) {
+            Some(lock) => {
+                let fh = fh(handle);
+                self.call(request, Waiter::Lock(reply), Call::TestLock { fh, lock });
+            }
+            None => reply.error(Errno::EINVAL),
+        }
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        flags: LkFlags,
+        reply: ReplyEmpty,
+    ) {
+        match lock_call(owner, (start, end), typ, pid, flags) {
+            Some(lock) => {
+                let (fh, lock) = (
+                    fh(handle),
+                    LockCall {
+                        wait: sleep,
+                        ..lock
+                    },
+                );
+                self.call(request, Waiter::Empty(reply), Call::Lock { fh, lock });
+            }
+            None => reply.error(Errno::EINVAL),
+        }
     }
 
     fn release(

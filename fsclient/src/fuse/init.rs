@@ -69,13 +69,14 @@ const REQUIRED: InitFlags = InitFlags::FUSE_AUTO_INVAL_DATA
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
     .union(InitFlags::FUSE_DONT_MASK)
     .union(InitFlags::FUSE_MAX_PAGES)
+    .union(InitFlags::FUSE_POSIX_LOCKS)
+    .union(InitFlags::FUSE_FLOCK_LOCKS)
     .union(InitFlags::FUSE_BIG_WRITES);
 
 /// Sets up the connection.
 ///
 /// Left off: `WRITEBACK_CACHE` (the kernel would trust its own size), `EXPLICIT_INVAL_DATA` (a
-/// stopped daemon would leave stale pages readable), the lock flags (locks are local), `CACHE_SYMLINKS`
-/// (no timeout bounds the kernel's copy), `ATOMIC_O_TRUNC` (the kernel would ask for `O_RDONLY|O_TRUNC`
+/// stopped daemon would leave stale pages readable), `CACHE_SYMLINKS` (no timeout bounds the kernel's copy), `ATOMIC_O_TRUNC` (the kernel would ask for `O_RDONLY|O_TRUNC`
 /// before it looks whether the file is being executed), and `DO_READDIRPLUS`: its entries may carry no timeouts, so it
 /// would save no request, and it would change the size of files that are mapped.
 ///

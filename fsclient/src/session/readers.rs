@@ -63,6 +63,9 @@ impl<W: 'static> Listening<W> {
                 Ok(Some((Push::Recall(recall), _))) => {
                     (self.ear)(Event::Recall(self.id, recall));
                 }
+                Ok(Some((Push::LockGranted(granted), _))) => {
+                    (self.ear)(Event::LockGranted(self.id, granted));
+                }
                 end => return self.end_of_stream(end.err()),
             }
         }

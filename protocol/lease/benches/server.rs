@@ -152,6 +152,7 @@ impl Bench {
             touches: vec![touch],
             dropped: vec![object(number)],
             writeback: false,
+            locked: None,
         });
         (op, action)
     }

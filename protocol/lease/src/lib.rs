@@ -5,6 +5,7 @@
 //! model checker can explore them.
 
 pub mod client;
+pub mod locks;
 pub mod planted;
 pub mod server;
 pub mod time;

@@ -79,6 +79,16 @@ bugs! {
     /// A close that an approval carried is lost with the connection.
     CloseLost,
 
+    // Locks.
+    /// A change is carried out though the locks under which it was made are lost.
+    LateUnderLock,
+    /// A client decides locks on after the right to has been recalled.
+    DecidesOn,
+    /// The right to decide locks is given back without saying what is held.
+    HeldUnsaid,
+    /// A client believes that it holds locks after its leases have ended.
+    LocksOutliveLeases,
+
     // What a client buffers.
     /// It is buffered under any lease.
     BufferShared,

@@ -139,6 +139,7 @@ impl World {
             touches: vec![touch],
             dropped: vec![object],
             writeback: false,
+            locked: None,
         });
         let wants = vec![Wanted::write(object, content())];
         let grants = self.feed(Event::FinishChange { op, wants });

@@ -130,6 +130,7 @@ fn names_that_are_changed_and_given_up_again_and_again_are_recalled_within_bound
             touches: vec![touch],
             dropped: vec![dir],
             writeback: false,
+            locked: None,
         });
         attack.feed(Event::Withdraw { op });
         let again = 1 + (n % 60) as u8;

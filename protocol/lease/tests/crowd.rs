@@ -74,6 +74,7 @@ fn change(op: u64, of: u32) -> Event {
         touches: vec![touch],
         dropped: vec![file()],
         writeback: false,
+        locked: None,
     }
 }
 

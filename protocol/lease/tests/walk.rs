@@ -288,6 +288,7 @@ impl Walk {
                     touches,
                     dropped,
                     writeback,
+                    locked: None,
                 }
             }
             Step::Requeue(at, touches) => Event::Requeue {

@@ -8,14 +8,15 @@ mod state;
 mod turn;
 
 pub use progress::Mark;
-pub use state::{Notice, OpLabel, Opened, Snapshot};
-pub use turn::{Admission, Entry, Finished, Pending, Turn};
+pub use state::{LockLost, Notice, OpLabel, Opened, Snapshot};
+pub use turn::{Admission, Entry, Finished, LockEntry, Pending, PendingLock, Turn};
 
 use crate::border::Border;
 use crate::sync;
 use leasefs_lease::server::{Config, Event, Grace, OpId, Reclaimed, Standing};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Grant, Handle, KeyHash, RecallId, Release, SessionId};
+use leasefs_protocol::lock::FileLocks;
+use leasefs_protocol::{Grant, Handle, KeyHash, LockEpoch, RecallId, Release, SessionId};
 use leasefs_transport::Outbox;
 use progress::Progress;
 use state::State;
@@ -224,6 +225,31 @@ impl Leases {
             })
         };
         leases.chunks(RECLAIMED_AT_ONCE).flat_map(some).collect()
+    }
+
+    /// What the session's client holds of files whose locks it decides, as it says on its present connection.
+    pub fn held(&self, session: SessionId, link: u64, files: Vec<FileLocks>) {
+        self.with(|state, now| {
+            if state.speaks_on(session, link) {
+                state.step(&self.progress, now, Event::Held { session, files });
+            }
+        });
+    }
+
+    /// Takes over locks of the server's earlier life. Returns those that can't be.
+    pub fn reclaim_locks(
+        &self,
+        session: SessionId,
+        epoch: LockEpoch,
+        files: Vec<FileLocks>,
+    ) -> Vec<Handle> {
+        let of = (session, epoch);
+        self.with(|state, now| state.reclaim_locks(&self.progress, now, of, files))
+    }
+
+    /// Whether anybody holds a lock: then the next life has to wait until it is reclaimed.
+    pub fn holds_locks(&self) -> bool {
+        self.lock().holds_locks()
     }
 
     /// The session has reclaimed everything it wants.

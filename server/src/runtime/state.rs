@@ -3,13 +3,14 @@
 use super::progress::Progress;
 use crate::border::Border;
 use leasefs_lease::server::{
-    Action, Config, Core, Event, Grace, OpId, OpState, ReclaimRefusal, Reclaimed, SessionStatus,
-    Standing, TermZero, Waiting,
+    Action, Config, Core, Event, Grace, LockAnswer, OpId, OpState, ReclaimRefusal, Reclaimed,
+    SessionStatus, Standing, TermZero, Waiting,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Push;
 use leasefs_protocol::limits::MAX_RECALLS_UNREAD;
-use leasefs_protocol::{Grant, Handle, Recall, SessionId, Stamp};
+use leasefs_protocol::lock::FileLocks;
+use leasefs_protocol::{Grant, Handle, LockEpoch, Recall, SessionId, Stamp};
 use leasefs_transport::{OutFrame, Outbox};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,11 +48,22 @@ pub(super) struct Admitted {
     pub number: u64,
 }
 
+/// The locks under which a change was made are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockLost;
+
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub label: OpLabel,
-    pub is_change: bool,
-    pub wake: oneshot::Sender<Admitted>,
+    pub wake: Wake,
+}
+
+/// Who waits for an operation.
+#[derive(Debug)]
+pub(super) enum Wake {
+    Read(oneshot::Sender<Admitted>),
+    Change(oneshot::Sender<Result<Admitted, LockLost>>),
+    Lock(oneshot::Sender<LockAnswer>),
 }
 
 /// A session's push stream.
@@ -127,6 +139,11 @@ impl State {
             } => outcome.opened = Some(Opened { standing, renewed }),
             Action::Admitted { op, grants } => self.admit(progress, op, grants),
             Action::Finished { stamp, grants, .. } => outcome.finished = Some((stamp, grants)),
+            Action::LockLost { op } => self.lock_lost(op),
+            Action::Locked { op, answer } => self.locked(op, answer),
+            Action::LockGranted { session, granted } => {
+                self.push(session, &Push::LockGranted(granted));
+            }
             Action::Recall { session, recall } => self.recall(session, recall),
             Action::Expired { session } => self.notice(Notice::Expired(session)),
             Action::GraceEnded => self.notice(Notice::GraceEnded),
@@ -137,23 +154,44 @@ impl State {
         let Some(waiter) = self.waiters.remove(&op) else {
             return;
         };
-        let number = match waiter.is_change {
-            true => progress.begins(),
-            false => 0,
-        };
         // Whoever waited and is gone withdraws the operation itself.
-        let _ = waiter.wake.send(Admitted { grants, number });
+        match waiter.wake {
+            Wake::Read(wake) => drop(wake.send(Admitted { grants, number: 0 })),
+            Wake::Change(wake) => {
+                let number = progress.begins();
+                drop(wake.send(Ok(Admitted { grants, number })));
+            }
+            Wake::Lock(_) => {}
+        }
+    }
+
+    fn lock_lost(&mut self, op: OpId) {
+        if let Some(Wake::Change(wake)) = self.waiters.remove(&op).map(|waiter| waiter.wake) {
+            drop(wake.send(Err(LockLost)));
+        }
+    }
+
+    fn locked(&mut self, op: OpId, answer: LockAnswer) {
+        if let Some(Wake::Lock(wake)) = self.waiters.remove(&op).map(|waiter| waiter.wake) {
+            drop(wake.send(answer));
+        }
     }
 
     fn recall(&mut self, session: SessionId, mut recall: Recall) {
-        // Without a connection the recall stays open in the core and is sent when one comes.
+        let line = self.lines.get(&session);
+        if let Some(border) = line.and_then(|line| line.border.as_ref()) {
+            border.give_recall(&mut recall);
+        }
+        self.push(session, &Push::Recall(recall));
+    }
+
+    /// Without a connection a recall stays open in the core and is sent when one comes; and who has waited for a lock asks
+    /// for it again.
+    fn push(&mut self, session: SessionId, push: &Push) {
         let Some(line) = self.lines.get(&session) else {
             return;
         };
-        if let Some(border) = &line.border {
-            border.give_recall(&mut recall);
-        }
-        match OutFrame::new(&Push::Recall(recall), bytes::Bytes::new()) {
+        match OutFrame::new(push, bytes::Bytes::new()) {
             // A line that is gone is replaced by the client's next connection.
             Ok(frame) => drop(line.outbox.push(frame)),
             Err(error) => tracing::error!(%session, %error, "a recall can't be sent"),
@@ -228,6 +266,22 @@ impl State {
         lease: Reclaimed,
     ) -> Result<(), ReclaimRefusal> {
         self.core.reclaim(now, session, lease)
+    }
+
+    pub fn reclaim_locks(
+        &mut self,
+        progress: &Progress,
+        now: BootTime,
+        (session, epoch): (SessionId, LockEpoch),
+        files: Vec<FileLocks>,
+    ) -> Vec<Handle> {
+        let lost = self.core.reclaim_locks(now, session, epoch, files);
+        self.step(progress, now, Event::Tick);
+        lost
+    }
+
+    pub fn holds_locks(&self) -> bool {
+        self.core.holds_locks()
     }
 
     pub fn holds_write(&self, session: SessionId, object: &Handle) -> bool {

@@ -4,9 +4,9 @@
 
 use super::Leases;
 use super::progress::Mark;
-use super::state::{Admitted, OpLabel, Waiter};
-use leasefs_lease::server::{Event, OpId, ReadItem, ReadKind, Touch, Wanted};
-use leasefs_protocol::{Grant, Handle, SessionId, Stamp};
+use super::state::{Admitted, LockLost, OpLabel, Waiter, Wake};
+use leasefs_lease::server::{Event, LockAnswer, LockAsk, OpId, ReadItem, ReadKind, Touch, Wanted};
+use leasefs_protocol::{Grant, Handle, LockEpoch, SessionId, Stamp};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -72,12 +72,8 @@ fn enter(
     let (wake, mut admission) = oneshot::channel();
     let op = leases.new_op();
     leases.with(|state, now| {
-        let waiter = Waiter {
-            label,
-            is_change: false,
-            wake,
-        };
-        state.wait(op, waiter);
+        let wake = Wake::Read(wake);
+        state.wait(op, Waiter { label, wake });
         let event = Event::AdmitRead {
             op,
             session,
@@ -121,12 +117,12 @@ impl Turn {
     /// Waits for the change's turn. `None` if the server ends before.
     pub async fn take(
         leases: &Arc<Leases>,
-        session: SessionId,
-        label: OpLabel,
+        (session, label): (SessionId, OpLabel),
         touches: Vec<Touch>,
         dropped: Vec<Handle>,
         writeback: bool,
-    ) -> Option<Self> {
+        locked: Option<LockEpoch>,
+    ) -> Option<Result<Self, LockLost>> {
         let op = leases.new_op();
         let mut turn = Self {
             leases: Arc::clone(leases),
@@ -141,13 +137,17 @@ impl Turn {
             touches,
             dropped,
             writeback,
+            locked,
         };
-        turn.wait(event).await?;
-        Some(turn)
+        Some(turn.wait(event).await?.map(|()| turn))
     }
 
     /// The change turns out to touch other objects: waits again, at its old place in the order.
-    pub async fn requeue(&mut self, touches: Vec<Touch>, dropped: Vec<Handle>) -> Option<()> {
+    pub async fn requeue(
+        &mut self,
+        touches: Vec<Touch>,
+        dropped: Vec<Handle>,
+    ) -> Option<Result<(), LockLost>> {
         let op = self.op;
         let event = Event::Requeue {
             op,
@@ -157,12 +157,11 @@ impl Turn {
         self.wait(event).await
     }
 
-    async fn wait(&mut self, event: Event) -> Option<()> {
+    async fn wait(&mut self, event: Event) -> Option<Result<(), LockLost>> {
         let (wake, mut admission) = oneshot::channel();
         let waiter = Waiter {
             label: self.label,
-            is_change: true,
-            wake,
+            wake: Wake::Change(wake),
         };
         let (leases, op) = (&self.leases, self.op);
         leases.with(|state, now| {
@@ -174,8 +173,7 @@ impl Turn {
             Ok(admitted) => admitted,
             Err(_) => admission.await.ok()?,
         };
-        self.number = admitted.number;
-        Some(())
+        Some(admitted.map(|admitted| self.number = admitted.number))
     }
 
     /// Whether no other change has run since `mark`: what was read since is as it was.
@@ -209,7 +207,71 @@ impl Drop for Turn {
     }
 }
 
+/// What is decided of locks, or will be.
+#[derive(Debug)]
+pub enum LockEntry {
+    /// It has been.
+    Now(LockAnswer),
+    /// It waits.
+    Later(PendingLock),
+}
+
+/// Something with locks that waits for who decides them. Withdrawn when dropped.
+#[derive(Debug)]
+pub struct PendingLock {
+    leases: Arc<Leases>,
+    op: OpId,
+    answer: Option<oneshot::Receiver<LockAnswer>>,
+}
+
+impl PendingLock {
+    /// What is decided; `None` if the server ends before.
+    pub async fn decided(mut self) -> Option<LockAnswer> {
+        let answer = self.answer.as_mut()?.await.ok()?;
+        self.answer = None;
+        Some(answer)
+    }
+}
+
+impl Drop for PendingLock {
+    fn drop(&mut self) {
+        if self.answer.is_some() {
+            self.leases.withdraw(self.op);
+        }
+    }
+}
+
 impl Leases {
+    /// A session wants to do something with locks of a file.
+    pub fn ask_lock(
+        self: &Arc<Self>,
+        (session, label): (SessionId, OpLabel),
+        object: Handle,
+        ask: LockAsk,
+    ) -> LockEntry {
+        let (wake, mut answer) = oneshot::channel();
+        let op = self.new_op();
+        self.with(|state, now| {
+            let wake = Wake::Lock(wake);
+            state.wait(op, Waiter { label, wake });
+            let event = Event::Lock {
+                op,
+                session,
+                object,
+                ask,
+            };
+            state.step(&self.progress, now, event);
+        });
+        match answer.try_recv() {
+            Ok(answer) => LockEntry::Now(answer),
+            Err(_) => LockEntry::Later(PendingLock {
+                leases: Arc::clone(self),
+                op,
+                answer: Some(answer),
+            }),
+        }
+    }
+
     /// A read wants to look at the store. `label` is for people.
     pub fn read(
         self: &Arc<Self>,

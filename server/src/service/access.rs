@@ -91,7 +91,16 @@ pub fn of_query(query: &Query, names: &Names, targets: &Targets) -> Accesses {
         Query::Read(Read { fill, .. }) => Accesses::of(kind_of(*fill)).reads(opened, Parts::DATA),
         Query::Seek(_) => all.reads(opened, Parts::DATA),
         Query::ReadDir(ReadDir { cookie, nodes, .. }) => read_dir(opened, *cookie, *nodes),
-        Query::Close(_) | Query::Commit(_) | Query::CommitAll(_) | Query::StatFs(_) => all,
+        Query::Close(_)
+        | Query::Commit(_)
+        | Query::CommitAll(_)
+        | Query::StatFs(_)
+        // The lease core decides these itself.
+        | Query::Lock(_)
+        | Query::Unlock(_)
+        | Query::TestLock(_)
+        | Query::CancelLock(_)
+        | Query::ResetLocks(_) => all,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::caught::caught;
 use crate::faults::{Point, may_crash};
 use crate::intent::Intent;
 use crate::interrupted::ChangeId;
-use crate::runtime::Turn;
+use crate::runtime::{LockLost, Turn};
 use crate::server::Server;
 use crate::session::{Job, Session, close, refused};
 use leasefs_lease::server::Touch;
@@ -165,8 +165,10 @@ impl Pending<'_> {
             return Step::Never;
         }
         self.pass_interrupted(turn.is_some(), &all.touches).await;
-        let Some(turn) = self.take_turn(turn, all.touches.clone()).await else {
-            return Step::Never;
+        let turn = match self.take_turn(turn, all.touches.clone()).await {
+            Some(Ok(turn)) => turn,
+            Some(Err(LockLost)) => return self.refuse(Refusal::LockLost),
+            None => return Step::Never,
         };
         // Unless nothing has changed since, the names may denote other objects by now.
         if !turn.follows(mark) {
@@ -223,16 +225,21 @@ impl Pending<'_> {
         server.lose(overtaken);
     }
 
-    async fn take_turn(&self, turn: Option<Turn>, touches: Vec<Touch>) -> Option<Turn> {
+    async fn take_turn(
+        &self,
+        turn: Option<Turn>,
+        touches: Vec<Touch>,
+    ) -> Option<Result<Turn, LockLost>> {
         let dropped = self.job.dropped.clone();
         if let Some(mut turn) = turn {
-            turn.requeue(touches, dropped).await?;
-            return Some(turn);
+            let again = turn.requeue(touches, dropped).await?;
+            return Some(again.map(|()| turn));
         }
         let (leases, session) = (&self.order.call.server.leases, self.order.call.session.id);
         let label = self.job.change.kind();
         let first = self.operation.goes_first();
-        Turn::take(leases, session, label, touches, dropped, first).await
+        let locked = self.job.locked;
+        Turn::take(leases, (session, label), touches, dropped, first, locked).await
     }
 
     /// A create of a name that exists opens what it denotes. A rename of one object's name to another of

@@ -2,9 +2,9 @@
 
 use super::Call;
 use super::inputs::Inputs;
-use super::ops::queries;
+use super::ops::{locks, queries};
 use super::told::{Told, enter, is_gone};
-use crate::runtime::{Admission, Entry};
+use crate::runtime::{Admission, Entry, LockEntry, PendingLock};
 use bytes::Bytes;
 use leasefs_protocol::{Grant, Query, Refusal, Reply, RequestId, Response, Stamp};
 use leasefs_store::OpenFile;
@@ -16,6 +16,8 @@ pub struct Read {
     query: Query,
     inputs: Inputs,
     entry: Entry,
+    /// Of what is asked of locks.
+    lock: Option<PendingLock>,
 }
 
 /// The answer to a request, but for where it goes.
@@ -39,6 +41,13 @@ pub fn begin(call: Call, query: Query) -> Result<Read, Box<Answer>> {
             return Err(Box::new(answer));
         }
     };
+    let lock = match locks_begin(&call, &query, &inputs) {
+        Ok(lock) => lock,
+        Err(decided) => {
+            let answer = answer(decided, Vec::new());
+            return Err(Box::new(answer));
+        }
+    };
     let entry = match query {
         // Whether the caller may look is for the host to say first.
         Query::Lookup(_) => Entry::Now(Admission { grants: Vec::new() }),
@@ -49,7 +58,25 @@ pub fn begin(call: Call, query: Query) -> Result<Read, Box<Answer>> {
         query,
         inputs,
         entry,
+        lock,
     })
+}
+
+/// Has the lease core decide what is asked of locks; what it has decided stands in the error.
+fn locks_begin(
+    call: &Call,
+    query: &Query,
+    inputs: &Inputs,
+) -> Result<Option<PendingLock>, Result<Response, Refusal>> {
+    let Some(asked) = locks::ask_of(query, inputs).map_err(Err)? else {
+        return Ok(None);
+    };
+    // Who is shut out gets no lock; nobody listens to what it is told.
+    let _pass = call.session.gate.enter().ok_or(Err(Refusal::Cancelled))?;
+    match locks::ask(call, query, asked) {
+        LockEntry::Now(decided) => Err(locks::answered(decided)),
+        LockEntry::Later(pending) => Ok(Some(pending)),
+    }
 }
 
 fn checked(call: &Call, query: &Query) -> Result<Inputs, Refusal> {
@@ -78,6 +105,10 @@ impl Read {
     /// The answer; blocks, and waits while the lease core holds the request back. `None` if the
     /// server ends before, or the client is shut out.
     pub async fn answer(self) -> Option<Answer> {
+        if let Some(lock) = self.lock {
+            let decided = lock.decided().await?;
+            return Some(answer(locks::answered(decided), Vec::new()));
+        }
         let admission = self.entry.admitted().await?;
         let _pass = self.call.session.gate.enter()?;
         let open = self.inputs.open.as_deref();

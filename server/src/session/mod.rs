@@ -22,7 +22,9 @@ use crate::sync;
 use answers::{Answers, Arrival, Recovered, Violation};
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Caller, Change, Handle, KeyHash, Numbered, Reply, Seq, SessionId};
+use leasefs_protocol::{
+    Caller, Change, Handle, KeyHash, LockEpoch, Numbered, Reply, Seq, SessionId,
+};
 use leasefs_store::Holder;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,6 +46,8 @@ pub struct Job {
     pub dropped: Vec<Handle>,
     /// It may have been carried out in an earlier life of the server.
     pub resent: bool,
+    /// It was made under locks of this tenure.
+    pub locked: Option<LockEpoch>,
     /// Its connection may end before it: what it takes is counted until it has run.
     pub room: Option<Room>,
 }

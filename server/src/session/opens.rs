@@ -4,8 +4,8 @@ use crate::account::{Account, FilePlace};
 use crate::sync;
 use leasefs_protocol::{Handle, OpenId, Refusal, RequestId, Seq};
 use leasefs_store::OpenFile;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -240,6 +240,16 @@ impl Opens {
     /// Whether an open of the object may write to it.
     pub fn write_to(&self, object: &Handle) -> bool {
         sync::read(&self.table).writers.contains_key(object)
+    }
+
+    /// What is open.
+    pub fn objects(&self) -> HashSet<Handle> {
+        let table = sync::read(&self.table);
+        table
+            .files
+            .values()
+            .map(|open| *open.file.handle())
+            .collect()
     }
 
     /// Takes opens out; unknown ones are passed over.

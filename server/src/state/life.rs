@@ -3,7 +3,8 @@
 
 use super::error::StateError;
 use super::files;
-use leasefs_protocol::BootId;
+use leasefs_protocol::limits::FENCES_OF_LIFE;
+use leasefs_protocol::{BootId, Fence};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,9 @@ struct Life {
     host: String,
     max_term_ms: u64,
     max_drift_ppm: u32,
+    /// No lock has a greater number.
+    #[serde(default)]
+    last_fence: u64,
 }
 
 /// The record of the server's life.
@@ -35,6 +39,7 @@ impl LifeRecord {
             host: host.to_string(),
             max_term_ms: 0,
             max_drift_ppm: 0,
+            last_fence: 0,
         });
         Ok(Self {
             path: path.to_owned(),
@@ -58,6 +63,11 @@ impl LifeRecord {
         self.life.max_drift_ppm
     }
 
+    /// The first number of a lock that no life has given.
+    pub fn first_fence(&self) -> Fence {
+        Fence(self.life.last_fence).next()
+    }
+
     /// Makes durable that leases may be alive, of at most this term and drift bound, or of an
     /// earlier life's if any of those are still `leased`.
     pub fn begin(&mut self, term: Duration, drift_ppm: u32, leased: bool) -> io::Result<()> {
@@ -68,6 +78,7 @@ impl LifeRecord {
             host: self.host.to_string(),
             max_term_ms: earlier.map_or(0, |life| life.max_term_ms).max(term_ms),
             max_drift_ppm: earlier.map_or(0, |life| life.max_drift_ppm).max(drift_ppm),
+            last_fence: self.life.last_fence.saturating_add(FENCES_OF_LIFE),
         };
         self.write(life)
     }

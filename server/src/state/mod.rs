@@ -8,9 +8,9 @@
 //! | `served.json` | how the server was run last | at start |
 //! | `clients.json` | clients and tickets | before anyone is told |
 //! | `spent` | revoked keys and used tickets, once more | before `clients.json` |
-//! | `life.json` | clean-shutdown mark, largest term and drift bound | before the first grant |
+//! | `life.json` | clean-shutdown mark, largest term and drift bound, numbers of locks | before the first grant |
 //! | `sessions` | sessions on record | before a session's first grant |
-//! | `journal.7` | changes that have begun, their answers, Write leases | survives the process, not the host |
+//! | `journal.8` | changes that have begun, their answers, Write leases | survives the process, not the host |
 //!
 //! The journal is of one version of the protocol: a client that speaks another can't come back for its
 //! answers. One of another version is let go, as if the host had crashed unless the server had ended in order.
@@ -110,6 +110,7 @@ impl State {
             host,
             max_term: life.max_term(),
             max_drift_ppm: life.max_drift_ppm(),
+            first_fence: life.first_fence(),
             clean,
             host_crashed,
             writes: match &journalled {

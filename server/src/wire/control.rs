@@ -9,9 +9,11 @@ use crate::service::rights::may_reclaim;
 use crate::session::{Cancelled, Link, Pass, Session, close, refused};
 use leasefs_lease::server::Reclaimed;
 use leasefs_protocol::control::{Reclaim, ReclaimLease, ReclaimOpen, ToClient, ToServer};
-use leasefs_protocol::limits::{MAX_BATCH, MAX_RECLAIMS, MAX_UNREAD};
-use leasefs_protocol::{Approval, Handle, Mode, OpenId, Refusal, Seq};
+use leasefs_protocol::limits::{MAX_BATCH, MAX_LOCKS_OF_FILE, MAX_RECLAIMS, MAX_UNREAD};
+use leasefs_protocol::lock::FileLocks;
+use leasefs_protocol::{Approval, Handle, LockEpoch, Mode, OpenId, Refusal, Seq};
 use leasefs_transport::{CloseCode, FrameReader, OutFrame, Outbox};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -60,6 +62,23 @@ pub async fn serve(
     }
 }
 
+/// Whether as many locks may be told at a time.
+fn bounded(files: &[FileLocks]) -> Result<(), End> {
+    let locks = files.iter().map(|file| file.locks.len()).sum::<usize>();
+    match locks > MAX_LOCKS_OF_FILE || files.len() > MAX_BATCH {
+        true => Err(End::Breach("too many locks in one message".to_owned())),
+        false => Ok(()),
+    }
+}
+
+fn take_in(session: &Session, files: &mut [FileLocks]) {
+    if let Some(border) = session.border() {
+        for file in files {
+            file.object = border.inward(&file.object);
+        }
+    }
+}
+
 fn batch(what: &str, len: usize) -> Result<(), End> {
     match len > MAX_BATCH {
         true => Err(End::Breach(format!(
@@ -84,6 +103,7 @@ impl Control {
                 self.server.leases.release(id, self.link.number, releases);
                 Ok(())
             }
+            ToServer::Held(files) => self.held(files),
             ToServer::Cancel { seq } => self.cancel(seq),
             ToServer::Reclaim(reclaim) => self.reclaim(reclaim),
             ToServer::ReclaimDone => {
@@ -143,6 +163,15 @@ impl Control {
         Ok(())
     }
 
+    fn held(&self, mut files: Vec<FileLocks>) -> Result<(), End> {
+        bounded(&files)?;
+        take_in(&self.session, &mut files);
+        self.server
+            .leases
+            .held(self.session.id, self.link.number, files);
+        Ok(())
+    }
+
     fn cancel(&self, seq: Seq) -> Result<(), End> {
         let cancelled = self.session.give_up(seq);
         let cancelled = cancelled.map_err(|violation| End::Breach(violation.to_string()))?;
@@ -160,6 +189,7 @@ impl Control {
     fn reclaim(&mut self, reclaim: Reclaim) -> Result<(), End> {
         batch("leases", reclaim.leases.len())?;
         batch("opens", reclaim.opens.len())?;
+        bounded(&reclaim.locks)?;
         let (server, session) = (Arc::clone(&self.server), Arc::clone(&self.session));
         let (client, out) = (Arc::clone(&self.link.client), self.out.clone());
         self.behind_reclaims(move || {
@@ -245,7 +275,32 @@ fn take_back(server: &Server, session: &Session, client: &Client, reclaim: Recla
     ToClient::Reclaimed {
         lost_leases: lost_leases(server, session, client, &reclaim.leases),
         lost_opens,
+        lost_locks: lost_locks(server, session, reclaim.locks, reclaim.epoch),
     }
+}
+
+/// Files whose locks can't be taken over. A lock is of a file that the session has open.
+fn lost_locks(
+    server: &Server,
+    session: &Session,
+    files: Vec<FileLocks>,
+    epoch: LockEpoch,
+) -> Vec<Handle> {
+    if files.is_empty() {
+        return Vec::new();
+    }
+    let named: Vec<Handle> = files.iter().map(|file| file.object).collect();
+    let mut known = files;
+    take_in(session, &mut known);
+    let mut names: HashMap<Handle, Handle> = known.iter().map(|f| f.object).zip(named).collect();
+    let opened = session.opens.objects();
+    let (open, unknown): (Vec<_>, Vec<_>) = known
+        .into_iter()
+        .partition(|file| opened.contains(&file.object));
+    let lost = server.leases.reclaim_locks(session.id, epoch, open);
+    let unknown = unknown.into_iter().map(|file| file.object);
+    let lost = unknown.chain(lost);
+    lost.filter_map(|object| names.remove(&object)).collect()
 }
 
 /// Those that can't be taken over.

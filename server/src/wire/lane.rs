@@ -215,6 +215,7 @@ impl Lane {
             payload,
             dropped: numbered.dropped.clone(),
             resent: numbered.resent,
+            locked: numbered.locked,
             room,
         };
         let arrival = self.session.arrive(self.link.number, &numbered, job, sink);

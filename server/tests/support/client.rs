@@ -184,6 +184,7 @@ impl Client {
                     resent: false,
                     dropped: self.dropped(&change),
                     closed: Vec::new(),
+                    locked: None,
                 };
                 Request::Change(numbered, change)
             }
@@ -242,13 +243,19 @@ impl Client {
 
     /// The next recall.
     pub async fn recall(&mut self) -> Recall {
+        match self.pushed().await {
+            Push::Recall(recall) => recall,
+            other => panic!("no recall: {other:?}"),
+        }
+    }
+
+    /// What the server says unasked.
+    pub async fn pushed(&mut self) -> Push {
         if self.push.is_none() {
             let push = timeout(LONG, self.connection.accept_push()).await;
             self.push = Some(push.expect("in time").expect("a push stream"));
         }
-        let push = self.push.as_mut().expect("just set");
-        let Push::Recall(recall) = next(push).await;
-        recall
+        next(self.push.as_mut().expect("just set")).await
     }
 
     pub async fn approve(&mut self, recall: &Recall) {

@@ -3,7 +3,7 @@
 use fsserver::intent::Intent;
 use fsserver::records::{Client, Found, Owner, Recorded, RecordedSession, Records, Writes};
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
-use leasefs_protocol::{BootId, Handle, KeyHash, Refusal, Response, Seq, SessionId};
+use leasefs_protocol::{BootId, Fence, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -200,6 +200,7 @@ impl Memory {
             process: BootId::default(),
             host: BootId([5; 16]),
             max_term: state.max_term,
+            first_fence: Fence(1),
             max_drift_ppm: 1000,
             clean: state.clean,
             host_crashed: false,

@@ -18,8 +18,8 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The journal that this version reads.
-const JOURNAL: &str = "server/journal.7";
-const _: () = assert!(PROTOCOL_VERSION == 7, "the journal has another name");
+const JOURNAL: &str = "server/journal.8";
+const _: () = assert!(PROTOCOL_VERSION == 8, "the journal has another name");
 
 const SESSION: SessionId = SessionId([7; 16]);
 const CLIENT: KeyHash = KeyHash([8; 32]);

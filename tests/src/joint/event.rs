@@ -138,6 +138,7 @@ fn is_soon_up(up: &Up) -> bool {
         ToServer::KeepAlive { .. } | ToServer::Reclaim(_) | ToServer::ReclaimDone => true,
         ToServer::Hello(_)
         | ToServer::Approve(_)
+        | ToServer::Held(_)
         | ToServer::Release(_)
         | ToServer::Cancel { .. }
         | ToServer::Goodbye => false,

@@ -197,7 +197,15 @@ impl Member {
         let leases: Vec<ReclaimLease> = lock(&self.held).iter().map(lease).collect();
         for leases in leases.chunks(MAX_BATCH) {
             let (leases, opens) = (leases.to_vec(), Vec::new());
-            send(control, &ToServer::Reclaim(Reclaim { leases, opens })).await?;
+            send(
+                control,
+                &ToServer::Reclaim(Reclaim {
+                    leases,
+                    opens,
+                    ..Reclaim::default()
+                }),
+            )
+            .await?;
         }
         send(control, &ToServer::ReclaimDone).await?;
         let mut batches = leases.chunks(MAX_BATCH).len();
@@ -225,6 +233,7 @@ impl Member {
             resent: false,
             dropped: vec![object],
             closed: Vec::new(),
+            locked: None,
         };
         self.request(Request::Change(numbered, change)).await
     }
@@ -331,8 +340,13 @@ impl Attendance {
 async fn recalled(push: &mut Option<FrameReader>) -> Outcome<Recall> {
     match push {
         Some(push) => {
-            let (Push::Recall(recall), _) = push.next().await?.ok_or("no more recalls")?;
-            Ok(recall)
+            loop {
+                let (push, _) = push.next().await?.ok_or("no more recalls")?;
+                // Nobody here waits for locks.
+                if let Push::Recall(recall) = push {
+                    return Ok(recall);
+                }
+            }
         }
         None => std::future::pending().await,
     }

@@ -345,6 +345,7 @@ impl Client {
         let connection = id_of(link);
         match down {
             Down::Recall(recall) => self.recalled(cx, connection, recall),
+            Down::LockGranted(granted) => self.tell(cx, Event::LockGranted(connection, granted)),
             Down::Reply(reply, payload) => {
                 let reply = *reply;
                 self.tell(
@@ -518,7 +519,7 @@ impl Client {
                 let wait = stalled + US + cx.short(300 * US);
                 self.later(cx, wait, ClientEv::Begin(id, notice));
             }
-            Effect::Watch(call, pid) => self.later(cx, 0, ClientEv::Look(call, pid)),
+            Effect::Watch(call, pid, _) => self.later(cx, 0, ClientEv::Look(call, pid)),
             Effect::Send {
                 connection,
                 frame,

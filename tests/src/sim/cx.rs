@@ -10,6 +10,7 @@ use super::server::ServerEv;
 use crate::rng::Rng;
 use bytes::Bytes;
 use leasefs_protocol::control::{ToClient, ToServer};
+use leasefs_protocol::lock::LockGranted;
 use leasefs_protocol::{Recall, Reply, RequestFrame};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,6 +32,8 @@ pub enum Down {
     Control(ToClient),
     /// A recall.
     Recall(Recall),
+    /// A lock that was waited for is held.
+    LockGranted(LockGranted),
     /// The answer to a request and its data.
     Reply(Box<Reply>, Bytes),
 }
@@ -47,7 +50,7 @@ impl Up {
 impl Down {
     fn bytes(&self) -> usize {
         match self {
-            Self::Control(_) | Self::Recall(_) => 64,
+            Self::Control(_) | Self::Recall(_) | Self::LockGranted(_) => 64,
             Self::Reply(_, payload) => 128 + payload.len(),
         }
     }

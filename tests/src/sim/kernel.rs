@@ -792,6 +792,7 @@ impl Kernel {
             flags: 2,
             writeback: true,
             kill_priv: false,
+            owner: None,
         };
         let want = Want::Page { node, number };
         let nobody = (None, Asker::default());

@@ -12,8 +12,13 @@ use super::model::{
 use super::server::DEEDS;
 use leasefs_client::call::{At, Caching, Fh, NewMode, Writing};
 use leasefs_client::{Answer, Asker, Call, NodeId};
-use leasefs_protocol::{Refusal, SetAttr};
+use leasefs_protocol::{LockOwner, Refusal, SetAttr};
 use std::collections::VecDeque;
+
+/// Whose locks a process's are.
+fn owner_of(process: usize) -> LockOwner {
+    LockOwner(process as u64 + 1)
+}
 
 const O_WRONLY: u32 = 1;
 const O_RDWR: u32 = 2;
@@ -1062,13 +1067,17 @@ impl Kernel {
                 },
                 flags: *flags,
             },
-            (Kind::Close, Some(fd)) => Call::Flush { fh: fd.fh },
+            (Kind::Close, Some(fd)) => Call::Flush {
+                fh: fd.fh,
+                owner: owner_of(process),
+            },
             (Kind::Read(page), Some(fd)) => Call::Read {
                 at: At {
                     fh: fd.fh,
                     offset: u64::from(*page) * PAGE,
                 },
                 len: PAGE as u32,
+                owner: owner_of(process),
             },
             (Kind::Write(cell, values), Some(fd)) => {
                 let offset = u64::from(*cell) * CELL;
@@ -1082,6 +1091,7 @@ impl Kernel {
                     flags: fd.flags,
                     writeback: false,
                     kill_priv: false,
+                    owner: None,
                 };
                 Call::Write { fh: fd.fh, writing }
             }
@@ -1097,6 +1107,7 @@ impl Kernel {
                     flags: fd.flags,
                     writeback: false,
                     kill_priv: false,
+                    owner: None,
                 };
                 Call::Write { fh: fd.fh, writing }
             }

@@ -37,6 +37,7 @@ pub(crate) use storing::{DirtyFile, Store, Stored};
 
 use crate::call::Listing;
 use crate::inode::{Inodes, Kept};
+use crate::locks::LockStatus;
 use crate::memory::Memory;
 use crate::run::{Bell, Cx, Part};
 use atomic_refcell::AtomicRefMut;
@@ -44,6 +45,7 @@ use leasefs_lease::client::Tenure;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Grant, Handle};
 use status::Counters;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -195,6 +197,19 @@ impl Cache {
             self.call_keeper();
         }
         now.boot
+    }
+
+    /// Locks that are held or waited for, and where their files are.
+    pub(crate) fn locks(&self) -> Vec<(LockStatus, Option<PathBuf>)> {
+        let mut state = self.state();
+        let now = self.look(&mut state);
+        let locks = state.locks_at(now).status();
+        let at = |lock: LockStatus| {
+            let node = state.inodes.node_of(&lock.object);
+            let path = node.and_then(|node| state.inodes.path(node));
+            (lock, path)
+        };
+        locks.into_iter().map(at).collect()
     }
 
     /// See [`Cache::look`].

@@ -11,7 +11,8 @@ use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::{
-    Attr, Durability, Grant, Handle, Parts, Refusal, Reply, SetAttr, Stamp, Timestamp, Version,
+    Attr, Durability, Grant, Handle, LockEpoch, Parts, Refusal, Reply, SetAttr, Stamp, Timestamp,
+    Version,
 };
 use std::sync::Arc;
 
@@ -36,6 +37,8 @@ pub struct Round {
     pub set: SetAttr,
     /// What must be on the server's disk when the last of the runs is answered.
     pub durability: Durability,
+    /// The tenure of the locks under which some of it was written.
+    pub locked: Option<LockEpoch>,
 }
 
 /// What became of a request of a round.
@@ -100,6 +103,7 @@ impl State {
                 base,
                 repeated: file.repeated,
                 date: file.date,
+                locked: file.locked,
                 set: file.sets.begin_round(),
                 durability: match soon_durable {
                     true => durability,

@@ -3,6 +3,7 @@
 
 use super::pace::Pace;
 use crate::inode::{Approvable, Dentry, Dropped, Inodes, Outcome, PagesOf, Then};
+use crate::locks::MountLocks;
 use crate::memory::Memory;
 use crate::run::Set;
 use leasefs_lease::client::{Asked, ChangeOf, DropKind, Leases, Renewal, SessionClock};
@@ -38,6 +39,8 @@ pub(crate) struct State {
     pub idle: Vec<Handle>,
     /// Directories of which no name is known any more.
     nameless: Set<Handle>,
+    /// What this mount's processes hold of files' locks.
+    pub locks: MountLocks,
 }
 
 impl State {
@@ -52,6 +55,7 @@ impl State {
             swept: None,
             idle: Vec::new(),
             nameless: Set::default(),
+            locks: MountLocks::default(),
         }
     }
 
@@ -60,6 +64,15 @@ impl State {
         if self.session.renew(sent, term, drift_ppm) == Renewal::Begins {
             self.drop_everything();
         }
+    }
+
+    /// What is held of files' locks, as of now.
+    pub fn locks_at(&mut self, now: BootTime) -> &mut MountLocks {
+        if !self.locks.is_idle() {
+            let live = self.session.witness(now).is_some();
+            self.locks.look(live);
+        }
+        &mut self.locks
     }
 
     /// All leases are gone at `now`.
@@ -97,6 +110,7 @@ impl State {
 
     /// Drops what can be dropped here and leaves the kernel's part in `swept`.
     fn drop_everything(&mut self) {
+        self.locks.lose_all();
         if self.leases.is_empty() && self.swept.is_none() && self.inodes.filled().is_empty() {
             self.inodes.drop_all_clean();
             // Nothing was cached; replies under way still belong to the time before.
@@ -126,6 +140,7 @@ impl State {
     pub fn restarted(&mut self, process: BootId, out: &mut Outcome) {
         if self.process.replace(process) != Some(process) {
             self.leases.restarted();
+            self.locks.restarted();
             self.inodes.void_recalls(out);
         }
     }

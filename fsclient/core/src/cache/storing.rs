@@ -107,11 +107,13 @@ impl State {
             return Stored::Pages;
         }
         let base = attr.map(|attr| attr.version()).unwrap_or_default();
+        let locked = self.locks.guard(&object);
         let first = self.becomes_dirty(object, (attr, base), &store.writer, dropped);
         self.inodes.with_dirty(&object, |file| {
             file.buffer.put(offset, store.data.clone(), store.kill_priv);
             file.date = store.date;
             file.sets.written();
+            file.locked = file.locked.or(locked);
             file.appended |= store.at == WriteAt::Append;
             file.written_by(&store.writer);
         });

@@ -14,7 +14,7 @@ use futures_channel::oneshot;
 use leasefs_lease::client::{Buffer, Known};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::ROOM_LASTS;
-use leasefs_protocol::{Attr, Durability, Handle, Refusal, SetAttr, Timestamp, Version};
+use leasefs_protocol::{Attr, Durability, Handle, LockEpoch, Refusal, SetAttr, Timestamp, Version};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -42,6 +42,8 @@ pub(crate) struct Dirty {
     pub repeated: bool,
     /// Some of what is here was written under a lease that has ended.
     pub late: bool,
+    /// Some of it was written under locks of this tenure: once they are lost none of it may come to the server.
+    pub locked: Option<LockEpoch>,
     /// Some of it was appended: so it may be to a file that takes nothing else (`chattr +a`).
     pub appended: bool,
     /// Wait for the round under way, or else for the next.
@@ -72,6 +74,7 @@ impl Dirty {
             writer,
             repeated: false,
             late: false,
+            locked: None,
             appended: false,
             this_round: Vec::new(),
             next_round: Vec::new(),

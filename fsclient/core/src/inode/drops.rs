@@ -14,6 +14,8 @@ pub(crate) struct Approvable {
     pub recall: RecallId,
     /// Those that nobody uses are closed by the approval.
     pub opens: Vec<Arc<ServerOpen>>,
+    /// Files whose locks were decided here: what is held of them is said before.
+    pub locks: Vec<Handle>,
 }
 
 /// What follows when pages have been dropped.

@@ -12,6 +12,7 @@ use crate::run::{Bell, Cx, Part, first};
 use crate::session::{Rpc, check_welcome};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{Standing, ToClient, ToServer, Welcome};
+use leasefs_protocol::lock::LockGranted;
 use leasefs_protocol::{BootId, Recall};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -125,6 +126,13 @@ impl Life {
                 tracing::error!("{broken}");
                 self.disconnect(connection, &Over::broken(broken));
             }
+        }
+    }
+
+    /// A lock that was waited for is held.
+    pub fn lock_granted(&self, connection: ConnectionId, granted: LockGranted) {
+        if self.inbox.borrow().current == Some(connection) {
+            self.engine.lock_granted(granted);
         }
     }
 

@@ -3,6 +3,7 @@
 use super::{Happened, Life, Over};
 use crate::api::ConnectionId;
 use crate::run::Set;
+use crate::session::lock_messages;
 use leasefs_protocol::control::{Reclaim, ReclaimLease, ReclaimOpen, ToClient, ToServer};
 use leasefs_protocol::limits::{MAX_BATCH, MAX_HEADER};
 use leasefs_protocol::{Handle, OpenId};
@@ -20,20 +21,32 @@ impl Life {
     /// After a server restart: what is alive by the own clock is claimed back.
     pub(super) async fn reclaim(&self, connection: ConnectionId) -> Result<(), Over> {
         let (leases, opens) = (self.engine.reclaim(), self.rpc.reclaim_opens());
+        let (locks, epoch) = self.engine.reclaim_locks();
         tracing::info!(
             leases = leases.len(),
             opens = opens.len(),
+            locks = locks.len(),
             "reclaiming from the restarted server"
         );
         let claimed: Set<Handle> = leases.iter().map(|lease| lease.object).collect();
         let (mut lost_leases, mut lost_opens) = (Set::default(), Set::default());
-        for batches in batches(leases, opens).chunks(AT_A_TIME) {
+        let mut lost_locks = Vec::new();
+        // A lock is of a file that is open.
+        let locks = lock_messages(locks).into_iter().map(|locks| Reclaim {
+            locks,
+            epoch,
+            ..Reclaim::default()
+        });
+        let batches: Vec<Reclaim> = batches(leases, opens).into_iter().chain(locks).collect();
+        for batches in batches.chunks(AT_A_TIME) {
             for batch in batches {
                 self.tell(connection, ToServer::Reclaim(batch.clone()));
             }
             let answers = self.answers(connection, batches.len());
             let late = |_| Over::lost("the reclaim takes too long");
-            let (leases, opens) = self.cx.timeout(STEP, answers).await.map_err(late)??;
+            let lost = self.cx.timeout(STEP, answers).await.map_err(late)??;
+            let (leases, opens) = (lost.leases, lost.opens);
+            lost_locks.extend(lost.locks);
             // Of what was not claimed nothing is lost.
             lost_leases.extend(leases.into_iter().filter(|object| claimed.contains(object)));
             lost_opens.extend(opens.into_iter().filter(|open| self.rpc.is_open(*open)));
@@ -49,16 +62,16 @@ impl Life {
             self.rpc.lost_opens(&opens);
             self.dropped(self.engine.lost(&leases, &opens)).await;
         }
+        if !lost_locks.is_empty() {
+            tracing::warn!(files = lost_locks.len(), "not all locks could be reclaimed");
+            self.engine.lost_locks(&lost_locks);
+        }
         self.tell(connection, ToServer::ReclaimDone);
         Ok(())
     }
 
-    async fn answers(
-        &self,
-        connection: ConnectionId,
-        count: usize,
-    ) -> Result<(Vec<Handle>, Vec<OpenId>), Over> {
-        let (mut leases, mut opens) = (Vec::new(), Vec::new());
+    async fn answers(&self, connection: ConnectionId, count: usize) -> Result<Lost, Over> {
+        let mut lost = Lost::default();
         let mut answered = 0;
         while answered < count {
             match self.next().await {
@@ -67,10 +80,12 @@ impl Life {
                     ToClient::Reclaimed {
                         lost_leases,
                         lost_opens,
+                        lost_locks,
                     },
                 ) if on == connection => {
-                    leases.extend(lost_leases);
-                    opens.extend(lost_opens);
+                    lost.leases.extend(lost_leases);
+                    lost.opens.extend(lost_opens);
+                    lost.locks.extend(lost_locks);
                     answered += 1;
                 }
                 Happened::Control(on, _) if on == connection => {
@@ -80,8 +95,16 @@ impl Life {
                 _ => {}
             }
         }
-        Ok((leases, opens))
+        Ok(lost)
     }
+}
+
+/// What could not be reclaimed.
+#[derive(Default)]
+struct Lost {
+    leases: Vec<Handle>,
+    opens: Vec<OpenId>,
+    locks: Vec<Handle>,
 }
 
 /// Messages within the bounds of the protocol.
@@ -90,7 +113,7 @@ fn batches(leases: Vec<ReclaimLease>, opens: Vec<ReclaimOpen>) -> Vec<Reclaim> {
         .chunks(MAX_BATCH)
         .map(|leases| Reclaim {
             leases: leases.to_vec(),
-            opens: Vec::new(),
+            ..Reclaim::default()
         })
         .collect();
     let mut batch = Reclaim::default();

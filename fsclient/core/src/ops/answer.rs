@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 impl Ops {
     /// What a request is answered if nothing has to be waited for.
-    pub fn at_once(&self, asker: Asker, call: &Call) -> Option<Result<Answer, Refusal>> {
+    pub fn at_once(self: &Arc<Self>, asker: Asker, call: &Call) -> Option<Result<Answer, Refusal>> {
         let answer = self.answered_here(asker, call)?;
         if answer.is_ok() && !call.walks() {
             self.stale.done(asker);
@@ -17,7 +17,11 @@ impl Ops {
         Some(answer)
     }
 
-    fn answered_here(&self, asker: Asker, call: &Call) -> Option<Result<Answer, Refusal>> {
+    fn answered_here(
+        self: &Arc<Self>,
+        asker: Asker,
+        call: &Call,
+    ) -> Option<Result<Answer, Refusal>> {
         let answer = match call {
             Call::Lookup { parent, name } => Answer::Found(self.lookup_cached(*parent, name)?),
             Call::GetAttr { node } => Answer::Attr(self.getattr_cached(*node)?),
@@ -37,8 +41,16 @@ impl Ops {
                         .map(Answer::Xattr),
                 );
             }
-            Call::Write { fh, writing } => Answer::Written(self.write_at_once(*fh, writing)?),
-            Call::Flush { fh } => return Some(self.flush(*fh).map(|()| Answer::Done)),
+            Call::Write { fh, writing } => {
+                return Some(self.write_at_once(*fh, writing)?.map(Answer::Written));
+            }
+            Call::Flush { fh, owner } => {
+                let done = self.close_locks_at_once(*fh, *owner);
+                return done.then(|| self.flush(*fh).map(|()| Answer::Done));
+            }
+            Call::Lock { fh, lock } => {
+                return Some(self.lock_at_once(*fh, lock)?.map(|()| Answer::Done));
+            }
             Call::Release { fh } => {
                 self.release(*fh);
                 Answer::Done
@@ -185,10 +197,22 @@ impl Ops {
         })
     }
 
-    async fn answer_of_files(&self, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
+    async fn answer_of_files(self: &Arc<Self>, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
         Ok(match call {
-            Call::Read { at, len } => Answer::Bytes(self.read(ask, at, len).await?),
-            Call::ReadPages { at, len } => Answer::Bytes(self.read_pages(ask, at, len).await?),
+            Call::Read { at, len, owner } => {
+                self.keeps_locks(&*self.file(at.fh)?, at.fh, Some(owner))?;
+                Answer::Bytes(self.read(ask, at, len).await?)
+            }
+            Call::ReadPages { at, len } => {
+                self.keeps_locks(&*self.file(at.fh)?, at.fh, None)?;
+                Answer::Bytes(self.read_pages(ask, at, len).await?)
+            }
+            Call::Flush { fh, owner } => {
+                self.close_locks(fh, owner).await;
+                done(self.flush(fh))?
+            }
+            Call::Lock { fh, lock } => done(self.lock(ask, fh, lock).await)?,
+            Call::TestLock { fh, lock } => Answer::Lock(self.test_lock(ask, fh, lock).await?),
             Call::Write { fh, writing } => Answer::Written(self.write(ask, fh, writing).await?),
             Call::Sync { fh, data_only } => done(self.fsync(ask, fh, data_only).await)?,
             Call::Allocate { at, len, mode } => done(self.fallocate(ask, at, len, mode).await)?,

@@ -78,11 +78,20 @@ impl Ops {
     }
 
     /// Keeps a write here if nothing has to be waited for; else `None`, and [`Ops::write`] is asked.
-    pub fn write_at_once(&self, fh: Fh, writing: &Writing) -> Option<u32> {
-        let open = self.opens.file(fh).filter(|_| self.may_buffer(writing))?;
+    pub fn write_at_once(&self, fh: Fh, writing: &Writing) -> Option<Result<u32, Refusal>> {
+        let open = self.opens.file(fh)?;
+        // What the kernel has kept back was stored before.
+        if !writing.writeback
+            && let Err(refusal) = self.keeps_locks(&open, fh, writing.owner)
+        {
+            return Some(Err(refusal));
+        }
+        if !self.may_buffer(writing) {
+            return None;
+        }
         let store = self.to_store(&open, writing);
         let stored = self.engine.store_at_once(&store);
-        self.kept(&open, &store, stored)
+        self.kept(&open, &store, stored).map(Ok)
     }
 
     /// Keeps what is set of a file here, with the bytes that are buffered of it, if it is certain that the server

@@ -10,6 +10,7 @@ mod change;
 mod data;
 mod dir;
 mod listing_room;
+mod locks;
 mod names;
 mod open;
 mod opens;
@@ -26,7 +27,7 @@ use crate::inode::Inodes;
 use crate::opens::ServerOpen;
 use crate::outside::Outside;
 use crate::recall::Engine;
-use crate::run::{Cx, Part, first};
+use crate::run::{Cx, Part, Places, first};
 use crate::session::{Abandon, Answered, CallOptions, Rpc};
 use crate::writeback::Writeback;
 use atomic_refcell::AtomicRefMut;
@@ -41,6 +42,7 @@ use opens::OpenTable;
 use stale::Stale;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One request of the kernel, for as long as it is unanswered.
 #[derive(Clone, Debug)]
@@ -49,6 +51,8 @@ pub(crate) struct Ask {
     pub asker: Asker,
     /// Triggered when nobody does any more.
     pub abandon: Abandon,
+    /// Set where that is so for any signal, not only for one that ends the caller.
+    pub yields: Arc<AtomicBool>,
 }
 
 impl Ask {
@@ -57,7 +61,13 @@ impl Ask {
         Self {
             asker,
             abandon: Abandon::default(),
+            yields: Arc::default(),
         }
+    }
+
+    /// From now on any signal lets the caller leave.
+    fn yields(&self) {
+        self.yields.store(true, Ordering::Relaxed);
     }
 
     /// Waits for something, unless the caller leaves before. What is waited for may be given up
@@ -170,6 +180,8 @@ pub(crate) struct Ops {
     filled: Part<u64>,
     stale: Stale,
     listing_room: ListingRoom,
+    /// Who tells the server that locks are lost.
+    resetting: Places,
 }
 
 impl Ops {
@@ -188,6 +200,7 @@ impl Ops {
             filled: Part::default(),
             stale: Stale::default(),
             listing_room: ListingRoom::new(MAX_LISTED),
+            resetting: Places::new(1),
         }
     }
 

@@ -279,10 +279,11 @@ impl Ops {
     }
 
     /// Ends an open. The server is told in the background, if it must be.
-    pub fn release(&self, fh: Fh) {
+    pub fn release(self: &Arc<Self>, fh: Fh) {
         let Some(open) = self.opens.remove_file(fh) else {
             return;
         };
+        self.release_locks(open.object, fh);
         let out_of_reach = self.inodes().open_ends(&open.object, open.access);
         if out_of_reach {
             self.writeback.out_of_reach(&open.object);

@@ -1,5 +1,6 @@
 //! Extended attributes.
 
+use super::locks::TOKEN;
 use super::{Ask, Ops};
 use crate::call::{Asker, Fitted, NodeId, Room};
 use crate::recall::ChangeScope;
@@ -44,6 +45,10 @@ impl Ops {
         name: &[u8],
         room: Room,
     ) -> Option<Result<Fitted, Refusal>> {
+        if name == TOKEN {
+            let token = self.token(node);
+            return Some(token.and_then(|token| room.fit(token.ok_or(NO_DATA)?.into())));
+        }
         let object = self.inodes().node(node)?.handle;
         let value = self.cache().live()?.xattr(&object, name)?;
         Some(value.ok_or(NO_DATA).and_then(|value| room.fit(value)))

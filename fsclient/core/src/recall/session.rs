@@ -9,7 +9,8 @@ use futures_channel::oneshot;
 use leasefs_lease::client::DropKind;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::control::{ReclaimLease, Standing, Welcome};
-use leasefs_protocol::{Handle, OpenId, Recall};
+use leasefs_protocol::lock::{FileLocks, LockGranted};
+use leasefs_protocol::{Handle, LockEpoch, OpenId, Recall};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -22,11 +23,20 @@ impl Engine {
                 inner.rpc.approve(vec![Approvable {
                     recall: recall.id,
                     opens: Vec::new(),
+                    locks: Vec::new(),
                 }]);
                 inner.cx.sleep(LATE).await;
             }
             inner.take_back(recall).await;
         });
+    }
+
+    /// A lock that was waited for is held, as long as the session's leases are valid.
+    pub fn lock_granted(&self, granted: LockGranted) {
+        let cache = &self.0.cache;
+        let mut state = cache.state();
+        let now = cache.look(&mut state);
+        state.locks_at(now).granted(granted);
     }
 
     /// A connection stands.
@@ -41,6 +51,7 @@ impl Engine {
                 if !state.leases.is_empty() {
                     state.expire(now);
                 }
+                state.locks.lose_all();
                 state.ended(out);
             }
             if welcome.standing == Standing::New {
@@ -48,6 +59,8 @@ impl Engine {
             }
             state.restarted(welcome.process, out);
             state.host_is(welcome.host);
+            // Nobody is told twice that his lock has been granted.
+            state.locks.wake_all();
         });
         inner.cache.call_keeper();
     }
@@ -92,11 +105,26 @@ impl Engine {
         let cache = &self.0.cache;
         let mut state = cache.state();
         let now = cache.look(&mut state);
-        if state.leases.is_empty() || state.session.witness(now).is_none() {
+        let nothing = state.leases.is_empty() && state.locks.is_idle();
+        if nothing || state.session.witness(now).is_none() {
             state.expire(now);
             cache.call_keeper();
         }
         state.leases.reclaim_list().collect()
+    }
+
+    /// The locks held by the own clock, and in which tenure.
+    pub fn reclaim_locks(&self) -> (Vec<FileLocks>, LockEpoch) {
+        let cache = &self.0.cache;
+        let mut state = cache.state();
+        let now = cache.look(&mut state);
+        state.locks_at(now).claims()
+    }
+
+    /// Locks of these files could not be reclaimed.
+    pub fn lost_locks(&self, files: &[Handle]) {
+        let mut state = self.0.cache.state();
+        files.iter().for_each(|file| state.locks.lost(file));
     }
 
     /// Drops what was cached under leases that could not be reclaimed; resolves when it has left the
@@ -135,7 +163,12 @@ impl Engine {
 impl EngineInner {
     async fn take_back(self: Arc<Self>, recall: Recall) {
         let dropping = self.dropping().await;
-        let Some(mut dropped) = self.cache.state().recall(&recall) else {
+        let recalled = {
+            let mut state = self.cache.state();
+            let dropped = state.recall(&recall);
+            dropped.map(|dropped| (dropped, state.locks.recalled(&recall)))
+        };
+        let Some((mut dropped, locks)) = recalled else {
             return;
         };
         if !dropped.names.is_empty() {
@@ -161,6 +194,7 @@ impl EngineInner {
         let approvable = Approvable {
             recall: recall.id,
             opens: std::mem::take(&mut dropped.opens),
+            locks,
         };
         self.drop_recalled_pages(&recall, approvable);
     }

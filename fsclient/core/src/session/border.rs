@@ -6,12 +6,13 @@ use leasefs_protocol::answer::{Created, Entries, Object, Opened, Written};
 use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::Welcome;
 use leasefs_protocol::limits::{
-    MAX_BATCH, MAX_DRIFT_PPM, MAX_LISTING_ENTRIES, MAX_OPEN_TOKEN, MAX_PAYLOAD, MAX_RECALLS_OPEN,
-    MAX_SYMLINK, MAX_TERM, MAX_TOUCHED, MAX_XATTR_VALUE, MIN_TERM, OPEN_DATA,
+    MAX_BATCH, MAX_DRIFT_PPM, MAX_LISTING_ENTRIES, MAX_LOCKS_OF_FILE, MAX_OPEN_TOKEN, MAX_PAYLOAD,
+    MAX_RECALLS_OPEN, MAX_SYMLINK, MAX_TERM, MAX_TOUCHED, MAX_XATTR_VALUE, MIN_TERM, OPEN_DATA,
 };
+use leasefs_protocol::lock::{LockOutcome, Locked};
 use leasefs_protocol::{
-    Attr, Change, FileKind, FsStat, Grant, Handle, Name, OpenId, Parts, Query, RawName, Recall,
-    RecallId, Reply, Request, Response, Scope, Timestamp, change, query,
+    Attr, Change, FileKind, FsStat, Grant, Handle, LockRange, Name, OpenId, Parts, Query, RawName,
+    Recall, RecallId, Reply, Request, Response, Scope, Timestamp, change, query,
 };
 use std::collections::HashSet;
 use std::time::Duration;
@@ -88,6 +89,25 @@ pub(super) fn reply(
         Response::Written(found) => written(request, sent, *found),
         Response::Entries(page) => entries(request, page),
         Response::FsStat(stat) => fs_stat(stat),
+        Response::Locked(found) => locked(request, found),
+        Response::LockFound(found) => unless(
+            found.is_none_or(|found| found.range.is_one()),
+            "a range that is none",
+        ),
+        Response::Unlocked(_) => Ok(()),
+    }
+}
+
+fn locked(request: &Request, found: &Locked) -> Result<(), Broken> {
+    let waits = matches!(request, Request::Query(Query::Lock(lock)) if lock.wait.is_some());
+    match &found.outcome {
+        LockOutcome::Granted { held, .. } => {
+            unless(held.len() <= MAX_LOCKS_OF_FILE, "too many locks")?;
+            let mut ranges = held.iter().map(|held| held.range);
+            unless(ranges.all(LockRange::is_one), "a range that is none")
+        }
+        LockOutcome::Waits | LockOutcome::Deadlock => unless(waits, "a wait nobody asked for"),
+        LockOutcome::Conflicts => Ok(()),
     }
 }
 

@@ -8,9 +8,11 @@ use crate::inode::Approvable;
 use crate::opens::Closing;
 use bytes::Bytes;
 use futures_util::FutureExt;
+use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::control::ToServer;
-use leasefs_protocol::limits::MAX_BATCH;
-use leasefs_protocol::{Approval, Caller, Release};
+use leasefs_protocol::limits::{MAX_BATCH, MAX_LOCKS_OF_FILE};
+use leasefs_protocol::lock::FileLocks;
+use leasefs_protocol::{Approval, Caller, Handle, Release};
 use std::time::Duration;
 
 /// How long the server is not told of a close, if nobody waits for that: further ones are told with it.
@@ -51,7 +53,9 @@ impl Rpc {
     pub fn approve(&self, approvable: Vec<Approvable>) {
         // The next keep-alive is sent behind the approvals.
         let number = self.0.renewing.borrow().keep_alives + 1;
-        let approve = |Approvable { recall, opens }| {
+        let deciding = approvable.iter().flat_map(|approvable| &approvable.locks);
+        self.say_held(&deciding.copied().collect::<Vec<_>>(), number);
+        let approve = |Approvable { recall, opens, .. }| {
             self.0.recalls.borrow_mut().approved(recall);
             // More than one message takes (only a recall of everything has so many) are closed like others.
             let named = opens.into_iter().take(MAX_BATCH);
@@ -61,6 +65,17 @@ impl Rpc {
         let approvals = approvable.into_iter().map(approve).collect();
         for message in within_bounds(approvals) {
             self.control(ToServer::Approve(message));
+        }
+    }
+
+    /// Tells the server what is held of these files' locks.
+    fn say_held(&self, files: &[Handle], number: u64) {
+        if files.is_empty() || planted::is(Bug::HeldUnsaid) {
+            return;
+        }
+        let held = self.0.cache.state().locks.say(files, number);
+        for message in lock_messages(held) {
+            self.control(ToServer::Held(message));
         }
     }
 
@@ -108,6 +123,25 @@ impl Rpc {
         }
         matches!(outcome, RequestOutcome::Answered(_))
     }
+}
+
+/// Messages of at most [`MAX_LOCKS_OF_FILE`] locks.
+pub(crate) fn lock_messages(files: Vec<FileLocks>) -> Vec<Vec<FileLocks>> {
+    let mut messages = vec![Vec::new()];
+    let mut locks = 0;
+    for file in files {
+        let full = messages.last().map_or(0, Vec::len) == MAX_BATCH;
+        if full || locks + file.locks.len() > MAX_LOCKS_OF_FILE {
+            messages.push(Vec::new());
+            locks = 0;
+        }
+        locks += file.locks.len();
+        if let Some(message) = messages.last_mut() {
+            message.push(file);
+        }
+    }
+    messages.retain(|message| !message.is_empty());
+    messages
 }
 
 /// Messages of at most [`MAX_BATCH`] approvals and closes.

@@ -18,6 +18,7 @@ mod table;
 mod types;
 
 pub(crate) use border::welcome as check_welcome;
+pub(crate) use closes::lock_messages;
 pub(crate) use request::Patience;
 pub(crate) use requests::Rpc;
 pub(crate) use types::{Abandon, Answered, CallOptions, Changed, Settlement};

@@ -34,6 +34,7 @@ impl Rpc {
     pub(crate) fn disconnected(&self, reason: &str) {
         self.0.table.borrow_mut().disconnected();
         self.0.opens.disconnected();
+        self.0.cache.state().locks.disconnected();
         self.0.contact.borrow_mut().lost(reason.to_owned());
     }
 
@@ -58,6 +59,7 @@ impl Rpc {
     /// A keep-alive was answered, and with it the approvals that were sent before it.
     pub(crate) fn acknowledged(&self, keep_alive: u64) {
         self.0.opens.acknowledged(keep_alive);
+        self.0.cache.state().locks.acknowledged(keep_alive);
     }
 
     /// The server has answered a cancel.

@@ -9,7 +9,7 @@ use futures_channel::oneshot;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::change::WriteKind;
 use leasefs_protocol::{
-    BootId, Caller, Change, Durability, Handle, Query, Refusal, RequestFrame, Seq,
+    BootId, Caller, Change, Durability, Handle, LockEpoch, Query, Refusal, RequestFrame, Seq,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +55,8 @@ pub(super) struct NewChange {
     pub(super) dropped: Vec<Handle>,
     /// The life of the server's host in which what it must come behind was settled; sent in no other.
     pub(super) life: Option<BootId>,
+    /// The tenure of the locks under which it is made.
+    pub(super) locked: Option<LockEpoch>,
 }
 
 /// How patient who waits for the server is.
@@ -73,6 +75,10 @@ impl Patience {
     pub(super) fn of_query(query: &Query) -> Self {
         match query {
             Query::Commit(_) | Query::CommitAll(_) => Self::WhileHeard,
+            // Who asks for these has to know what has become of it, however long that takes.
+            Query::Lock(_) | Query::Unlock(_) | Query::CancelLock(_) | Query::ResetLocks(_) => {
+                Self::Endless
+            }
             _ => Self::Usual,
         }
     }

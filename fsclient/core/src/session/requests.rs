@@ -147,6 +147,7 @@ impl Rpc {
             touches: touches.to_vec(),
             dropped: dropped.clone(),
             life: options.life,
+            locked: options.locked,
         };
         let new = || New {
             caller: caller.clone(),

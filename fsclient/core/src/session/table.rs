@@ -187,12 +187,16 @@ impl Table {
             Asked::Change(
                 change,
                 NewChange {
-                    touches, dropped, ..
+                    touches,
+                    dropped,
+                    locked,
+                    ..
                 },
             ) => {
                 let closing = takes_names(&change).then(|| self.opens.take_closing(true));
                 let numbered = Numbered {
                     dropped,
+                    locked,
                     closed: closing.as_ref().map_or_else(Vec::new, |c| c.ids().to_vec()),
                     ..self.number(id, &change, &touches)
                 };
@@ -218,6 +222,7 @@ impl Table {
             resent: false,
             dropped: Vec::new(),
             closed: Vec::new(),
+            locked: None,
         }
     }
 

@@ -4,7 +4,7 @@ use crate::opens::ServerOpen;
 use crate::run::Bell;
 use bytes::Bytes;
 use futures_channel::oneshot;
-use leasefs_protocol::{Answer, BootId, Refusal, Reply, Response};
+use leasefs_protocol::{Answer, BootId, LockEpoch, Refusal, Reply, Response};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -113,6 +113,8 @@ pub struct CallOptions<'a> {
     /// Of a change: the life of the server's host that was known when what it must come behind was
     /// settled. It is sent in no other.
     pub life: Option<BootId>,
+    /// Of a change: the tenure of the locks under which it is made.
+    pub locked: Option<LockEpoch>,
     /// Of a change: told when it has its number. Those that are asked for then come behind it.
     pub numbered: Option<&'a Bell>,
 }

@@ -12,7 +12,7 @@ use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::{self, WriteAt, WriteKind};
 use leasefs_protocol::{
-    Attr, BootId, Durability, Handle, OpenId, Refusal, Reply, SetAttr, Version,
+    Attr, BootId, Durability, Handle, LockEpoch, OpenId, Refusal, Reply, SetAttr, Version,
 };
 use std::sync::Arc;
 
@@ -54,6 +54,8 @@ struct Flush {
     /// Something is set with them.
     sets: bool,
     durability: Durability,
+    /// The tenure of the locks under which it was written.
+    locked: Option<LockEpoch>,
 }
 
 impl Flush {
@@ -76,6 +78,7 @@ impl Flush {
             },
             sets: !set.is_empty(),
             durability: Durability::None,
+            locked: round.locked,
         }
     }
 
@@ -229,9 +232,12 @@ impl WritebackInner {
             let mut state = self.cache.state();
             let file = state.dirty_file(&object);
             let reason = match refusal {
-                Refusal::Changed => {
+                Refusal::Changed | Refusal::LockLost => {
                     runs.append(&mut state.abandon(&object, refusal));
-                    WhyNot::ChangedElsewhere
+                    match refusal {
+                        Refusal::Changed => WhyNot::ChangedElsewhere,
+                        refusal => WhyNot::Refused(refusal),
+                    }
                 }
                 refusal => WhyNot::Refused(refusal),
             };
@@ -279,6 +285,7 @@ impl WritebackInner {
         let (caller, data) = (flush.writer.caller.clone(), flush.run.data.clone());
         let options = CallOptions {
             numbered: Some(numbered),
+            locked: flush.locked,
             ..CallOptions::default()
         };
         let objects = [flush.object];

@@ -99,6 +99,7 @@ fn reclaimed(leases: &[u8], opens: &[u64]) -> ToClient {
     ToClient::Reclaimed {
         lost_leases: leases.iter().map(|object| handle(*object)).collect(),
         lost_opens: opens.iter().map(|open| OpenId(*open)).collect(),
+        lost_locks: Vec::new(),
     }
 }
 

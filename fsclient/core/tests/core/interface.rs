@@ -44,6 +44,7 @@ fn story() -> Vec<String> {
         world.say(ToClient::Reclaimed {
             lost_leases: (30..35).map(crate::said::handle).collect(),
             lost_opens: (30..35).map(leasefs_protocol::OpenId).collect(),
+            lost_locks: Vec::new(),
         });
     }
     world.pass(Duration::from_secs(3));

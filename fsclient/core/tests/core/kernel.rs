@@ -24,6 +24,7 @@ fn page_of(fh: Fh) -> Call {
             flags: libc::O_RDWR as u32,
             writeback: true,
             kill_priv: false,
+            owner: None,
         },
     }
 }
@@ -183,6 +184,7 @@ pub fn writes(world: &mut World, fh: Fh, offset: u64) -> Waiter {
             flags: libc::O_RDWR as u32,
             writeback: false,
             kill_priv: false,
+            owner: None,
         },
     })
 }

@@ -238,6 +238,7 @@ fn a_synced_write_that_finds_no_room_is_not_asked_again() {
                 flags: flags as u32,
                 writeback: false,
                 kill_priv: false,
+                owner: None,
             },
         });
         let asked = world.asked();
@@ -431,6 +432,7 @@ fn writes(world: &mut World, object: u8, fh: Fh) {
             flags: libc::O_WRONLY as u32,
             writeback: false,
             kill_priv: false,
+            owner: None,
         },
     });
     let asked = world.asked();

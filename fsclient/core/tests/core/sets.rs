@@ -279,7 +279,10 @@ fn that_the_host_does_not_set_it_is_told_though_the_bytes_are_written() {
     let flush = goes_with_a_flush(&mut world, node, mode(0o640));
     flushed_but(&mut world, &flush, Some(Refusal::NotPermitted));
     assert!(world.kept.is_empty());
-    let close = world.call(Call::Flush { fh });
+    let close = world.call(Call::Flush {
+        fh,
+        owner: leasefs_protocol::LockOwner(1),
+    });
     assert_eq!(world.refused(close), Refusal::NotPermitted);
 }
 

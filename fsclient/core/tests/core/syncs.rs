@@ -119,6 +119,7 @@ fn what_a_disk_may_take_long_for_is_committed_while_others_get_at_the_file() {
             flags: libc::O_RDWR as u32,
             writeback: false,
             kill_priv: false,
+            owner: None,
         },
     });
     all_flushed(&mut world);

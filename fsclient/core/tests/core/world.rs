@@ -135,7 +135,7 @@ impl World {
     fn perform(&mut self, effect: Effect) -> Option<Event<Waiter>> {
         match effect {
             Effect::Notify(id, notice) => return self.notified(id, notice),
-            Effect::Watch(call, pid) => self.watched.push((call, pid)),
+            Effect::Watch(call, pid, _) => self.watched.push((call, pid)),
             Effect::Send {
                 connection,
                 frame,

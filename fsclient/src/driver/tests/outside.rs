@@ -144,6 +144,7 @@ async fn buffered(client: &Client, session: &mut Session) {
             flags: libc::O_RDWR as u32,
             writeback: false,
             kill_priv: false,
+            owner: None,
         },
     });
     assert!(matches!(answered(written).await, Ok(Answer::Written(4))));

@@ -1,8 +1,11 @@
 //! What goes into the lease core and what comes out of it.
 
+use crate::locks::LockWanted;
 use leasefs_protocol::limits;
+use leasefs_protocol::lock::{FileLocks, LockFound, LockGranted, Locked, Unlocked};
 use leasefs_protocol::{
-    Grant, Handle, KeyHash, Mode, Parts, RawName, Recall, RecallId, SessionId, Stamp,
+    Fence, Grant, Handle, KeyHash, LockEpoch, LockKind, LockOwner, LockRange, LockWait, Mode,
+    Parts, RawName, Recall, RecallId, SessionId, Stamp,
 };
 use std::time::Duration;
 
@@ -31,6 +34,9 @@ pub struct Config {
     pub max_recalls_per_client: usize,
     /// When nobody gets an exclusive lease with a change because the object bounces.
     pub bouncing: Bouncing,
+    /// The first number that is given to a lock; no earlier life has given as many as
+    /// [`limits::FENCES_OF_LIFE`] above it.
+    pub first_fence: Fence,
 }
 
 /// When an object that bounces between sessions is at term zero.
@@ -66,6 +72,7 @@ impl Config {
             max_leases_per_client: limits::MAX_LEASES_PER_CLIENT,
             max_recalls_per_client: limits::MAX_RECALLS_OPEN,
             bouncing: Bouncing::default(),
+            first_fence: Fence(1),
         }
     }
 }
@@ -220,6 +227,9 @@ pub enum Event {
         dropped: Vec<Handle>,
         /// It writes back pages that the requester's kernel keeps locked until the answer.
         writeback: bool,
+        /// It was made under locks of this tenure. If they are lost by its turn it is answered by [`Action::LockLost`], and
+        /// is over. Until it has run nobody is granted what they kept him from.
+        locked: Option<LockEpoch>,
     },
     /// The change turns out to touch other objects than it said: it waits again, at its old
     /// place in the order. It must not have changed anything.
@@ -294,6 +304,25 @@ pub enum Event {
         /// The session.
         session: SessionId,
     },
+    /// A session wants to do something with locks of a file. Answered by [`Action::Locked`], maybe later; until then it can be
+    /// withdrawn.
+    Lock {
+        /// The operation.
+        op: OpId,
+        /// Who asks.
+        session: SessionId,
+        /// The file.
+        object: Handle,
+        /// What is asked.
+        ask: LockAsk,
+    },
+    /// What a session holds of files whose locks it decides: before it gives that right up.
+    Held {
+        /// The session.
+        session: SessionId,
+        /// By file.
+        files: Vec<FileLocks>,
+    },
     /// An orderly end: everything is recalled from everybody and nothing granted any more.
     Shutdown,
 }
@@ -326,6 +355,25 @@ pub enum Action {
         /// What of its reply may be cached; stamps are not below `stamp`.
         grants: Vec<Grant>,
     },
+    /// The change was made under locks that are lost. It is over.
+    LockLost {
+        /// The operation.
+        op: OpId,
+    },
+    /// Answers `Lock`.
+    Locked {
+        /// The operation.
+        op: OpId,
+        /// What was decided.
+        answer: LockAnswer,
+    },
+    /// A lock that a session waited for is its.
+    LockGranted {
+        /// The session.
+        session: SessionId,
+        /// Which.
+        granted: LockGranted,
+    },
     /// Send this recall, if the session has a connection.
     Recall {
         /// To whom.
@@ -340,6 +388,36 @@ pub enum Action {
     },
     /// All leases of the earlier life have ended or been reclaimed.
     GraceEnded,
+}
+
+/// What a session wants to do with locks of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LockAsk {
+    /// Take one; with a number it is waited for.
+    Take(LockWanted<LockOwner>, Option<LockWait>),
+    /// Give some up.
+    GiveUp(LockOwner, LockKind, LockRange),
+    /// Know what stands against one.
+    Test(LockWanted<LockOwner>),
+    /// Wait no longer.
+    Cancel(LockWait),
+    /// Have none at all any more, of no file.
+    Reset,
+}
+
+/// What is answered to that.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LockAnswer {
+    /// To `Take`.
+    Locked(Locked),
+    /// To `GiveUp`, `Cancel` and `Reset`.
+    Unlocked(Unlocked),
+    /// To `Test`.
+    Found(Option<LockFound>),
+    /// There may not be as many.
+    TooMany,
+    /// The session holds nothing: its leases have ended.
+    Ended,
 }
 
 /// How a session stands when its client connects.

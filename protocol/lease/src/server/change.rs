@@ -9,23 +9,33 @@ use super::op::{Arrival, Kind, Need, Op, Order};
 use super::table::Holder;
 use super::timer::Timer;
 use crate::time::BootTime;
-use leasefs_protocol::{Grant, Handle, Mode, Parts, RecallId, SessionId, Stamp};
+use leasefs_protocol::{Grant, Handle, LockEpoch, Mode, Parts, RecallId, SessionId, Stamp};
 use std::collections::BTreeMap;
+
+/// A change as it arrives.
+pub(super) struct ChangeBy {
+    pub(super) op: OpId,
+    pub(super) session: SessionId,
+    pub(super) writeback: bool,
+    pub(super) locked: Option<LockEpoch>,
+}
 
 impl Core {
     pub(super) fn admit_change(
         &mut self,
         now: BootTime,
-        (id, session): (OpId, SessionId),
+        by: ChangeBy,
         touches: Vec<Touch>,
         dropped: &[Handle],
-        writeback: bool,
     ) {
+        let id = by.op;
+        let kind = Kind::Change {
+            writeback: by.writeback,
+        };
+        let needs = self.needs(cover::of_change(touches), dropped);
         let arrival = Arrival {
-            op: id,
-            session,
-            kind: Kind::Change { writeback },
-            needs: self.needs(cover::of_change(touches), dropped),
+            locked: by.locked,
+            ..Arrival::new(id, by.session, kind, needs)
         };
         self.arrive(now, arrival);
         self.pass_what_it_owes(id);
@@ -62,6 +72,8 @@ impl Core {
             latest: (patient_until + term).max(grace_ends.unwrap_or_default()),
             needs: arrival.needs,
             waits: BTreeMap::new(),
+            locked: arrival.locked,
+            asks: arrival.asks,
         }
     }
 
@@ -96,6 +108,7 @@ impl Core {
     fn displace(&mut self, id: OpId, op: &Op) {
         for need in &op.needs {
             self.table.dequeue(need, id, op);
+            self.is_out_of_the_way(op, need.object);
             // Nobody waits for the others.
             match op.is_exclusive() {
                 true => drop(self.dirty.insert(need.object)),

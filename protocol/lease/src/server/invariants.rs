@@ -244,7 +244,8 @@ impl Core {
         let hidden = op.needs.iter().any(hidden) && (!op.waits.is_empty() || self.grace.is_some());
         let caused = if op.is_exclusive() {
             let shut = self.shutdown && op.is_fill();
-            let stopped = self.is_stopped_by_grace(op) || shut;
+            let late = self.is_held_by_late(op);
+            let stopped = self.is_stopped_by_grace(op) || shut || late;
             !op.waits.is_empty() || stopped || blockers.next().is_some()
         } else if let Kind::Parked(_) = op.kind {
             self.must_park(op.session, op.needs.iter().map(|need| need.object))

@@ -214,7 +214,7 @@ impl Core {
     }
 
     /// Parts for which the session owes an approval: it holds them until then.
-    fn owed(&self, sid: Sid, object: ObjId) -> Parts {
+    pub(super) fn owed(&self, sid: Sid, object: ObjId) -> Parts {
         if self.owes_everything(sid) {
             return Parts::ALL;
         }
@@ -237,6 +237,7 @@ impl Core {
         if self.table.get(object).is_some_and(shows) {
             self.dirty.insert(object);
         }
+        self.stops_deciding(sid, object, parts);
         let gone = self.table.unhold(object, sid, parts);
         if let Some(stamp) = gone {
             self.sessions.unlist(sid, stamp);

@@ -100,7 +100,9 @@ impl Core {
         }
         let reclaiming = self.grace.as_ref().is_some_and(|g| g.awaits(id));
         let sid = self.sessions.insert(id, client);
+        let epoch = self.locks.next_epoch();
         if let Some(session) = self.sessions.get_mut(sid) {
+            session.epoch = epoch;
             session.reclaiming = reclaiming;
         }
         let standing = if reclaiming {
@@ -139,6 +141,7 @@ impl Core {
     pub(super) fn end_session(&mut self, now: BootTime, id: SessionId) {
         if let Some(sid) = self.sessions.find(id) {
             self.end_leases(now, sid, false);
+            self.lose_locks(sid);
             self.sessions.remove(sid);
         }
         self.forget_in_grace(now, id);
@@ -146,6 +149,7 @@ impl Core {
 
     fn expire(&mut self, now: BootTime, sid: Sid) {
         self.end_leases(now, sid, true);
+        self.lose_locks(sid);
         if let Some(session) = self.sessions.get_mut(sid) {
             session.reclaiming = false;
             let session = session.id;
@@ -161,6 +165,7 @@ impl Core {
         let recalls: Vec<RecallId> = session.recalls.keys().copied().collect();
         let leases = self.sessions.take_leases(sid);
         for object in leases.into_values() {
+            self.stops_deciding(sid, object, Parts::LOCKS);
             self.table.unhold(object, sid, Parts::ALL);
             if self.table.is_busy(object) {
                 self.dirty.insert(object);
@@ -224,6 +229,7 @@ impl Core {
         }
         self.conduct.values_mut().for_each(|c| c.rebase(now));
         self.bounces.rebase(now);
+        self.locks.rebase(move_back);
         self.grace.iter_mut().for_each(|g| move_back(&mut g.ends));
         let timers: BTreeSet<_> = self
             .timers

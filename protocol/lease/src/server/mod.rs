@@ -24,6 +24,8 @@ mod index;
 mod invariants;
 mod lease;
 mod life;
+mod locking;
+mod locks;
 mod op;
 mod probation;
 mod read;
@@ -38,17 +40,19 @@ mod timer;
 mod turn;
 
 pub use api::{
-    Action, Bouncing, Config, Event, Grace, LoggedWrites, OpId, OpState, ReadItem, ReadKind,
-    ReclaimRefusal, Reclaimed, Standing, Touch, Wanted,
+    Action, Bouncing, Config, Event, Grace, LockAnswer, LockAsk, LoggedWrites, OpId, OpState,
+    ReadItem, ReadKind, ReclaimRefusal, Reclaimed, Standing, Touch, Wanted,
 };
 pub use status::{RecallStatus, SessionStatus, TermZero, Waiting};
 
 use crate::time::BootTime;
 use bounce::Bounces;
+use change::ChangeBy;
 use conduct::Conduct;
 use grace::GraceState;
 use ids::ObjId;
 use leasefs_protocol::KeyHash;
+use locks::LockTable;
 use op::Op;
 use session::Sessions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -69,6 +73,7 @@ pub struct Core {
     conduct: BTreeMap<KeyHash, Conduct>,
     /// Files that bounce between sessions.
     bounces: Bounces,
+    locks: LockTable,
     timers: BTreeSet<(BootTime, Timer)>,
     grace: Option<GraceState>,
     shutdown: bool,
@@ -88,6 +93,7 @@ impl Core {
         let timers = grace.iter().map(|g| (g.ends, Timer::Grace)).collect();
         Self {
             bounces: Bounces::new(config.bouncing),
+            locks: LockTable::new(config.first_fence),
             config,
             sessions: Sessions::new(),
             table: Table::new(),
@@ -135,7 +141,23 @@ impl Core {
                 touches,
                 dropped,
                 writeback,
-            } => self.admit_change(now, (op, session), touches, &dropped, writeback),
+                locked,
+            } => {
+                let by = ChangeBy {
+                    op,
+                    session,
+                    writeback,
+                    locked,
+                };
+                self.admit_change(now, by, touches, &dropped);
+            }
+            Event::Lock {
+                op,
+                session,
+                object,
+                ask,
+            } => self.ask_lock(now, (op, session), object, ask),
+            Event::Held { session, files } => self.hold_locks(session, files),
             Event::Requeue {
                 op,
                 touches,

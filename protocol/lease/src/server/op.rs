@@ -1,12 +1,12 @@
 //! Operations that wait or run, and their order.
 
-use super::api::{OpId, OpState, ReadKind};
+use super::api::{LockAsk, OpId, OpState, ReadKind};
 use super::cover::Cover;
 use super::ids::ObjId;
 use super::ids::Sid;
 use crate::planted::{self, Bug};
 use crate::time::BootTime;
-use leasefs_protocol::{Mode, Parts, RecallId, SessionId};
+use leasefs_protocol::{LockEpoch, Mode, Parts, RecallId, SessionId};
 use std::collections::BTreeMap;
 
 /// An operation's place. One total order over all objects, so that operations that take
@@ -55,6 +55,8 @@ pub(super) enum Kind {
         /// The requester's kernel keeps pages locked until the answer.
         writeback: bool,
     },
+    /// Something with locks, which nobody else decides meanwhile.
+    Lock,
 }
 
 /// What an operation needs of one object.
@@ -82,6 +84,10 @@ pub(super) struct Op {
     pub(super) needs: Vec<Need>,
     /// Unapproved recalls it waits for, and why.
     pub(super) waits: BTreeMap<(Sid, RecallId), Cause>,
+    /// Of a change: made under locks of this tenure.
+    pub(super) locked: Option<LockEpoch>,
+    /// Of [`Kind::Lock`].
+    pub(super) asks: Option<Box<LockAsk>>,
 }
 
 /// Why an operation waits for a recall.
@@ -102,7 +108,7 @@ impl Op {
     pub(super) fn is_exclusive(&self) -> bool {
         matches!(
             self.kind,
-            Kind::Change { .. } | Kind::Read(ReadKind::FillForStore)
+            Kind::Change { .. } | Kind::Lock | Kind::Read(ReadKind::FillForStore)
         )
     }
 
@@ -129,6 +135,21 @@ pub(super) struct Arrival {
     pub(super) session: SessionId,
     pub(super) kind: Kind,
     pub(super) needs: Vec<Need>,
+    pub(super) locked: Option<LockEpoch>,
+    pub(super) asks: Option<Box<LockAsk>>,
+}
+
+impl Arrival {
+    pub(super) fn new(op: OpId, session: SessionId, kind: Kind, needs: Vec<Need>) -> Self {
+        Self {
+            op,
+            session,
+            kind,
+            needs,
+            locked: None,
+            asks: None,
+        }
+    }
 }
 
 /// The parts of which a grant in this mode is exclusive.

@@ -150,12 +150,7 @@ impl Core {
         kind: ReadKind,
         needs: Vec<Need>,
     ) {
-        let arrival = Arrival {
-            op: id,
-            session,
-            kind: Kind::Parked(kind),
-            needs,
-        };
+        let arrival = Arrival::new(id, session, Kind::Parked(kind), needs);
         let op = self.op_of(now, arrival);
         self.place(id, op);
         let client = self

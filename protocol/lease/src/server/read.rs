@@ -59,12 +59,7 @@ impl Core {
             self.admit(now, op, session, &needs, verdicts);
             return;
         }
-        let arrival = Arrival {
-            op,
-            session,
-            kind: Kind::Read(kind),
-            needs,
-        };
+        let arrival = Arrival::new(op, session, Kind::Read(kind), needs);
         self.arrive(now, arrival);
     }
 

@@ -6,7 +6,7 @@ use super::ids::{ObjId, Sid};
 use super::slab::Slab;
 use crate::time::{BootTime, lengthened};
 use leasefs_protocol::limits::{MAX_FLUSH, RECALL_PATIENCE_MAX, SLOWEST_LINK};
-use leasefs_protocol::{KeyHash, RecallId, SessionId, Stamp};
+use leasefs_protocol::{KeyHash, LockEpoch, RecallId, SessionId, Stamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
@@ -22,6 +22,8 @@ pub(super) struct Session {
     pub(super) expires: Option<BootTime>,
     /// On record from the server's earlier life and not done with reclaiming.
     pub(super) reclaiming: bool,
+    /// In which its locks are held.
+    pub(super) epoch: LockEpoch,
     last_stamp: Stamp,
     last_recall: RecallId,
     /// Objects it holds, by the stamp of the newest grant: the oldest first.
@@ -84,6 +86,7 @@ impl Session {
             rtt: Duration::ZERO,
             expires: None,
             reclaiming: false,
+            epoch: LockEpoch::default(),
             last_stamp: Stamp(0),
             last_recall: RecallId(0),
             leases: BTreeMap::new(),

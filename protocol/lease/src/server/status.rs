@@ -94,6 +94,11 @@ impl Core {
         self.grace.is_none() && !changes && self.sessions.iter().all(|(_, s)| quiet(s))
     }
 
+    /// Whether any session holds a lock, or may.
+    pub fn holds_locks(&self) -> bool {
+        !self.locks.is_empty()
+    }
+
     /// Sessions, in the order of their ids.
     pub fn sessions(&self) -> Vec<SessionStatus> {
         let status = |session: &Session| SessionStatus {

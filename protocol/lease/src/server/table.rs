@@ -66,13 +66,19 @@ struct Busy {
     recalls: BTreeSet<(Sid, RecallId)>,
 }
 
-const EACH: [Parts; 4] = [Parts::ATTRS, Parts::DATA, Parts::LISTING, Parts::NAMES];
+const EACH: [Parts; 5] = [
+    Parts::ATTRS,
+    Parts::DATA,
+    Parts::LISTING,
+    Parts::NAMES,
+    Parts::LOCKS,
+];
 
 /// What the operations in a queue are, counted, so that it need not be looked through.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Demand {
     /// Of changes and exclusive fills: how many cover each part as a whole.
-    parts: [u32; 4],
+    parts: [u32; 5],
     /// How many of them cover no part as a whole.
     bare: u32,
     /// All that are not changes.
@@ -96,7 +102,7 @@ impl Demand {
                 *count -= 1;
             }
         };
-        if !matches!(op.kind, Kind::Change { .. }) {
+        if !matches!(op.kind, Kind::Change { .. } | Kind::Lock) {
             step(&mut self.reads);
         }
         if op.is_writeback() {

@@ -109,6 +109,9 @@ fn changes_data(need: &Need) -> bool {
 /// An operation whose turn has come.
 enum Ready {
     Change,
+    Lock,
+    /// A change that was made under locks that are lost.
+    Late,
     Store,
     Read(Vec<Verdict>),
     Unpark,
@@ -118,7 +121,9 @@ impl Core {
     /// Lets everything go on that can.
     pub(super) fn settle(&mut self, now: BootTime) {
         loop {
-            if let Some(id) = self.came.pop_first() {
+            if let Some(file) = self.locks.changed.pop_first() {
+                self.grant_locks(&file);
+            } else if let Some(id) = self.came.pop_first() {
                 if let Some(ready) = self.ready_alone(now, id) {
                     self.go_on(now, id, ready);
                 }
@@ -139,6 +144,11 @@ impl Core {
     fn go_on(&mut self, now: BootTime, id: OpId, ready: Ready) {
         match ready {
             Ready::Change => self.run_change(now, id),
+            Ready::Lock => self.run_lock(now, id),
+            Ready::Late => {
+                self.remove_op(id);
+                self.actions.push_back(Action::LockLost { op: id });
+            }
             Ready::Store => self.admit_store(now, id),
             Ready::Read(verdicts) => self.admit_waiting(now, id, verdicts),
             Ready::Unpark => self.unpark(now, id),
@@ -239,7 +249,13 @@ impl Core {
         if op.needs.iter().any(is_blocked) {
             return None;
         }
-        Some(if store { Ready::Store } else { Ready::Change })
+        Some(match op.kind {
+            Kind::Read(_) | Kind::Parked(_) => Ready::Store,
+            Kind::Change { .. } if self.is_late(op) => Ready::Late,
+            Kind::Change { .. } => Ready::Change,
+            Kind::Lock if self.is_held_by_late(op) => return None,
+            Kind::Lock => Ready::Lock,
+        })
     }
 
     /// Leases of the server's earlier life may stand against it. None does where its session holds

@@ -7,7 +7,7 @@ use leasefs_lease::server::{
     Reclaimed, Standing, Touch, Wanted,
 };
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Grant, KeyHash, Parts, SessionId, Stamp};
+use leasefs_protocol::{Fence, Grant, KeyHash, Parts, SessionId, Stamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -67,6 +67,7 @@ impl Server {
             overdue: HALF,
             // The walks and the simulation know conduct.
             probation: Duration::ZERO,
+            first_fence: Fence(1),
             max_probation: Duration::ZERO,
             max_leases_per_client: 10,
             max_recalls_per_client: 10,
@@ -201,6 +202,7 @@ impl Server {
                     touches,
                     dropped: vec![object()],
                     writeback: false,
+                    locked: None,
                 },
             );
         }
@@ -295,6 +297,8 @@ impl Server {
                     disk.sessions.remove(&client(session));
                 }
                 Action::Opened { .. } | Action::GraceEnded => {}
+                // The walks and the simulation know locks.
+                Action::LockLost { .. } | Action::Locked { .. } | Action::LockGranted { .. } => {}
             }
         }
     }

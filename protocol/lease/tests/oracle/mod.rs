@@ -212,7 +212,10 @@ impl Oracle {
                 client.stores.clear();
                 Ok(())
             }
-            Action::GraceEnded => Ok(()),
+            Action::GraceEnded
+            | Action::LockLost { .. }
+            | Action::Locked { .. }
+            | Action::LockGranted { .. } => Ok(()),
         }
     }
 

@@ -239,6 +239,11 @@ fn render_action(action: &Action) -> String {
             format!("to {}: recall {}", name(*session), render_recall(recall))
         }
         Action::Expired { session } => format!("{} expired", name(*session)),
+        Action::LockLost { op } => format!("{} has lost its locks", op.0),
+        Action::Locked { op, answer } => format!("{} {answer:?}", op.0),
+        Action::LockGranted { session, granted } => {
+            format!("to {}: {granted:?}", name(*session))
+        }
         Action::GraceEnded => "grace ended".into(),
     }
 }

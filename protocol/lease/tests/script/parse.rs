@@ -110,6 +110,7 @@ fn change(number: &str, who: &str, words: &[&str]) -> Event {
         touches: touches(touched),
         dropped: dropped.iter().map(|word| object(word)).collect(),
         writeback,
+        locked: None,
     }
 }
 

@@ -101,6 +101,9 @@ fn enums() -> Vec<Pinned> {
         Pinned::new("Push", messages::pushes()),
         Pinned::new("Scope", messages::scopes()),
         Pinned::new("Mode", messages::modes()),
+        Pinned::new("LockOutcome", messages::lock_outcomes()),
+        Pinned::new("LockKind", messages::lock_kinds()),
+        Pinned::new("LockMode", messages::lock_modes()),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! Operations that change nothing.
 
-use super::named;
+use super::{locks, named};
 use crate::runtime::Admission;
 use crate::service::Call;
 use crate::service::access::{Accesses, of_opened_data};
@@ -14,7 +14,7 @@ use crate::session::{Opens, close};
 use bytes::Bytes;
 use leasefs_protocol::answer::Offset;
 use leasefs_protocol::limits::{MAX_BATCH, MAX_PAYLOAD, OPEN_DATA};
-use leasefs_protocol::query::{Commit, Fill, GetXattr, Open, Read, Seek};
+use leasefs_protocol::query::{Commit, Fill, GetXattr, Lock, Open, Read, Seek, TestLock};
 use leasefs_protocol::{FileKind, Grant, Mode, Query, Refusal};
 use leasefs_store::OpenFile;
 
@@ -46,7 +46,7 @@ pub fn bounds(query: &Query) -> Result<(), Refusal> {
         Query::Seek(Seek { offset, .. }) if *offset > MAX_OFFSET => Err(ENXIO),
         Query::Close(close) => at_most(close.opens.len(), MAX_BATCH, Refusal::Invalid),
         Query::GetXattr(GetXattr { name, .. }) => xattr_name(name),
-        _ => Ok(()),
+        query => locks::bounds(query),
     }
 }
 
@@ -57,7 +57,10 @@ pub fn bounds(query: &Query) -> Result<(), Refusal> {
 pub fn inputs(query: &Query, opens: &Opens) -> Result<Inputs, Refusal> {
     let open = match query {
         Query::Lookup(lookup) => return named(&lookup.name),
-        Query::Commit(Commit { open, .. }) | Query::Seek(Seek { open, .. }) => opens.get(*open)?,
+        Query::Commit(Commit { open, .. })
+        | Query::Seek(Seek { open, .. })
+        | Query::Lock(Lock { open, .. })
+        | Query::TestLock(TestLock { open, .. }) => opens.get(*open)?,
         Query::Read(read) => readable(opens.get(read.open)?)?,
         Query::ReadDir(read) => listable(opens.get(read.open)?)?,
         _ => return Ok(Inputs::default()),
@@ -132,7 +135,12 @@ fn at_once(call: &Call, query: &Query, open: Result<&OpenFile, Refusal>) -> Resu
         | Query::ReadDir(_)
         | Query::Read(_)
         | Query::Commit(_)
-        | Query::CommitAll(_) => return Err(Refusal::BadOpen),
+        | Query::CommitAll(_)
+        | Query::Lock(_)
+        | Query::Unlock(_)
+        | Query::TestLock(_)
+        | Query::CancelLock(_)
+        | Query::ResetLocks(_) => return Err(Refusal::BadOpen),
     })
 }
 

@@ -13,6 +13,7 @@ fn change(seq: u64, after: &[u64]) -> Numbered {
         resent: false,
         dropped: Vec::new(),
         closed: Vec::new(),
+        locked: None,
     }
 }
 

@@ -3,9 +3,9 @@
 use super::mount::Mount;
 use crate::forge::{Choices, Known, forge};
 use bytes::Bytes;
-use leasefs_client::call::{At, Fh, NewMode, Room, Writing};
+use leasefs_client::call::{At, Fh, LockCall, NewMode, Room, Writing};
 use leasefs_client::{Answer, Call, Event, NodeId};
-use leasefs_protocol::SetAttr;
+use leasefs_protocol::{LockKind, LockMode, LockOwner, LockRange, SetAttr};
 
 /// The kernel asks for nothing beyond the largest file.
 const FARTHEST: u64 = i64::MAX as u64 - (2 << 20);
@@ -139,6 +139,22 @@ impl Caller {
         } = args;
         let (parent, name): (NodeId, Box<[u8]>) = (node, args.name.into());
         let at = At { fh: file, offset };
+        let (owner, first) = (LockOwner(u64::from(len & 3)), offset & 0xf);
+        let lock = LockCall {
+            owner,
+            kind: match flags & 0x10 {
+                0 => LockKind::Posix,
+                _ => LockKind::Flock,
+            },
+            range: LockRange::new(first, first + u64::from(len & 0xf)).unwrap_or(LockRange::ALL),
+            mode: match flags & 0x60 {
+                0 => None,
+                0x20 => Some(LockMode::Shared),
+                _ => Some(LockMode::Exclusive),
+            },
+            pid: 7,
+            wait: flags & 0x80 != 0,
+        };
         Some(match which % 34 {
             0 | 1 => Call::Lookup { parent, name },
             2 => Call::GetAttr { node },
@@ -181,7 +197,7 @@ impl Caller {
                 mode,
                 flags,
             },
-            17 | 18 => Call::Read { at, len },
+            17 | 18 => Call::Read { at, len, owner },
             19 => Call::ReadPages { at, len },
             20..23 => Call::Write {
                 fh: file,
@@ -191,6 +207,7 @@ impl Caller {
                     flags,
                     writeback: which & 0x40 != 0,
                     kill_priv: which & 0x80 != 0,
+                    owner: Some(owner),
                 },
             },
             23 => Call::Allocate {
@@ -238,9 +255,13 @@ impl Caller {
                     node,
                     mask: len & 7,
                 },
-                3 => Call::Flush { fh: file },
+                3 => Call::Flush { fh: file, owner },
                 4 => Call::Release { fh: file },
                 5 => Call::ReleaseDir { fh: dir },
+                6 => match flags & 8 {
+                    0 => Call::Lock { fh: file, lock },
+                    _ => Call::TestLock { fh: file, lock },
+                },
                 _ => {
                     let (node, count) = (other, 1);
                     self.mount.handle(Event::Forget { node, count });

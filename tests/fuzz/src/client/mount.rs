@@ -127,7 +127,7 @@ impl Mount {
         let (choices, server) = (&mut self.choices, &mut self.server);
         let happens = match effect {
             Effect::Notify(id, _) => Some(Event::Notified(id, Noticed::Done)),
-            Effect::Watch(call, _) => {
+            Effect::Watch(call, ..) => {
                 self.watched = Some(call);
                 self.looks += 1;
                 None

@@ -76,6 +76,9 @@ fn answer(request: &Request) -> &'static str {
             Query::Seek(_) => "Offset",
             Query::ReadDir(_) => "Entries",
             Query::StatFs(_) => "FsStat",
+            Query::Lock(_) => "Locked",
+            Query::TestLock(_) => "LockFound",
+            Query::Unlock(_) | Query::CancelLock(_) | Query::ResetLocks(_) => "Unlocked",
             _ => "Done",
         },
         Request::Change(_, change) => match change {
@@ -173,8 +176,10 @@ impl Hostile {
             0x90..0xd0 => {
                 let push = forge::<Push>(choices, &self.known)?;
                 let said = self.serves && can_be_said(&push, 0);
-                let Push::Recall(recall) = push;
-                said.then_some(Event::Recall(connection, recall))
+                said.then_some(match push {
+                    Push::Recall(recall) => Event::Recall(connection, recall),
+                    Push::LockGranted(granted) => Event::LockGranted(connection, granted),
+                })
             }
             0xd0..0xf8 => {
                 let message = forge::<ToClient>(choices, &self.known)?;

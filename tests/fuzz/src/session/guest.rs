@@ -204,6 +204,7 @@ impl Guest {
             resent: false,
             dropped: vec![self.line.root],
             closed: Vec::new(),
+            locked: None,
         };
         self.ask(Request::Change(numbered, change), limit).await
     }

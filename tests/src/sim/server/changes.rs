@@ -240,6 +240,10 @@ impl Server {
             _ => (false, false),
         };
         self.works.insert(op, Work::Change(change));
+        let locked = match self.works.get(&op) {
+            Some(Work::Change(change)) => change.job.locked,
+            _ => None,
+        };
         let touches = all.touches;
         if self.waits_for_interrupted(op, (session, seq), (&touches, queued || page)) {
             return;
@@ -256,9 +260,18 @@ impl Server {
                 touches,
                 dropped,
                 writeback,
+                locked,
             },
         };
         self.step(cx, event);
+    }
+
+    /// It was made under locks that are lost.
+    pub(super) fn lock_lost(&mut self, cx: &mut Cx, op: OpId) {
+        if let Some(Work::Change(change)) = self.works.get(&op) {
+            let change = (change.session, change.seq);
+            self.refuse(cx, op, change, Refusal::LockLost);
+        }
     }
 
     pub(super) fn go_on_changing(&mut self, cx: &mut Cx, op: OpId) {

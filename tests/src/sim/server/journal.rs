@@ -257,7 +257,7 @@ impl Server {
         for op in std::mem::take(&mut self.parked) {
             match self.works.remove(&op) {
                 Some(Work::Change(change)) => self.look(cx, op, change, false),
-                Some(Work::Read(_)) | None => {}
+                Some(Work::Read(_) | Work::Lock(_)) | None => {}
             }
         }
     }

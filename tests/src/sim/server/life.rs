@@ -15,7 +15,7 @@ use leasefs_lease::time::lengthened;
 use leasefs_protocol::control::{
     Hello, IdentityPolicy, Reclaim, ReclaimOpen, Standing, ToClient, Welcome,
 };
-use leasefs_protocol::{BootId, KeyHash, Mode, Seq, SessionId};
+use leasefs_protocol::{BootId, Fence, KeyHash, Mode, Seq, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Each mount has a key of its own.
@@ -68,6 +68,7 @@ impl Server {
             bouncing: self.settings.bouncing,
             probation: self.settings.term / 2,
             max_probation: self.settings.term,
+            first_fence: Fence(1 + (self.life << 48)),
             ..Config::default()
         };
         cx.trace(None, || {
@@ -217,7 +218,7 @@ impl Server {
             self.later(cx, 5 * MS, ServerEv::Quiet);
             return;
         }
-        self.durable.clean = quiet;
+        self.durable.clean = quiet && !self.core.holds_locks();
         self.crash(cx);
         let start = Blow::Start {
             host_crashed: false,
@@ -308,6 +309,7 @@ impl Server {
     fn dead_links(&self) -> Vec<LinkId> {
         let links = self.works.values().filter_map(|work| match work {
             Work::Read(read) => Some(read.link()),
+            Work::Lock(asked) => Some(asked.link()),
             Work::Change(_) => None,
         });
         let dead: BTreeSet<LinkId> = links.filter(|l| !self.links.contains_key(l)).collect();
@@ -356,9 +358,16 @@ impl Server {
             }
             self.step(cx, Event::Tick);
         }
+        let (now, epoch) = (self.now(cx), reclaim.epoch);
+        let lost_locks = match reclaim.locks.is_empty() {
+            true => Vec::new(),
+            false => self.core.reclaim_locks(now, session, epoch, reclaim.locks),
+        };
+        self.step(cx, Event::Tick);
         let answer = ToClient::Reclaimed {
             lost_leases,
             lost_opens,
+            lost_locks,
         };
         cx.down(link, Stream::ControlDown, Down::Control(answer));
     }

@@ -5,6 +5,7 @@ mod changes;
 mod durable;
 mod journal;
 mod life;
+mod locks;
 mod opens;
 mod reads;
 
@@ -25,8 +26,8 @@ use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::control::{ToClient, ToServer};
 use leasefs_protocol::limits::{MAX_FLUSH, RECALL_OVERDUE, RECALL_PATIENCE_MAX, SLOWEST_LINK};
 use leasefs_protocol::{
-    BootId, Caller, Change, Grant, Handle, Numbered, OpenId, Query, Reply, Request, RequestFrame,
-    RequestId, Seq, SessionId, Stamp, query,
+    BootId, Caller, Change, Grant, Handle, LockEpoch, Numbered, OpenId, Query, Reply, Request,
+    RequestFrame, RequestId, Seq, SessionId, Stamp, query,
 };
 pub use life::Ending;
 use opens::Opens;
@@ -69,6 +70,7 @@ pub struct Job {
     caller: Caller,
     dropped: Vec<Handle>,
     resent: bool,
+    locked: Option<LockEpoch>,
 }
 
 impl Job {
@@ -98,6 +100,7 @@ struct Session {
 enum Work {
     Read(Box<Read>),
     Change(Box<Pending>),
+    Lock(locks::Asked),
 }
 
 /// A moment in the life of the store, as far as changes go.
@@ -265,6 +268,9 @@ impl Server {
             } => self.opened = Some((standing, renewed)),
             Action::Admitted { op, grants } => self.admitted(cx, op, grants),
             Action::Finished { stamp, grants, .. } => self.finished = Some((stamp, grants)),
+            Action::LockLost { op } => self.lock_lost(cx, op),
+            Action::Locked { op, answer } => self.lock_decided(cx, op, answer),
+            Action::LockGranted { session, granted } => self.lock_granted(cx, session, granted),
             Action::Recall { session, recall } => {
                 cx.trace(None, || {
                     format!("server: recalls from {session}: {recall:?}")
@@ -318,7 +324,7 @@ impl Server {
                 };
                 change.admitted(turn, grants);
             }
-            None => return,
+            Some(Work::Lock(_)) | None => return,
         }
         let wait = cx.short(3 * MS);
         self.later(cx, wait, ServerEv::Work(op));
@@ -336,7 +342,7 @@ impl Server {
             ServerEv::Work(op) => match self.works.get(&op) {
                 Some(Work::Read(_)) => self.go_on_reading(cx, op),
                 Some(Work::Change(_)) => self.go_on_changing(cx, op),
-                None => {}
+                Some(Work::Lock(_)) | None => {}
             },
             ServerEv::Sweep => self.sweep(cx),
             ServerEv::Quiet => self.look_whether_quiet(cx),
@@ -394,6 +400,7 @@ impl Server {
                     self.step(cx, event);
                 }
             }
+            ToServer::Held(files) => self.step(cx, Event::Held { session, files }),
             ToServer::Cancel { seq } => self.cancel(cx, link, session, seq),
             ToServer::Reclaim(reclaim) => self.reclaim(cx, link, session, reclaim),
             ToServer::ReclaimDone => {
@@ -461,6 +468,7 @@ impl Server {
                     caller,
                     dropped: numbered.dropped.clone(),
                     resent: numbered.resent,
+                    locked: numbered.locked,
                 };
                 self.close_opens(cx, session, &numbered.closed);
                 self.arrive(cx, session, sink, &numbered, job);

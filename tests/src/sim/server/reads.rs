@@ -79,6 +79,9 @@ fn read_of(object: Handle) -> ReadItem {
 impl Server {
     pub(super) fn ask(&mut self, cx: &mut Cx, session: SessionId, sink: Sink, query: Query) {
         let op = self.new_op(session);
+        if let Some(ask) = self.lock_ask(session, &query) {
+            return self.ask_lock(cx, op, super::locks::Asked { session, sink }, ask);
+        }
         let open = match self.open_of_query(session, &query) {
             Ok(open) => open,
             Err(refusal) => {
@@ -113,7 +116,7 @@ impl Server {
         self.enter(cx, op, Box::new(read), &targets);
     }
 
-    fn opened(&self, session: SessionId, open: OpenId) -> Result<Open, Refusal> {
+    pub(super) fn opened(&self, session: SessionId, open: OpenId) -> Result<Open, Refusal> {
         let session = self.sessions.get(&session).ok_or(Refusal::Internal)?;
         session.opens.get(open).ok_or(Refusal::BadOpen)
     }
@@ -492,7 +495,8 @@ impl Server {
     pub(super) fn drop_reads(&mut self, cx: &mut Cx, link: LinkId) {
         let of_link = self.works.iter().filter_map(|(op, work)| match work {
             Work::Read(read) if read.sink.link == link => Some((*op, read.admitted)),
-            Work::Read(_) | Work::Change(_) => None,
+            Work::Lock(asked) if asked.sink.link == link => Some((*op, false)),
+            Work::Read(_) | Work::Change(_) | Work::Lock(_) => None,
         });
         let of_link: Vec<(OpId, bool)> = of_link.collect();
         for (op, admitted) in of_link {

@@ -42,6 +42,7 @@ fn numbered() -> Numbered {
         resent: false,
         dropped: Vec::new(),
         closed: Vec::new(),
+        locked: None,
     }
 }
 

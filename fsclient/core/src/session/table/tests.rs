@@ -26,6 +26,7 @@ fn unlink() -> Change {
 fn numbering(touches: &[u8]) -> NewChange {
     NewChange {
         life: None,
+        locked: None,
         touches: touches.iter().copied().map(handle).collect(),
         dropped: Vec::new(),
     }

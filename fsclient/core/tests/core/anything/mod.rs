@@ -168,7 +168,11 @@ impl Play {
                 mode,
                 flags,
             },
-            12 => Call::Read { at, len: 4096 },
+            12 => Call::Read {
+                at,
+                len: 4096,
+                owner: leasefs_protocol::LockOwner(1),
+            },
             13 => Call::ReadPages { at, len: 4096 },
             14..17 => Call::Write {
                 fh,
@@ -178,6 +182,7 @@ impl Play {
                     flags,
                     writeback: self.chance.one_in(4),
                     kill_priv: false,
+                    owner: None,
                 },
             },
             17 => Call::Sync {

@@ -44,6 +44,7 @@ impl Play {
                 self.world.say(ToClient::Reclaimed {
                     lost_leases: leases.filter(|_| lost).collect(),
                     lost_opens: opens.filter(|_| lost).collect(),
+                    lost_locks: Vec::new(),
                 });
             }
             _ => {}

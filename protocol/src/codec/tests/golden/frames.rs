@@ -48,6 +48,7 @@ pub fn numbered() -> Numbered {
         resent: false,
         dropped: vec![handle()],
         closed: vec![OpenId(4)],
+        locked: Some(LockEpoch(60)),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::control::{
     Hello, HelloRefusal, IdentityPolicy, Push, Reclaim, ReclaimLease, ReclaimOpen, Standing,
     ToClient, ToServer, Welcome,
 };
+use crate::lock::{Delegation, FileLocks, LockFound, LockGranted, LockOutcome, Locked, Unlocked};
 use crate::*;
 
 pub fn handle() -> Handle {
@@ -102,7 +103,74 @@ pub fn responses() -> Vec<Response> {
         Response::Offset(answer::Offset(300)),
         entries(),
         Response::FsStat(fs_stat()),
+        Response::Locked(locked()),
+        Response::LockFound(Some(LockFound {
+            mode: LockMode::Exclusive,
+            range: range(3, 9),
+            pid: Some(77),
+        })),
+        Response::Unlocked(Unlocked {
+            stamp: Stamp(21),
+            epoch: LockEpoch(22),
+            any: true,
+        }),
     ]
+}
+
+pub fn range(first: u64, last: u64) -> LockRange {
+    LockRange::new(first, last).expect("a range")
+}
+
+fn held() -> HeldLock {
+    HeldLock {
+        owner: LockOwner(31),
+        kind: LockKind::Flock,
+        mode: LockMode::Exclusive,
+        range: LockRange::ALL,
+        pid: 32,
+        fence: Fence(33),
+    }
+}
+
+fn file_locks() -> FileLocks {
+    FileLocks {
+        object: object(),
+        delegation: Stamp(34),
+        locks: vec![held()],
+    }
+}
+
+fn locked() -> Locked {
+    Locked {
+        stamp: Stamp(35),
+        epoch: LockEpoch(36),
+        outcome: LockOutcome::Waits,
+    }
+}
+
+pub fn lock_outcomes() -> Vec<LockOutcome> {
+    vec![
+        LockOutcome::Granted {
+            fence: Fence(37),
+            delegation: Some(Delegation {
+                stamp: Stamp(38),
+                first: Fence(39),
+                count: 40,
+            }),
+            held: vec![held()],
+        },
+        LockOutcome::Waits,
+        LockOutcome::Conflicts,
+        LockOutcome::Deadlock,
+    ]
+}
+
+pub fn lock_kinds() -> Vec<LockKind> {
+    vec![LockKind::Posix, LockKind::Flock]
+}
+
+pub fn lock_modes() -> Vec<LockMode> {
+    vec![LockMode::Shared, LockMode::Exclusive]
 }
 
 fn entries() -> Response {
@@ -164,6 +232,7 @@ pub fn refusals() -> Vec<Refusal> {
         Refusal::Unsupported,
         Refusal::TooMany,
         Refusal::Lost,
+        Refusal::LockLost,
         Refusal::Changed,
         Refusal::Cancelled,
         Refusal::TimedOut,
@@ -179,6 +248,7 @@ pub fn to_server() -> Vec<ToServer> {
             recall: RecallId(1),
             closes: vec![OpenId(2)],
         }]),
+        ToServer::Held(vec![file_locks()]),
         ToServer::Release(vec![Release {
             object: object(),
             parts: Parts::ALL,
@@ -215,6 +285,8 @@ fn reclaim() -> Reclaim {
             open: OpenId(3),
             token: token(),
         }],
+        locks: vec![file_locks()],
+        epoch: LockEpoch(41),
     }
 }
 
@@ -233,6 +305,7 @@ pub fn to_client() -> Vec<ToClient> {
         ToClient::Reclaimed {
             lost_leases: vec![object()],
             lost_opens: vec![OpenId(3)],
+            lost_locks: vec![handle()],
         },
         ToClient::Farewell,
     ]
@@ -293,11 +366,19 @@ pub fn hello_refusals() -> Vec<HelloRefusal> {
 }
 
 pub fn pushes() -> Vec<Push> {
-    vec![Push::Recall(Recall {
-        id: RecallId(8),
-        stamp: Stamp(6),
-        scope: Scope::Everything,
-    })]
+    vec![
+        Push::Recall(Recall {
+            id: RecallId(8),
+            stamp: Stamp(6),
+            scope: Scope::Everything,
+        }),
+        Push::LockGranted(LockGranted {
+            wait: LockWait(42),
+            stamp: Stamp(43),
+            epoch: LockEpoch(44),
+            fence: Fence(45),
+        }),
+    ]
 }
 
 pub fn scopes() -> Vec<Scope> {

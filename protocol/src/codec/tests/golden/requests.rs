@@ -2,7 +2,7 @@
 //! sample, so that exchanging them shows.
 
 use super::frames::numbered;
-use super::messages::{handle, name, object, timestamp};
+use super::messages::{handle, name, object, range, timestamp};
 use crate::change::{What, WriteAt, WriteKind};
 use crate::query::Fill;
 use crate::*;
@@ -19,7 +19,7 @@ pub fn requests() -> Vec<Request> {
 }
 
 pub fn queries() -> Vec<Query> {
-    [of_objects(), of_opens()].concat()
+    [of_objects(), of_opens(), of_locks()].concat()
 }
 
 fn of_objects() -> Vec<Query> {
@@ -73,6 +73,39 @@ fn of_opens() -> Vec<Query> {
             offset: 4096,
             whence: 3,
         }),
+    ]
+}
+
+fn of_locks() -> Vec<Query> {
+    let (open, owner, kind) = (OpenId(1), LockOwner(50), LockKind::Posix);
+    vec![
+        Query::Lock(query::Lock {
+            open,
+            owner,
+            kind,
+            mode: LockMode::Exclusive,
+            range: range(5, 6),
+            pid: 51,
+            wait: Some(LockWait(52)),
+        }),
+        Query::Unlock(query::Unlock {
+            object: object(),
+            owner,
+            kind,
+            range: range(7, 8),
+        }),
+        Query::TestLock(query::TestLock {
+            open,
+            owner,
+            kind: LockKind::Flock,
+            mode: LockMode::Shared,
+            range: LockRange::ALL,
+        }),
+        Query::CancelLock(query::CancelLock {
+            object: object(),
+            wait: LockWait(53),
+        }),
+        Query::ResetLocks(query::ResetLocks),
     ]
 }
 

@@ -1,0 +1,75 @@
+//! Who waits for whom.
+//!
+//! An owner waits for those who hold what stands against its lock, and lets those go first who have waited for longer. Only the
+//! former can be a deadlock. Where the latter closes a circle nobody is let first.
+
+use super::{File, LockTable, Owner, Waiter};
+use crate::locks::LockWanted;
+use leasefs_protocol::limits::MAX_DEADLOCK_STEPS;
+use leasefs_protocol::{Handle, LockWait};
+use std::collections::BTreeSet;
+
+/// For what it is waited.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    Holders,
+    HoldersAndEarlier,
+}
+
+impl LockTable {
+    /// Whether a lock that would wait for those who hold what stands against it would wait for its owner.
+    pub(super) fn would_deadlock(&self, object: &Handle, lock: &LockWanted<Owner>) -> bool {
+        let Some(file) = self.files.get(object) else {
+            return false;
+        };
+        let holders = file.held.against(lock).map(|held| held.owner);
+        self.reach(holders.collect(), For::Holders)
+            .is_some_and(|reached| reached.contains(&lock.owner))
+    }
+
+    /// Whether one who has waited for longer goes first: not if he waits for the other one.
+    pub(super) fn goes_first(&self, earlier: &Waiter, lock: &LockWanted<Owner>) -> bool {
+        earlier.lock.is_against(lock)
+            && self
+                .reach(vec![earlier.lock.owner], For::HoldersAndEarlier)
+                .is_some_and(|reached| !reached.contains(&lock.owner))
+    }
+
+    /// These owners, those they wait for, and so on; `None` if there is too much to be looked through.
+    fn reach(&self, mut next: Vec<Owner>, what: For) -> Option<BTreeSet<Owner>> {
+        let (mut reached, mut looked) = (BTreeSet::new(), 0);
+        while let Some(owner) = next.pop() {
+            looked += 1;
+            if looked > MAX_DEADLOCK_STEPS {
+                return None;
+            }
+            if !reached.insert(owner) {
+                continue;
+            }
+            let waits = self.waits.get(&owner).into_iter().flatten();
+            for (wait, object) in waits {
+                if let Some(file) = self.files.get(object) {
+                    next.extend(file.waits_for(&owner, *wait, what));
+                }
+            }
+        }
+        Some(reached)
+    }
+}
+
+impl File {
+    fn waits_for(&self, owner: &Owner, wait: LockWait, what: For) -> Vec<Owner> {
+        let is = |w: &Waiter| w.wait == wait && w.lock.owner == *owner;
+        let Some(at) = self.waiting.iter().position(is) else {
+            return Vec::new();
+        };
+        let (earlier, own) = (&self.waiting[..at], &self.waiting[at].lock);
+        let holders = self.held.against(own).map(|held| held.owner);
+        let earlier = earlier.iter().filter(|w| w.lock.is_against(own));
+        let earlier = earlier.map(|w| w.lock.owner);
+        match what {
+            For::Holders => holders.collect(),
+            For::HoldersAndEarlier => holders.chain(earlier).collect(),
+        }
+    }
+}

@@ -1,0 +1,563 @@
+//! Locks at the server's lease core: who has them, who waits, who decides them, and when they are lost.
+
+use leasefs_lease::locks::LockWanted;
+use leasefs_lease::server::{
+    Action, Config, Core, Event, Grace, LockAnswer, LockAsk, LoggedWrites, OpId, Touch,
+};
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::lock::{Delegation, FileLocks, LockFound, LockGranted, LockOutcome};
+use leasefs_protocol::{
+    Fence, Handle, HeldLock, KeyHash, LockEpoch, LockKind, LockMode, LockOwner, LockRange,
+    LockWait, Parts, Recall, Scope, SessionId,
+};
+use std::time::Duration;
+
+const TERM: Duration = Duration::from_secs(10);
+
+fn session(of: u8) -> SessionId {
+    SessionId([of; 16])
+}
+
+fn file(of: u8) -> Handle {
+    Handle::new(&[of]).expect("short")
+}
+
+fn wanted(owner: u64, mode: LockMode, (first, last): (u64, u64)) -> LockWanted<LockOwner> {
+    LockWanted {
+        owner: LockOwner(owner),
+        kind: LockKind::Posix,
+        mode,
+        range: LockRange::new(first, last).expect("a range"),
+        pid: owner as u32,
+    }
+}
+
+const ALL: (u64, u64) = (0, LockRange::END);
+
+fn exclusive(owner: u64) -> LockWanted<LockOwner> {
+    wanted(owner, LockMode::Exclusive, ALL)
+}
+
+fn shared(owner: u64) -> LockWanted<LockOwner> {
+    wanted(owner, LockMode::Shared, ALL)
+}
+
+struct Server {
+    core: Core,
+    now: BootTime,
+    last: u64,
+    recalls: Vec<(SessionId, Recall)>,
+    answers: Vec<(OpId, LockAnswer)>,
+    granted: Vec<(SessionId, LockGranted)>,
+    admitted: Vec<OpId>,
+    lost: Vec<OpId>,
+}
+
+impl Server {
+    fn new(sessions: u8, grace: Option<Grace>) -> Self {
+        let mut server = Self {
+            core: Core::new(Config::of_term(TERM), BootTime::ZERO, grace),
+            now: BootTime::ZERO,
+            last: 0,
+            recalls: Vec::new(),
+            answers: Vec::new(),
+            granted: Vec::new(),
+            admitted: Vec::new(),
+            lost: Vec::new(),
+        };
+        for of in 1..=sessions {
+            server.hello(of);
+        }
+        server
+    }
+
+    fn hello(&mut self, of: u8) {
+        self.feed(Event::SessionOpened {
+            session: session(of),
+            client: KeyHash([of; 32]),
+            drift_ppm: 0,
+        });
+    }
+
+    fn feed(&mut self, event: Event) {
+        self.core.handle(self.now, event);
+        self.take_actions();
+    }
+
+    fn take_actions(&mut self) {
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Recall { session, recall } => self.recalls.push((session, recall)),
+                Action::Locked { op, answer } => self.answers.push((op, answer)),
+                Action::LockGranted { session, granted } => self.granted.push((session, granted)),
+                Action::Admitted { op, .. } => self.admitted.push(op),
+                Action::LockLost { op } => self.lost.push(op),
+                Action::Opened { .. }
+                | Action::Finished { .. }
+                | Action::Expired { .. }
+                | Action::GraceEnded => {}
+            }
+        }
+        self.core.check_invariants().expect("sound");
+    }
+
+    fn op(&mut self) -> OpId {
+        self.last += 1;
+        OpId(self.last)
+    }
+
+    /// What is answered at once, if anything is.
+    fn ask(&mut self, of: u8, object: Handle, ask: LockAsk) -> Option<LockAnswer> {
+        let op = self.op();
+        self.feed(Event::Lock {
+            op,
+            session: session(of),
+            object,
+            ask,
+        });
+        self.answer(op)
+    }
+
+    fn answer(&mut self, op: OpId) -> Option<LockAnswer> {
+        let at = self.answers.iter().position(|(of, _)| *of == op)?;
+        Some(self.answers.remove(at).1)
+    }
+
+    fn take(&mut self, of: u8, object: Handle, lock: LockWanted<LockOwner>) -> Option<LockOutcome> {
+        outcome(self.ask(of, object, LockAsk::Take(lock, None))?)
+    }
+
+    fn wait(
+        &mut self,
+        of: u8,
+        object: Handle,
+        lock: LockWanted<LockOwner>,
+        wait: u64,
+    ) -> Option<LockOutcome> {
+        outcome(self.ask(of, object, LockAsk::Take(lock, Some(LockWait(wait))))?)
+    }
+
+    fn give_up(&mut self, of: u8, object: Handle, owner: u64) {
+        let ask = LockAsk::GiveUp(LockOwner(owner), LockKind::Posix, LockRange::ALL);
+        self.ask(of, object, ask).expect("decided at once");
+    }
+
+    fn approve(&mut self, of: u8, held: Vec<FileLocks>) {
+        let at = self.recalls.iter().position(|(to, _)| *to == session(of));
+        let (session, recall) = self.recalls.remove(at.expect("a recall"));
+        self.feed(Event::Held {
+            session,
+            files: held,
+        });
+        let recall = recall.id;
+        self.feed(Event::Approve { session, recall });
+    }
+
+    fn passes(&mut self, after: Duration) {
+        self.now = self.now + after;
+        self.feed(Event::Tick);
+    }
+
+    fn renew(&mut self, of: u8) {
+        self.core.renew(self.now, session(of));
+    }
+
+    fn epoch(&mut self, of: u8) -> LockEpoch {
+        match self.ask(of, file(99), LockAsk::Cancel(LockWait(0))) {
+            Some(LockAnswer::Unlocked(unlocked)) => unlocked.epoch,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    fn write(&mut self, of: u8, object: Handle, locked: LockEpoch) -> OpId {
+        let op = self.op();
+        self.feed(Event::AdmitChange {
+            op,
+            session: session(of),
+            touches: vec![Touch {
+                object,
+                parts: Parts::DATA,
+                names: Vec::new(),
+            }],
+            dropped: vec![object],
+            writeback: false,
+            locked: Some(locked),
+        });
+        op
+    }
+}
+
+fn outcome(answer: LockAnswer) -> Option<LockOutcome> {
+    match answer {
+        LockAnswer::Locked(locked) => Some(locked.outcome),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn delegation(outcome: Option<LockOutcome>) -> Option<Delegation> {
+    match outcome {
+        Some(LockOutcome::Granted { delegation, .. }) => delegation,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+fn is_granted(outcome: &Option<LockOutcome>) -> bool {
+    matches!(outcome, Some(LockOutcome::Granted { .. }))
+}
+
+fn held(lock: LockWanted<LockOwner>, delegation: Delegation) -> FileLocks {
+    FileLocks {
+        object: file(1),
+        delegation: delegation.stamp,
+        locks: vec![lock.held(delegation.first)],
+    }
+}
+
+#[test]
+fn who_is_alone_decides_the_files_locks_and_is_asked_for_it_back() {
+    let mut server = Server::new(2, None);
+    let first = server.take(1, file(1), exclusive(7));
+    let right = delegation(first).expect("alone");
+    assert_eq!(
+        server.take(2, file(1), exclusive(8)),
+        None,
+        "it waits for the other's approval"
+    );
+    let (to, recall) = server.recalls.first().cloned().expect("recalled");
+    assert_eq!(to, session(1));
+    assert!(matches!(recall.scope, Scope::Object { parts, .. } if parts == Parts::LOCKS));
+    server.approve(1, vec![held(exclusive(7), right)]);
+    let (_, answer) = server.answers.remove(0);
+    assert_eq!(outcome(answer), Some(LockOutcome::Conflicts));
+    assert!(is_granted(&server.take(1, file(1), exclusive(7))));
+}
+
+#[test]
+fn who_gives_the_right_back_holding_nothing_leaves_the_lock_free() {
+    let mut server = Server::new(2, None);
+    let right = delegation(server.take(1, file(1), exclusive(7))).expect("alone");
+    assert_eq!(server.take(2, file(1), exclusive(8)), None);
+    let nothing = FileLocks {
+        locks: Vec::new(),
+        ..held(exclusive(7), right)
+    };
+    server.approve(1, vec![nothing]);
+    let (_, answer) = server.answers.remove(0);
+    let theirs = delegation(outcome(answer)).expect("alone now");
+    assert!(theirs.first > right.first, "numbers grow");
+}
+
+#[test]
+fn who_has_not_heard_of_the_right_holds_what_it_was_given_with_it() {
+    let mut server = Server::new(2, None);
+    delegation(server.take(1, file(1), exclusive(7))).expect("alone");
+    assert_eq!(server.take(2, file(1), exclusive(8)), None);
+    server.approve(1, Vec::new());
+    let (_, answer) = server.answers.remove(0);
+    assert_eq!(outcome(answer), Some(LockOutcome::Conflicts));
+}
+
+#[test]
+fn what_is_said_of_another_delegation_counts_for_nothing() {
+    let mut server = Server::new(2, None);
+    let right = delegation(server.take(1, file(1), exclusive(7))).expect("alone");
+    assert_eq!(server.take(2, file(1), exclusive(8)), None);
+    let earlier = FileLocks {
+        delegation: leasefs_protocol::Stamp(right.stamp.0 - 1),
+        locks: Vec::new(),
+        ..held(exclusive(7), right)
+    };
+    server.approve(1, vec![earlier]);
+    let (_, answer) = server.answers.remove(0);
+    assert_eq!(outcome(answer), Some(LockOutcome::Conflicts));
+}
+
+/// Two sessions with a shared lock each: neither decides.
+fn contended() -> Server {
+    let mut server = Server::new(4, None);
+    let right = delegation(server.take(1, file(1), shared(7))).expect("alone");
+    assert_eq!(server.take(2, file(1), shared(8)), None);
+    server.approve(1, vec![held(shared(7), right)]);
+    let (_, answer) = server.answers.remove(0);
+    assert_eq!(delegation(outcome(answer)), None);
+    server
+}
+
+#[test]
+fn those_who_wait_are_served_in_the_order_in_which_they_came() {
+    let mut server = contended();
+    assert_eq!(
+        server.wait(3, file(1), exclusive(9), 1),
+        Some(LockOutcome::Waits)
+    );
+    assert_eq!(
+        server.wait(4, file(1), exclusive(10), 1),
+        Some(LockOutcome::Waits)
+    );
+    server.give_up(1, file(1), 7);
+    assert_eq!(server.granted, []);
+    server.give_up(2, file(1), 8);
+    assert_eq!(server.granted.len(), 1);
+    assert_eq!(server.granted[0].0, session(3));
+    server.give_up(3, file(1), 9);
+    assert_eq!(server.granted[1].0, session(4));
+    assert!(server.granted[1].1.fence > server.granted[0].1.fence);
+}
+
+#[test]
+fn who_would_read_waits_behind_who_waits_to_write_and_who_only_asks_does_not() {
+    let mut server = contended();
+    assert_eq!(
+        server.wait(3, file(1), exclusive(9), 1),
+        Some(LockOutcome::Waits)
+    );
+    assert_eq!(
+        server.wait(4, file(1), shared(10), 1),
+        Some(LockOutcome::Waits)
+    );
+    assert!(is_granted(&server.take(4, file(1), shared(11))));
+    server.give_up(4, file(1), 11);
+    server.give_up(1, file(1), 7);
+    server.give_up(2, file(1), 8);
+    assert_eq!(server.granted.len(), 1, "the writer alone");
+    server.give_up(3, file(1), 9);
+    assert_eq!(server.granted[1].0, session(4));
+}
+
+#[test]
+fn who_holds_a_part_is_not_kept_from_more_by_one_who_waits_for_it() {
+    let mut server = contended();
+    assert_eq!(
+        server.wait(3, file(1), exclusive(9), 1),
+        Some(LockOutcome::Waits)
+    );
+    assert!(is_granted(&server.wait(1, file(1), shared(7), 5)));
+}
+
+#[test]
+fn a_wait_that_is_cancelled_is_never_granted() {
+    let mut server = contended();
+    assert_eq!(
+        server.wait(3, file(1), exclusive(9), 1),
+        Some(LockOutcome::Waits)
+    );
+    let cancelled = server.ask(3, file(1), LockAsk::Cancel(LockWait(1)));
+    assert!(matches!(cancelled, Some(LockAnswer::Unlocked(unlocked)) if unlocked.any));
+    server.give_up(1, file(1), 7);
+    server.give_up(2, file(1), 8);
+    assert_eq!(server.granted, []);
+    assert!(is_granted(&server.take(4, file(1), exclusive(10))));
+}
+
+#[test]
+fn a_wait_that_is_asked_for_again_keeps_its_place() {
+    let mut server = contended();
+    assert_eq!(
+        server.wait(3, file(1), exclusive(9), 1),
+        Some(LockOutcome::Waits)
+    );
+    assert_eq!(
+        server.wait(4, file(1), exclusive(10), 1),
+        Some(LockOutcome::Waits)
+    );
+    assert_eq!(
+        server.wait(3, file(1), exclusive(9), 1),
+        Some(LockOutcome::Waits)
+    );
+    server.give_up(1, file(1), 7);
+    server.give_up(2, file(1), 8);
+    assert_eq!(server.granted[0].0, session(3));
+    assert!(
+        is_granted(&server.wait(3, file(1), exclusive(9), 1)),
+        "it has it"
+    );
+}
+
+#[test]
+fn a_circle_of_owners_across_sessions_and_files_is_a_deadlock() {
+    let mut server = Server::new(3, None);
+    for (of, other) in [(1, 2), (2, 3), (3, 1)] {
+        // A reader elsewhere in the file keeps everybody from deciding its locks.
+        assert!(is_granted(&server.take(
+            of,
+            file(of),
+            wanted(7, LockMode::Exclusive, (0, 9))
+        )));
+        server.take(other, file(of), wanted(8, LockMode::Shared, (50, 59)));
+        server.approve(of, Vec::new());
+        server.answers.clear();
+    }
+    let write = wanted(7, LockMode::Exclusive, (0, 9));
+    assert_eq!(server.wait(1, file(2), write, 1), Some(LockOutcome::Waits));
+    assert_eq!(server.wait(2, file(3), write, 1), Some(LockOutcome::Waits));
+    assert_eq!(
+        server.wait(3, file(1), write, 1),
+        Some(LockOutcome::Deadlock)
+    );
+    server.give_up(3, file(3), 7);
+    assert_eq!(server.granted[0].0, session(2));
+}
+
+#[test]
+fn a_dead_sessions_locks_go_to_those_who_wait_and_its_waits_to_nobody() {
+    let mut server = contended();
+    assert_eq!(
+        server.wait(3, file(1), exclusive(9), 1),
+        Some(LockOutcome::Waits)
+    );
+    assert_eq!(
+        server.wait(4, file(1), exclusive(10), 1),
+        Some(LockOutcome::Waits)
+    );
+    server.give_up(2, file(1), 8);
+    server.passes(TERM / 2);
+    server.renew(4);
+    server.passes(TERM * 3 / 4);
+    assert_eq!(server.granted.len(), 1);
+    assert_eq!(server.granted[0].0, session(4));
+}
+
+#[test]
+fn a_change_made_under_locks_that_are_lost_is_not_carried_out() {
+    let mut server = contended();
+    let epoch = server.epoch(1);
+    let in_time = server.write(1, file(1), epoch);
+    assert_eq!(server.admitted, [in_time]);
+    server.feed(Event::FinishChange {
+        op: in_time,
+        wants: Vec::new(),
+    });
+    server.passes(TERM * 2);
+    server.hello(1);
+    let late = server.write(1, file(1), epoch);
+    assert_eq!(server.lost, [late]);
+    let now = server.epoch(1);
+    assert_ne!(now, epoch);
+    assert_eq!(server.admitted, [in_time]);
+}
+
+#[test]
+fn nobody_gets_a_lock_while_a_change_made_under_it_before_is_under_way() {
+    let mut server = contended();
+    server.give_up(2, file(1), 8);
+    let epoch = server.epoch(1);
+    let slow = server.write(1, file(1), epoch);
+    assert_eq!(
+        server.wait(3, file(1), exclusive(9), 1),
+        Some(LockOutcome::Waits)
+    );
+    server.passes(TERM / 2);
+    [3, 4].into_iter().for_each(|of| server.renew(of));
+    server.passes(TERM * 3 / 4);
+    assert_eq!(server.granted, [], "the change still runs");
+    assert_eq!(server.take(4, file(1), exclusive(10)), None);
+    server.feed(Event::FinishChange {
+        op: slow,
+        wants: Vec::new(),
+    });
+    assert_eq!(server.granted[0].0, session(3));
+    let (_, answer) = server.answers.remove(0);
+    assert_eq!(outcome(answer), Some(LockOutcome::Conflicts));
+}
+
+#[test]
+fn who_resets_its_locks_has_none_and_can_have_new_ones() {
+    let mut server = contended();
+    let epoch = server.epoch(1);
+    assert_eq!(
+        server.wait(3, file(1), exclusive(9), 1),
+        Some(LockOutcome::Waits)
+    );
+    server.give_up(2, file(1), 8);
+    let reset = server.ask(1, file(1), LockAsk::Reset);
+    assert!(matches!(reset, Some(LockAnswer::Unlocked(unlocked)) if unlocked.epoch != epoch));
+    assert_eq!(server.granted[0].0, session(3));
+}
+
+#[test]
+fn what_stands_in_the_way_is_told_and_its_process_to_its_own_machine_alone() {
+    let mut server = contended();
+    for (asks, pid) in [(1, Some(7)), (3, None)] {
+        let found = server.ask(asks, file(1), LockAsk::Test(exclusive(99)));
+        let expected = LockFound {
+            mode: LockMode::Shared,
+            range: LockRange::ALL,
+            pid,
+        };
+        assert_eq!(found, Some(LockAnswer::Found(Some(expected))));
+    }
+}
+
+fn restarted(sessions: &[u8]) -> Server {
+    let grace = Grace {
+        max_term: TERM,
+        drift_ppm: 0,
+        sessions: sessions.iter().map(|of| session(*of)).collect(),
+        writes: LoggedWrites::Trusted(Vec::new()),
+    };
+    Server::new(0, Some(grace))
+}
+
+fn reclaimed(locks: Vec<HeldLock>) -> Vec<FileLocks> {
+    vec![FileLocks {
+        object: file(1),
+        delegation: leasefs_protocol::Stamp(0),
+        locks,
+    }]
+}
+
+#[test]
+fn in_grace_locks_are_reclaimed_before_anybody_else_may_take_them() {
+    let mut server = restarted(&[1, 2]);
+    server.hello(2);
+    assert_eq!(
+        server.take(2, file(1), exclusive(8)),
+        None,
+        "waits for the end of grace"
+    );
+    server.hello(1);
+    let mine = reclaimed(vec![exclusive(7).held(Fence(3))]);
+    let lost = server
+        .core
+        .reclaim_locks(server.now, session(1), LockEpoch(77), mine);
+    server.take_actions();
+    assert_eq!(lost, []);
+    for of in [1, 2] {
+        server.feed(Event::ReclaimDone {
+            session: session(of),
+        });
+    }
+    let (_, answer) = server.answers.remove(0);
+    assert_eq!(outcome(answer), Some(LockOutcome::Conflicts));
+    assert_eq!(
+        server.epoch(1),
+        LockEpoch(77),
+        "what was made under them goes through"
+    );
+}
+
+#[test]
+fn a_lock_that_another_has_reclaimed_cannot_be() {
+    let mut server = restarted(&[1, 2]);
+    server.hello(1);
+    server.hello(2);
+    let mine = || reclaimed(vec![exclusive(7).held(Fence(3))]);
+    let first = server
+        .core
+        .reclaim_locks(server.now, session(1), LockEpoch(77), mine());
+    let second = server
+        .core
+        .reclaim_locks(server.now, session(2), LockEpoch(78), mine());
+    assert_eq!((first, second), (vec![], vec![file(1)]));
+}
+
+#[test]
+fn out_of_grace_nothing_is_reclaimed() {
+    let mut server = Server::new(1, None);
+    let mine = reclaimed(vec![exclusive(7).held(Fence(3))]);
+    let lost = server
+        .core
+        .reclaim_locks(server.now, session(1), LockEpoch(77), mine);
+    assert_eq!(lost, [file(1)]);
+    assert_ne!(server.epoch(1), LockEpoch(77));
+}

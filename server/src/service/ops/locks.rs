@@ -1,0 +1,99 @@
+//! Locks: what a request asks the lease core, and what that has decided.
+
+use crate::runtime::LockEntry;
+use crate::service::Call;
+use crate::service::inputs::Inputs;
+use leasefs_lease::locks::LockWanted;
+use leasefs_lease::server::{LockAnswer, LockAsk};
+use leasefs_protocol::query::{CancelLock, Lock, TestLock, Unlock};
+use leasefs_protocol::{
+    FileKind, Handle, LockKind, LockOwner, LockRange, Query, Refusal, Response,
+};
+
+const ENOLCK: Refusal = Refusal::Host(libc::ENOLCK as u16);
+
+/// What a request asks of which file's locks; `None` if it is none of locks.
+///
+/// # Errors
+/// What can't be asked.
+pub fn ask_of(query: &Query, inputs: &Inputs) -> Result<Option<(Handle, LockAsk)>, Refusal> {
+    let opened = || match inputs.open.as_deref() {
+        Some(open) if open.kind() == FileKind::File => Ok(*open.handle()),
+        _ => Err(Refusal::BadOpen),
+    };
+    Ok(Some(match query {
+        Query::Lock(asked) => (opened()?, LockAsk::Take(wanted(asked), asked.wait)),
+        Query::TestLock(asked) => (opened()?, LockAsk::Test(tested(asked))),
+        Query::Unlock(Unlock {
+            object,
+            owner,
+            kind,
+            range,
+        }) => (*object, LockAsk::GiveUp(*owner, *kind, *range)),
+        Query::CancelLock(CancelLock { object, wait }) => (*object, LockAsk::Cancel(*wait)),
+        Query::ResetLocks(_) => (nothing()?, LockAsk::Reset),
+        _ => return Ok(None),
+    }))
+}
+
+/// No file: what is asked is of all.
+fn nothing() -> Result<Handle, Refusal> {
+    Handle::new(b"").ok_or(Refusal::Internal)
+}
+
+fn wanted(asked: &Lock) -> LockWanted<LockOwner> {
+    LockWanted {
+        owner: asked.owner,
+        kind: asked.kind,
+        mode: asked.mode,
+        range: asked.range,
+        pid: asked.pid,
+    }
+}
+
+fn tested(asked: &TestLock) -> LockWanted<LockOwner> {
+    LockWanted {
+        owner: asked.owner,
+        kind: asked.kind,
+        mode: asked.mode,
+        range: asked.range,
+        pid: 0,
+    }
+}
+
+/// Whether its range can be.
+///
+/// # Errors
+/// `Invalid`.
+pub fn bounds(query: &Query) -> Result<(), Refusal> {
+    let (kind, range) = match query {
+        Query::Lock(Lock { kind, range, .. })
+        | Query::TestLock(TestLock { kind, range, .. })
+        | Query::Unlock(Unlock { kind, range, .. }) => (*kind, *range),
+        _ => return Ok(()),
+    };
+    let whole = kind == LockKind::Posix || range == LockRange::ALL;
+    (range.is_one() && whole)
+        .then_some(())
+        .ok_or(Refusal::Invalid)
+}
+
+/// What has been decided.
+///
+/// # Errors
+/// Why nothing was.
+pub fn answered(answer: LockAnswer) -> Result<Response, Refusal> {
+    match answer {
+        LockAnswer::Locked(locked) => Ok(locked.into()),
+        LockAnswer::Unlocked(unlocked) => Ok(unlocked.into()),
+        LockAnswer::Found(found) => Ok(found.into()),
+        LockAnswer::TooMany => Err(ENOLCK),
+        LockAnswer::Ended => Err(Refusal::LockLost),
+    }
+}
+
+/// Has it decided.
+pub fn ask(call: &Call, query: &Query, (object, ask): (Handle, LockAsk)) -> LockEntry {
+    let by = (call.session.id, query.kind());
+    call.server.leases.ask_lock(by, object, ask)
+}
