@@ -1,6 +1,6 @@
 //! Advisory locks of files: `fcntl(2)`, open file descriptions' and `flock(2)`.
 
-use crate::ids::{Fence, Handle, LockEpoch, LockOwner, LockWait, Stamp};
+use crate::ids::{Fence, Handle, LockEpoch, LockOwner, LockWait, SessionId, Stamp};
 use serde::{Deserialize, Serialize};
 
 /// Which locks it stands against: as on a local file system `flock` and `fcntl` don't see each other.
@@ -143,6 +143,22 @@ pub struct Locked {
     pub epoch: LockEpoch,
     /// What was decided.
     pub outcome: LockOutcome,
+    /// Of what waits: who holds it up, for people.
+    pub holder: Option<LockHolder>,
+}
+
+/// Who holds a lock that another waits for, or waits for it longer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct LockHolder {
+    /// Of which session.
+    pub session: SessionId,
+    /// The process, as its own machine numbers it.
+    pub pid: u32,
+    /// The session's host and mount point, as its client has told them.
+    pub mount: String,
+    /// If it is never heard of again its locks end then: milliseconds from the answer.
+    pub ends_ms: u64,
 }
 
 /// What was decided of a request for a lock.

@@ -3,8 +3,9 @@
 use crate::runtime::Snapshot;
 use crate::server::Server;
 use crate::session::Session;
-use crate::status::{SessionStatus, Status, TermZero, Waiting};
+use crate::status::{Lock, SessionStatus, Status, TermZero, Waiting};
 use leasefs_lease::time::BootTime;
+use leasefs_protocol::{LockKind, LockMode, LockRange};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -21,10 +22,36 @@ impl Server {
             sessions: sessions.collect(),
             waiting: waiting(&snapshot),
             term_zero: self.term_zero(&snapshot),
+            locks: self.locks(&snapshot),
             requests: self.counters.by_kind(),
             renewals: self.counters.renewals(),
             violations: self.violations.load(Ordering::Relaxed),
         }
+    }
+
+    fn locks(&self, snapshot: &Snapshot) -> Vec<Lock> {
+        let one = |held: &leasefs_lease::server::LockStatus| {
+            let (lock, last) = (&held.lock, held.lock.range.last());
+            let session = self.sessions.get(held.session);
+            Lock {
+                object: held.object.to_string(),
+                inode: self.store.getattr(&held.object).ok().map(|attr| attr.ino),
+                session: held.session.to_string(),
+                mount: session.map_or_else(String::new, |session| session.mount()),
+                pid: lock.pid,
+                kind: match lock.kind {
+                    LockKind::Posix => "fcntl".to_owned(),
+                    LockKind::Flock => "flock".to_owned(),
+                },
+                shared: lock.mode == LockMode::Shared,
+                first: lock.range.first(),
+                last: (last != LockRange::END).then_some(last),
+                token: held.fence.map(|fence| fence.0),
+                since_ms: millis(snapshot.now.since(held.since)),
+                decided_there: held.decided_there,
+            }
+        };
+        snapshot.locks.iter().map(one).collect()
     }
 
     fn term_zero(&self, snapshot: &Snapshot) -> Vec<TermZero> {

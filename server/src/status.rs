@@ -17,12 +17,44 @@ pub struct Status {
     /// Files that bounce between sessions: writes to them aren't buffered.
     #[serde(default)]
     pub term_zero: Vec<TermZero>,
+    /// Locks that are held or waited for.
+    #[serde(default)]
+    pub locks: Vec<Lock>,
     /// Requests answered since the server started, by kind.
     pub requests: BTreeMap<String, u64>,
     /// Keep-alives answered since the server started.
     pub renewals: u64,
     /// Connections closed because their client broke the protocol.
     pub violations: u64,
+}
+
+/// A lock of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// Handle of the file, in hexadecimal.
+    pub object: String,
+    /// The file's inode number on this host; none if it is gone.
+    pub inode: Option<u64>,
+    /// The session.
+    pub session: String,
+    /// Host and mount point as the client tells them.
+    pub mount: String,
+    /// The process, as its own machine numbers it.
+    pub pid: u32,
+    /// `fcntl` (of open file descriptions too) or `flock`.
+    pub kind: String,
+    /// Whether others may hold one beside it.
+    pub shared: bool,
+    /// The first byte.
+    pub first: u64,
+    /// The last byte; none to the end of the file, however long it gets.
+    pub last: Option<u64>,
+    /// Its number; none while it is waited for.
+    pub token: Option<u64>,
+    /// Since when it is held, as far as the server knows, or waited for.
+    pub since_ms: u64,
+    /// The mount decides the file's locks itself: it may hold others by now.
+    pub decided_there: bool,
 }
 
 /// One session.

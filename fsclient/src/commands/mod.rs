@@ -1,5 +1,6 @@
 //! The command line.
 
+mod elect;
 mod mount;
 mod recover;
 mod status;
@@ -25,6 +26,8 @@ enum Command {
     Mount(mount::MountArgs),
     /// Unmount, and wait until it is done
     Umount(umount::UmountArgs),
+    /// Run a command while holding a lock that no other machine holds, and end it before the lock can be lost
+    Elect(elect::ElectArgs),
     /// Show the mounts of this user
     Status(status::StatusArgs),
     /// Data that could not be brought in and is kept on this machine
@@ -53,6 +56,7 @@ pub fn run() -> ExitCode {
         Command::Umount(args) => umount::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Recover(args) => recover::run(&args),
+        Command::Elect(args) => return elect::run(&args),
         Command::Daemon { .. } => return daemon::run_detached(),
     };
     match result {

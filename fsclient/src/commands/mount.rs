@@ -71,6 +71,14 @@ fn parse_timeout(text: &str) -> Result<TimeoutArg, String> {
     if text == "hard" {
         return Ok(TimeoutArg(None));
     }
+    parse_duration(text)
+        .map(|duration| TimeoutArg(Some(duration)))
+        .map_err(|error| format!("{error}, or `hard`"))
+}
+
+/// # Errors
+/// What was expected, for people.
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text.get(digits.len()..).unwrap_or_default();
     let millis = match unit {
@@ -86,8 +94,8 @@ fn parse_timeout(text: &str) -> Result<TimeoutArg, String> {
         .and_then(|number| number.checked_mul(millis))
         .filter(|millis| *millis > 0);
     match duration {
-        Some(millis) => Ok(TimeoutArg(Some(Duration::from_millis(millis)))),
-        None => Err("expected a duration as 60s, 500ms or 2m, or `hard`".into()),
+        Some(millis) => Ok(Duration::from_millis(millis)),
+        None => Err("expected a duration as 60s, 500ms or 2m".into()),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::{StateArg, say};
 use crate::daemon::control::{self, AskError};
-use crate::daemon::{Dirty, Kept, MemoryStatus, MountStatus, StateDir, StatusDocument, mounts};
+use crate::daemon::{
+    Dirty, Kept, Lock, MemoryStatus, MountStatus, StateDir, StatusDocument, mounts,
+};
 use crate::recovery::{RecoveryError, path_for_people};
 use crate::session::Waiting;
 use clap::Args;
@@ -11,6 +13,8 @@ use std::path::PathBuf;
 
 /// People get so many items named of each recovery folder.
 const NAMED_ITEMS: usize = 16;
+/// And so many locks of each mount.
+const NAMED_LOCKS: usize = 64;
 
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
@@ -226,7 +230,40 @@ fn mount_for_people(mount: &MountStatus) -> String {
         lines.push(format!("  to write  {}", to_write(&mount.dirty)));
     }
     lines.extend(rpc.waiting.iter().map(waiting_for_people));
+    lines.extend(mount.locks.iter().take(NAMED_LOCKS).map(lock_for_people));
+    if let Some(more) = mount
+        .locks
+        .len()
+        .checked_sub(NAMED_LOCKS)
+        .filter(|more| *more > 0)
+    {
+        lines.push(format!("  and {more} more locks: see --json"));
+    }
     lines.join("\n") + "\n"
+}
+
+fn lock_for_people(lock: &Lock) -> String {
+    let mode = if lock.shared { "shared" } else { "exclusive" };
+    let range = match (lock.first, lock.last) {
+        (0, None) => String::new(),
+        (first, None) => format!(" from byte {first} on"),
+        (first, Some(last)) => format!(" of bytes {first} to {last}"),
+    };
+    let file = escaped(&lock.file);
+    let of = format!(
+        "{} {mode}{range} of {file}, process {}",
+        lock.kind, lock.pid
+    );
+    match (lock.token, &lock.holder) {
+        (Some(token), _) => format!("  lock      {of}: held, number {token}"),
+        (None, None) => format!("  lock      {of}: waits"),
+        (None, Some(holder)) => format!(
+            "  lock      {of}: waits for process {} of {}, {} at most should that be cut off",
+            holder.pid,
+            escaped(&holder.mount),
+            seconds(holder.ends_in_ms)
+        ),
+    }
 }
 
 fn waiting_for_people(waiting: &Waiting) -> String {

@@ -251,6 +251,7 @@ impl Assembled {
                 bytes_per_second: dirty.rate,
                 still_ms: u64::try_from(dirty.still.as_millis()).unwrap_or(u64::MAX),
             },
+            locks: self.driver.locks().into_iter().map(Into::into).collect(),
         }
     }
 }

@@ -19,4 +19,4 @@ mod waking;
 pub use job::Job;
 pub use life::{run_detached, run_foreground};
 pub use state::StateDir;
-pub use status::{Dirty, Kept, MemoryStatus, MountStatus, StatusDocument};
+pub use status::{Dirty, Kept, Lock, MemoryStatus, MountStatus, StatusDocument};

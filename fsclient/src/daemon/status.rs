@@ -17,10 +17,12 @@
 //! | `dirty` | buffered `bytes` of `files` that the server doesn't have yet; `bytes_per_second` it takes in, as far as measured; `still_ms`: for how long no bytes have come through, to or fro |
 //! | `opens` | opens the server has for this session, retained ones included |
 //! | `waiting` | who waits for the server: see [`crate::session::Waiting`] |
+//! | `locks` | locks that are held or waited for: see [`Lock`] |
 
 use crate::recovery::Item;
 use crate::session;
-use leasefs_client::MemoryUse;
+use leasefs_client::{LockStatus, MemoryUse};
+use leasefs_protocol::{LockKind, LockMode, LockRange};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -76,6 +78,70 @@ pub struct MountStatus {
     /// What the server doesn't have yet.
     #[serde(default)]
     pub dirty: Dirty,
+    /// Locks that this mount's processes hold or wait for.
+    #[serde(default)]
+    pub locks: Vec<Lock>,
+}
+
+/// A lock of a file.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Lock {
+    /// Where the file is below the mount point, or its handle if that isn't known.
+    pub file: String,
+    /// The process.
+    pub pid: u32,
+    /// `fcntl` (of open file descriptions too) or `flock`.
+    pub kind: String,
+    /// Whether others may hold one beside it.
+    pub shared: bool,
+    /// The first byte.
+    pub first: u64,
+    /// The last byte; absent to the end of the file, however long it gets.
+    pub last: Option<u64>,
+    /// Its number; absent while it is waited for.
+    pub token: Option<u64>,
+    /// Whether this mount decides the file's locks, without asking the server.
+    pub decided_here: bool,
+    /// While it is waited for: who holds it up.
+    pub holder: Option<LockHolder>,
+}
+
+/// Who holds a lock up.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LockHolder {
+    /// Its session, in hexadecimal.
+    pub session: String,
+    /// Host and mount point.
+    pub mount: String,
+    /// The process there.
+    pub pid: u32,
+    /// If it is never heard of again its locks end then.
+    pub ends_in_ms: u64,
+}
+
+impl From<(LockStatus, Option<PathBuf>)> for Lock {
+    fn from((lock, path): (LockStatus, Option<PathBuf>)) -> Self {
+        let (range, object) = (lock.lock.range, lock.object);
+        Self {
+            file: path.map_or_else(|| object.to_string(), |path| path.display().to_string()),
+            pid: lock.lock.pid,
+            kind: match lock.lock.kind {
+                LockKind::Posix => "fcntl".to_owned(),
+                LockKind::Flock => "flock".to_owned(),
+            },
+            shared: lock.lock.mode == LockMode::Shared,
+            first: range.first(),
+            last: (range.last() != LockRange::END).then(|| range.last()),
+            token: lock.fence.map(|fence| fence.0),
+            decided_here: lock.decided_here,
+            holder: lock.holder.map(|holder| LockHolder {
+                session: holder.session.to_string(),
+                mount: holder.mount,
+                pid: holder.pid,
+                ends_in_ms: holder.ends_ms,
+            }),
+        }
+    }
 }
 
 /// Buffered bytes that the server doesn't have yet, and how fast they go.

@@ -20,8 +20,8 @@ use crate::session::{Ear, Link, Status, Wire};
 use batch::Batch;
 use keeping::Keeping;
 use leasefs_client::{
-    Action, Answer, CacheStatus, Call, ClientCore, Config, Event, Notice, Noticed, SessionStatus,
-    Undelivered, WriteBackStatus,
+    Action, Answer, CacheStatus, Call, ClientCore, Config, Event, LockStatus, Notice, Noticed,
+    SessionStatus, Undelivered, WriteBackStatus,
 };
 use leasefs_protocol::{Handle, Refusal};
 use leasefs_transport::promptly;
@@ -282,6 +282,11 @@ impl<W: Waiter> Driver<W> {
     /// Whether the session has changed anything.
     pub fn has_changed(&self) -> bool {
         self.with(|core| core.has_changed())
+    }
+
+    /// Locks that are held or waited for, and where their files are, as far as it is known.
+    pub fn locks(&self) -> Vec<(LockStatus, Option<PathBuf>)> {
+        self.with(|core| core.locks())
     }
 
     /// The files that are not flushed.

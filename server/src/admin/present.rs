@@ -2,7 +2,7 @@
 
 use super::control::ServerStatus;
 use crate::state::{Enrolled, RevokeError, wall_clock};
-use crate::status::{SessionStatus, TermZero, Waiting};
+use crate::status::{Lock, SessionStatus, TermZero, Waiting};
 use leasefs_protocol::escaped;
 use leasefs_protocol::limits::REVOKE_PATIENCE;
 use std::collections::BTreeMap;
@@ -10,6 +10,8 @@ use std::fmt::Write;
 
 /// More clients that may be meant are not listed.
 const CANDIDATES: usize = 16;
+/// More locks are not listed.
+const MOST_LOCKS: usize = 64;
 
 /// Why a client wasn't revoked; if several may be meant, which. What nobody chooses stands first in
 /// each line, and a name ends it: so none can pretend to be another.
@@ -114,6 +116,15 @@ pub fn status(server: &ServerStatus) -> String {
     lines.extend(status.sessions.iter().map(session));
     lines.extend(status.waiting.iter().map(waiting));
     lines.extend(status.term_zero.iter().map(term_zero));
+    lines.extend(status.locks.iter().take(MOST_LOCKS).map(lock));
+    if let Some(more) = status
+        .locks
+        .len()
+        .checked_sub(MOST_LOCKS)
+        .filter(|more| *more > 0)
+    {
+        lines.push(format!("  and {more} more locks: see --json"));
+    }
     lines.join("\n") + "\n"
 }
 
@@ -173,6 +184,31 @@ fn term_zero(zero: &TermZero) -> String {
         seconds(zero.until_ms),
         zero.hits,
         zero.recalls
+    )
+}
+
+fn lock(lock: &Lock) -> String {
+    let inode = lock
+        .inode
+        .map_or("that is gone".to_owned(), |ino| format!("of inode {ino}"));
+    let mode = if lock.shared { "shared" } else { "exclusive" };
+    let range = match (lock.first, lock.last) {
+        (0, None) => String::new(),
+        (first, None) => format!(" from byte {first} on"),
+        (first, Some(last)) => format!(" of bytes {first} to {last}"),
+    };
+    let stands = match (lock.token, lock.decided_there) {
+        (None, _) => "is waited for".to_owned(),
+        (Some(token), false) => format!("({token}) is held"),
+        (Some(token), true) => format!("({token}) was held when its mount was left to decide"),
+    };
+    format!(
+        "  lock       {} {mode}{range} of the file {inode} {stands} by process {} of {}, since {}  {}",
+        lock.kind,
+        lock.pid,
+        short(&lock.session),
+        seconds(lock.since_ms),
+        escaped(&lock.mount)
     )
 }
 

@@ -3,8 +3,8 @@
 use super::progress::Progress;
 use crate::border::Border;
 use leasefs_lease::server::{
-    Action, Config, Core, Event, Grace, LockAnswer, OpId, OpState, ReclaimRefusal, Reclaimed,
-    SessionStatus, Standing, TermZero, Waiting,
+    Action, Config, Core, Event, Grace, LockAnswer, LockStatus, OpId, OpState, ReclaimRefusal,
+    Reclaimed, SessionStatus, Standing, TermZero, Waiting,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Push;
@@ -102,6 +102,8 @@ pub struct Snapshot {
     pub waiting: Vec<(OpLabel, Waiting)>,
     /// Objects of which nobody gets an exclusive lease with a change.
     pub term_zero: Vec<TermZero>,
+    /// Locks that are held or waited for.
+    pub locks: Vec<LockStatus>,
     /// When grace ends at the latest.
     pub grace_until: Option<BootTime>,
 }
@@ -338,6 +340,7 @@ impl State {
             sessions: self.core.sessions(),
             waiting: self.core.waiting().into_iter().map(labelled).collect(),
             term_zero: self.core.term_zero(),
+            locks: self.core.locks(),
             grace_until: self.core.grace_until(),
         }
     }

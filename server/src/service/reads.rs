@@ -74,7 +74,7 @@ fn locks_begin(
     // Who is shut out gets no lock; nobody listens to what it is told.
     let _pass = call.session.gate.enter().ok_or(Err(Refusal::Cancelled))?;
     match locks::ask(call, query, asked) {
-        LockEntry::Now(decided) => Err(locks::answered(decided)),
+        LockEntry::Now(decided) => Err(locks::answered(call, decided)),
         LockEntry::Later(pending) => Ok(Some(pending)),
     }
 }
@@ -107,7 +107,7 @@ impl Read {
     pub async fn answer(self) -> Option<Answer> {
         if let Some(lock) = self.lock {
             let decided = lock.decided().await?;
-            return Some(answer(locks::answered(decided), Vec::new()));
+            return Some(answer(locks::answered(&self.call, decided), Vec::new()));
         }
         let admission = self.entry.admitted().await?;
         let _pass = self.call.session.gate.enter()?;

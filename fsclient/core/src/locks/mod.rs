@@ -20,7 +20,9 @@ use file::FileState;
 use futures_channel::oneshot;
 use leasefs_lease::locks::LockWanted;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::lock::{FileLocks, LockFound, LockGranted, LockOutcome, Locked, Unlocked};
+use leasefs_protocol::lock::{
+    FileLocks, LockFound, LockGranted, LockHolder, LockOutcome, Locked, Unlocked,
+};
 use leasefs_protocol::{
     Fence, Handle, LockEpoch, LockKind, LockMode, LockOwner, LockRange, LockWait, Recall, Refusal,
     Scope, Stamp,
@@ -101,6 +103,8 @@ struct Waiting {
     fh: Fh,
     lock: LockWanted<LockOwner>,
     tell: oneshot::Sender<Woken>,
+    /// Who holds it up, as the server has said last.
+    holder: Option<LockHolder>,
 }
 
 /// All locks of one mount.
@@ -227,6 +231,7 @@ impl MountLocks {
             stamp,
             epoch,
             outcome,
+            holder,
         } = locked;
         self.epoch = epoch;
         let file = self.files.entry(*object).or_default();
@@ -257,6 +262,7 @@ impl MountLocks {
                     fh,
                     lock: *lock,
                     tell,
+                    holder,
                 };
                 file.waits += 1;
                 if self.waiting.insert(wait, waiting).is_some() {
@@ -513,6 +519,7 @@ impl MountLocks {
                 object: *object,
                 lock: leasefs_lease::locks::wanted(held),
                 fence: Some(held.fence),
+                holder: None,
                 decided_here: file.right.is_some(),
             })
         });
@@ -520,6 +527,7 @@ impl MountLocks {
             object: waiting.object,
             lock: waiting.lock,
             fence: None,
+            holder: waiting.holder.clone(),
             decided_here: false,
         });
         held.chain(waiting).collect()
@@ -545,6 +553,8 @@ pub struct LockStatus {
     pub lock: LockWanted<LockOwner>,
     /// Its number; `None` while it is waited for.
     pub fence: Option<Fence>,
+    /// While it is waited for: who holds it up, as the server has said last.
+    pub holder: Option<LockHolder>,
     /// Whether this mount decides the file's locks.
     pub decided_here: bool,
 }

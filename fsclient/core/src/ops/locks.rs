@@ -10,7 +10,6 @@ use crate::locks::{Answered, Decision, LockCall, Of, Woken};
 use crate::run::{Place, first};
 use crate::session::CallOptions;
 use futures_channel::oneshot;
-use leasefs_protocol::limits::MAX_XATTR_NAME;
 use leasefs_protocol::lock::{LockFound, Unlocked};
 use leasefs_protocol::{
     Answer, Caller, Handle, LockKind, LockMode, LockOwner, LockRange, LockWait, Operation, Query,
@@ -24,12 +23,29 @@ use std::time::Duration;
 const CLOSES_WITHIN: Duration = Duration::from_secs(1);
 /// How long who is interrupted waits for the server to know that.
 const CANCELS_WITHIN: Duration = Duration::from_secs(1);
+/// How often who waits asks who holds him up.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// Until it is asked again what was lost while it was answered.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The xattr in which the number of the newest lock is found that this mount holds of a file.
-pub(super) const TOKEN: &[u8] = b"user.leasefs.lock";
-const _: () = assert!(TOKEN.len() <= MAX_XATTR_NAME);
+/// Xattrs that a file has while this mount holds a lock of it, here alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LockXattr {
+    /// The number of the newest lock that it holds: a fencing token.
+    Token,
+    /// For how many milliseconds it holds it at least.
+    Lasts,
+}
+
+impl LockXattr {
+    pub fn of(name: &[u8]) -> Option<Self> {
+        match name {
+            b"user.leasefs.lock" => Some(Self::Token),
+            b"user.leasefs.lock_ms" => Some(Self::Lasts),
+            _ => None,
+        }
+    }
+}
 
 /// A request about a file's locks, whose turn it is. Given back when it is dropped.
 struct InTurn {
@@ -84,7 +100,12 @@ impl Ops {
                 ask.abandon.triggered().await;
                 None
             };
-            match first(async { woken.await.ok() }, left).await {
+            let again = async {
+                self.cx.sleep(ASK_AGAIN).await;
+                Some(Woken::AskAgain)
+            };
+            let woken = first(async { woken.await.ok() }, again);
+            match first(woken, left).await {
                 Some(Woken::Granted) => return Ok(()),
                 Some(Woken::AskAgain) => {}
                 None if ask.abandon.is_triggered() => {
@@ -276,13 +297,21 @@ impl Ops {
         }
     }
 
-    /// The number of the newest lock that this mount holds of a file, as text.
-    pub(super) fn token(&self, node: NodeId) -> Result<Option<String>, Refusal> {
+    /// What is told of the locks that this mount holds of a file, if it holds any.
+    pub(super) fn lock_xattr(
+        &self,
+        node: NodeId,
+        of: LockXattr,
+    ) -> Result<Option<String>, Refusal> {
         let object = self.node(node)?.handle;
         let mut state = self.cache().state();
         let now = self.cache().look(&mut state);
         let newest = state.locks_at(now).newest(&object);
-        Ok(newest.map(|fence| fence.to_string()))
+        let lasts = state.session.remaining(now).as_millis();
+        Ok(newest.map(|fence| match of {
+            LockXattr::Token => fence.to_string(),
+            LockXattr::Lasts => lasts.to_string(),
+        }))
     }
 
     /// Tells the server of locks that are lost here, whenever some are.

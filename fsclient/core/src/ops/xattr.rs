@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-use super::locks::TOKEN;
+use super::locks::LockXattr;
 use super::{Ask, Ops};
 use crate::call::{Asker, Fitted, NodeId, Room};
 use crate::recall::ChangeScope;
@@ -16,6 +16,14 @@ impl Room {
             Room(room) if size > room => Err(Refusal::Host(libc::ERANGE as u16)),
             Room(_) => Ok(Fitted::Whole(value)),
         }
+    }
+}
+
+/// What is told of locks is nobody's to set.
+fn settable(name: &[u8]) -> Result<RawName, Refusal> {
+    match LockXattr::of(name) {
+        Some(_) => Err(Refusal::NotPermitted),
+        None => xattr_name(name),
     }
 }
 
@@ -45,9 +53,9 @@ impl Ops {
         name: &[u8],
         room: Room,
     ) -> Option<Result<Fitted, Refusal>> {
-        if name == TOKEN {
-            let token = self.token(node);
-            return Some(token.and_then(|token| room.fit(token.ok_or(NO_DATA)?.into())));
+        if let Some(of) = LockXattr::of(name) {
+            let told = self.lock_xattr(node, of);
+            return Some(told.and_then(|told| room.fit(told.ok_or(NO_DATA)?.into())));
         }
         let object = self.inodes().node(node)?.handle;
         let value = self.cache().live()?.xattr(&object, name)?;
@@ -124,7 +132,7 @@ impl Ops {
             return Err(Refusal::Host(libc::E2BIG as u16));
         }
         let object = self.node(node)?.handle;
-        let name = xattr_name(name)?;
+        let name = settable(name)?;
         let request = change::SetXattr {
             object,
             name,
@@ -141,7 +149,7 @@ impl Ops {
     /// The server's refusal (`ENODATA`: it has none of that name).
     pub async fn removexattr(&self, ask: &Ask, node: NodeId, name: &[u8]) -> Result<(), Refusal> {
         let object = self.node(node)?.handle;
-        let name = xattr_name(name)?;
+        let name = settable(name)?;
         let request = change::RemoveXattr { object, name };
         let scope = ChangeScope::default().object(object, Parts::ATTRS);
         self.change(ask, scope, request, Bytes::new()).await?;

@@ -6,8 +6,9 @@ use leasefs_protocol::answer::{Created, Entries, Object, Opened, Written};
 use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::Welcome;
 use leasefs_protocol::limits::{
-    MAX_BATCH, MAX_DRIFT_PPM, MAX_LISTING_ENTRIES, MAX_LOCKS_OF_FILE, MAX_OPEN_TOKEN, MAX_PAYLOAD,
-    MAX_RECALLS_OPEN, MAX_SYMLINK, MAX_TERM, MAX_TOUCHED, MAX_XATTR_VALUE, MIN_TERM, OPEN_DATA,
+    MAX_BATCH, MAX_DRIFT_PPM, MAX_LISTING_ENTRIES, MAX_LOCKS_OF_FILE, MAX_MOUNT, MAX_OPEN_TOKEN,
+    MAX_PAYLOAD, MAX_RECALLS_OPEN, MAX_SYMLINK, MAX_TERM, MAX_TOUCHED, MAX_XATTR_VALUE, MIN_TERM,
+    OPEN_DATA,
 };
 use leasefs_protocol::lock::{LockOutcome, Locked};
 use leasefs_protocol::{
@@ -99,6 +100,8 @@ pub(super) fn reply(
 }
 
 fn locked(request: &Request, found: &Locked) -> Result<(), Broken> {
+    let named = found.holder.as_ref().map_or(0, |holder| holder.mount.len());
+    unless(named <= MAX_MOUNT, "too long a mount point")?;
     let waits = matches!(request, Request::Query(Query::Lock(lock)) if lock.wait.is_some());
     match &found.outcome {
         LockOutcome::Granted { held, .. } => {

@@ -10,10 +10,13 @@ use crate::locks::LockWanted;
 use crate::planted::{self, Bug};
 use crate::time::BootTime;
 use leasefs_protocol::limits::FENCES_DELEGATED;
-use leasefs_protocol::lock::{Delegation, FileLocks, LockGranted, LockOutcome, Locked, Unlocked};
+use leasefs_protocol::lock::{
+    Delegation, FileLocks, LockGranted, LockHolder, LockOutcome, Locked, Unlocked,
+};
 use leasefs_protocol::{
     Handle, HeldLock, LockEpoch, LockOwner, LockWait, Mode, Parts, SessionId, Stamp,
 };
+use std::time::Duration;
 
 impl Core {
     pub(super) fn ask_lock(
@@ -126,10 +129,35 @@ impl Core {
             Taken::Deadlock => LockOutcome::Deadlock,
             Taken::TooMany => return LockAnswer::TooMany,
         };
+        let holder = (outcome == LockOutcome::Waits)
+            .then(|| self.lock_holder(now, &object, &of(session, lock)))
+            .flatten();
         LockAnswer::Locked(Locked {
             stamp,
             epoch,
             outcome,
+            holder,
+        })
+    }
+
+    /// Who holds a lock up that waits. Where he is mounted others know.
+    fn lock_holder(
+        &self,
+        now: BootTime,
+        object: &Handle,
+        lock: &LockWanted<Owner>,
+    ) -> Option<LockHolder> {
+        let (session, pid) = self.locks.holds_up(object, lock)?;
+        let expires = self
+            .sessions
+            .find(session)
+            .and_then(|sid| self.sessions.get(sid)?.expires);
+        let ends = expires.map_or(Duration::ZERO, |at| at.left_at(now));
+        Some(LockHolder {
+            session,
+            pid,
+            mount: String::new(),
+            ends_ms: u64::try_from(ends.as_millis()).unwrap_or(u64::MAX),
         })
     }
 
@@ -194,10 +222,10 @@ impl Core {
         session.map_or_else(Default::default, |s| (s.next_stamp(), s.epoch))
     }
 
-    pub(super) fn hold_locks(&mut self, session: SessionId, files: Vec<FileLocks>) {
+    pub(super) fn hold_locks(&mut self, now: BootTime, session: SessionId, files: Vec<FileLocks>) {
         if self.sessions.alive(session).is_some() {
             for file in files {
-                self.locks.declare(session, file);
+                self.locks.declare(now, session, file);
             }
         }
     }
@@ -222,7 +250,7 @@ impl Core {
         }
         let lost = files.into_iter().filter_map(|file| {
             let object = file.object;
-            let stands = may && self.locks.restore(session, file);
+            let stands = may && self.locks.restore(now, session, file);
             (!stands).then_some(object)
         });
         let lost = lost.collect();
@@ -231,7 +259,7 @@ impl Core {
     }
 
     /// Gives those who wait for locks of a file theirs.
-    pub(super) fn grant_locks(&mut self, handle: &Handle) {
+    pub(super) fn grant_locks(&mut self, now: BootTime, handle: &Handle) {
         if self
             .table
             .find(handle)
@@ -239,7 +267,7 @@ impl Core {
         {
             return;
         }
-        while let Some((id, wait, fence)) = self.locks.grant_next(handle) {
+        while let Some((id, wait, fence)) = self.locks.grant_next(now, handle) {
             let sid = self.sessions.find(id);
             let (stamp, epoch) = sid.map_or_else(Default::default, |sid| self.stamped(sid));
             let granted = LockGranted {

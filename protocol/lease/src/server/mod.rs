@@ -43,7 +43,7 @@ pub use api::{
     Action, Bouncing, Config, Event, Grace, LockAnswer, LockAsk, LoggedWrites, OpId, OpState,
     ReadItem, ReadKind, ReclaimRefusal, Reclaimed, Standing, Touch, Wanted,
 };
-pub use status::{RecallStatus, SessionStatus, TermZero, Waiting};
+pub use status::{LockStatus, MOST_LOCKS_TOLD, RecallStatus, SessionStatus, TermZero, Waiting};
 
 use crate::time::BootTime;
 use bounce::Bounces;
@@ -157,7 +157,7 @@ impl Core {
                 object,
                 ask,
             } => self.ask_lock(now, (op, session), object, ask),
-            Event::Held { session, files } => self.hold_locks(session, files),
+            Event::Held { session, files } => self.hold_locks(now, session, files),
             Event::Requeue {
                 op,
                 touches,

@@ -3,13 +3,17 @@
 use super::Core;
 use super::api::{OpId, OpState};
 use super::bounce::Zero;
+use super::locks::{File, Owner};
 use super::op::{Cause, Kind, Op};
 use super::session::{OpenRecall, Session};
+use crate::locks::{LockWanted, wanted};
 use crate::time::BootTime;
-use leasefs_protocol::{Handle, Recall, RecallId, SessionId};
+use leasefs_protocol::{Fence, Handle, LockOwner, Recall, RecallId, SessionId};
 
 /// Most operations at one object that are told to be before another: the first ones.
 const MOST_TOLD: usize = 16;
+/// Most locks that are told.
+pub const MOST_LOCKS_TOLD: usize = 4096;
 
 /// A session, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -78,7 +82,51 @@ pub struct TermZero {
     pub recalls: u64,
 }
 
+/// A lock that is held or waited for, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LockStatus {
+    /// The file.
+    pub object: Handle,
+    /// Of which session.
+    pub session: SessionId,
+    /// What it is.
+    pub lock: LockWanted<LockOwner>,
+    /// Its number; `None` while it is waited for.
+    pub fence: Option<Fence>,
+    /// Since when it is held, as far as the server knows, or waited for.
+    pub since: BootTime,
+    /// The session decides the file's locks: it may have given it up.
+    pub decided_there: bool,
+}
+
 impl Core {
+    /// Locks that are held or waited for, file by file, [`MOST_LOCKS_TOLD`] at most.
+    pub fn locks(&self) -> Vec<LockStatus> {
+        let of_file = |(object, file): (&Handle, &File)| {
+            let told = |lock: &LockWanted<Owner>, fence, since| LockStatus {
+                object: *object,
+                session: lock.owner.0,
+                lock: LockWanted {
+                    owner: lock.owner.1,
+                    kind: lock.kind,
+                    mode: lock.mode,
+                    range: lock.range,
+                    pid: lock.pid,
+                },
+                fence,
+                since,
+                decided_there: file.decides.is_some(),
+            };
+            let held = file.held.iter();
+            let held = held.map(|held| told(&wanted(held), Some(held.fence), file.since(held)));
+            let waiting = file.waiting.iter();
+            let waiting = waiting.map(|waiter| told(&waiter.lock, None, waiter.since));
+            held.chain(waiting).collect::<Vec<_>>()
+        };
+        let all = self.locks.files().flat_map(of_file);
+        all.take(MOST_LOCKS_TOLD).collect()
+    }
+
     /// Where an operation stands; `None` if it is unknown, withdrawn, finished, or a read that
     /// has been admitted.
     pub fn op_state(&self, op: OpId) -> Option<OpState> {

@@ -122,7 +122,7 @@ impl Core {
     pub(super) fn settle(&mut self, now: BootTime) {
         loop {
             if let Some(file) = self.locks.changed.pop_first() {
-                self.grant_locks(&file);
+                self.grant_locks(now, &file);
             } else if let Some(id) = self.came.pop_first() {
                 if let Some(ready) = self.ready_alone(now, id) {
                     self.go_on(now, id, ready);

@@ -82,9 +82,15 @@ pub fn bounds(query: &Query) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// Why nothing was.
-pub fn answered(answer: LockAnswer) -> Result<Response, Refusal> {
+pub fn answered(call: &Call, answer: LockAnswer) -> Result<Response, Refusal> {
     match answer {
-        LockAnswer::Locked(locked) => Ok(locked.into()),
+        LockAnswer::Locked(mut locked) => {
+            if let Some(holder) = &mut locked.holder {
+                let session = call.server.sessions.get(holder.session);
+                holder.mount = session.map_or_else(String::new, |session| session.mount());
+            }
+            Ok(locked.into())
+        }
         LockAnswer::Unlocked(unlocked) => Ok(unlocked.into()),
         LockAnswer::Found(found) => Ok(found.into()),
         LockAnswer::TooMany => Err(ENOLCK),

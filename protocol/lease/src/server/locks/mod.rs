@@ -36,6 +36,8 @@ pub(super) struct File {
     pub(super) waiting: Vec<Waiter>,
     /// The session that decides them, and since which grant.
     pub(super) decides: Option<(SessionId, Stamp)>,
+    /// Since when each lock is held, as far as the server knows.
+    since: BTreeMap<Fence, BootTime>,
 }
 
 impl File {
@@ -45,6 +47,22 @@ impl File {
 
     fn held_by(&self, session: SessionId) -> impl Iterator<Item = &HeldLock<Owner>> {
         self.held.iter().filter(move |held| held.owner.0 == session)
+    }
+
+    /// Locks that are held by now.
+    fn note(&mut self, now: BootTime, fences: impl IntoIterator<Item = Fence>) {
+        for fence in fences {
+            self.since.entry(fence).or_insert(now);
+        }
+        if self.since.len() > self.held.len() {
+            let held: BTreeSet<Fence> = self.held.iter().map(|held| held.fence).collect();
+            self.since.retain(|fence, _| held.contains(fence));
+        }
+    }
+
+    /// Since when a lock is held, as far as the server knows.
+    pub(super) fn since(&self, held: &HeldLock<Owner>) -> BootTime {
+        self.since.get(&held.fence).copied().unwrap_or_default()
     }
 
     fn concerns(&self, session: SessionId) -> bool {
@@ -165,7 +183,7 @@ impl LockTable {
         }
         let taken = match self.stands_against(&object, &lock, wait) {
             true => self.queue(now, object, lock, wait),
-            false => self.take_free(object, lock, wait),
+            false => self.take_free(now, object, lock, wait),
         };
         self.recount(lock.owner.0, object);
         self.tidy(object);
@@ -174,6 +192,7 @@ impl LockTable {
 
     fn take_free(
         &mut self,
+        now: BootTime,
         object: Handle,
         lock: LockWanted<Owner>,
         wait: Option<LockWait>,
@@ -189,6 +208,7 @@ impl LockTable {
             .or_default()
             .held
             .take(&lock, fence);
+        self.files.entry(object).or_default().note(now, [fence]);
         self.stops_waiting(object, lock.owner.0, wait);
         // It may be less than its owner held.
         self.changed.insert(object);
@@ -296,6 +316,23 @@ impl LockTable {
         self.files.get(object)?.held.against(lock).next().copied()
     }
 
+    /// Who holds a lock up: who holds what stands against it, or waits for longer.
+    pub(super) fn holds_up(
+        &self,
+        object: &Handle,
+        lock: &LockWanted<Owner>,
+    ) -> Option<(SessionId, u32)> {
+        let file = self.files.get(object)?;
+        let holder = file.held.against(lock).next();
+        let holder = holder.map(|held| (held.owner.0, held.pid));
+        let earlier = || {
+            let mut waiting = file.waiting.iter().map(|w| &w.lock);
+            let earlier = waiting.find(|earlier| earlier.is_against(lock))?;
+            Some((earlier.owner.0, earlier.pid))
+        };
+        holder.or_else(earlier)
+    }
+
     /// Waits no longer; whether it did.
     pub(super) fn stops_waiting(
         &mut self,
@@ -332,7 +369,11 @@ impl LockTable {
     }
 
     /// Gives the next one who waits for a lock of the file his, if he can have it.
-    pub(super) fn grant_next(&mut self, object: &Handle) -> Option<(SessionId, LockWait, Fence)> {
+    pub(super) fn grant_next(
+        &mut self,
+        now: BootTime,
+        object: &Handle,
+    ) -> Option<(SessionId, LockWait, Fence)> {
         self.polite.remove(object);
         let file = self.files.get(object)?;
         let free = |w: &Waiter| {
@@ -359,6 +400,7 @@ impl LockTable {
         let file = self.files.get_mut(object)?;
         let waiter = file.waiting.remove(at);
         file.held.take(&waiter.lock, fence);
+        file.note(now, [fence]);
         self.forget_wait(&waiter);
         let session = waiter.lock.owner.0;
         self.recount(session, *object);
@@ -414,24 +456,24 @@ impl LockTable {
     }
 
     /// What a session holds of a file that it decides, as it says.
-    pub(super) fn declare(&mut self, session: SessionId, file: FileLocks) {
+    pub(super) fn declare(&mut self, now: BootTime, session: SessionId, file: FileLocks) {
         let decides = self.files.get(&file.object).and_then(|known| known.decides);
         if decides == Some((session, file.delegation)) {
-            self.replace(session, file);
+            self.replace(now, session, file);
         }
     }
 
     /// What a session held of a file in the server's earlier life; false if that can't be.
-    pub(super) fn restore(&mut self, session: SessionId, file: FileLocks) -> bool {
+    pub(super) fn restore(&mut self, now: BootTime, session: SessionId, file: FileLocks) -> bool {
         let against = |held: &HeldLock| {
             let lock = crate::locks::wanted(&owned(session, held));
             self.found(&file.object, &lock)
                 .is_some_and(|found| found.owner.0 != session)
         };
-        !file.locks.iter().any(against) && self.replace(session, file)
+        !file.locks.iter().any(against) && self.replace(now, session, file)
     }
 
-    fn replace(&mut self, session: SessionId, file: FileLocks) -> bool {
+    fn replace(&mut self, now: BootTime, session: SessionId, file: FileLocks) -> bool {
         let FileLocks { object, locks, .. } = file;
         let of = self.sessions.get(&session);
         let here = of
@@ -448,6 +490,7 @@ impl LockTable {
         known
             .held
             .restore(locks.iter().map(|held| owned(session, held)));
+        known.note(now, locks.iter().map(|held| held.fence));
         self.changed.insert(object);
         self.recount(session, object);
         self.tidy(object);
@@ -497,6 +540,11 @@ impl LockTable {
     pub(super) fn rebase(&mut self, move_back: impl Fn(&mut BootTime)) {
         let waiting = self.files.values_mut().flat_map(|file| &mut file.waiting);
         waiting.for_each(|waiter| move_back(&mut waiter.since));
+        let held = self
+            .files
+            .values_mut()
+            .flat_map(|file| file.since.values_mut());
+        held.for_each(move_back);
     }
 }
 

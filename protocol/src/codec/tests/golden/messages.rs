@@ -5,7 +5,9 @@ use crate::control::{
     Hello, HelloRefusal, IdentityPolicy, Push, Reclaim, ReclaimLease, ReclaimOpen, Standing,
     ToClient, ToServer, Welcome,
 };
-use crate::lock::{Delegation, FileLocks, LockFound, LockGranted, LockOutcome, Locked, Unlocked};
+use crate::lock::{
+    Delegation, FileLocks, LockFound, LockGranted, LockHolder, LockOutcome, Locked, Unlocked,
+};
 use crate::*;
 
 pub fn handle() -> Handle {
@@ -145,6 +147,12 @@ fn locked() -> Locked {
         stamp: Stamp(35),
         epoch: LockEpoch(36),
         outcome: LockOutcome::Waits,
+        holder: Some(LockHolder {
+            session: SessionId([2; 16]),
+            pid: 46,
+            mount: "h:/m".into(),
+            ends_ms: 47,
+        }),
     }
 }
 

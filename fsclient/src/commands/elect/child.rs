@@ -1,0 +1,87 @@
+//! The command. It has a process group of its own, so that what it has begun ends with it; but not on a terminal, which only
+//! the foreground's group may read.
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{self, Command, ExitStatus};
+
+/// As shells have it, for what isn't there and what can't be run.
+const NOT_FOUND: i32 = 127;
+/// A process that a signal has ended exits with that many more.
+const BY_SIGNAL: i32 = 128;
+
+#[derive(Debug)]
+pub(super) struct Child {
+    child: process::Child,
+    pid: Pid,
+    group: bool,
+}
+
+impl Child {
+    /// Runs it. It ends with this process, which nobody would look after the lock without.
+    ///
+    /// # Errors
+    /// That it can't be run, for people.
+    pub(super) fn begin(command: &[OsString], token: &str, path: &Path) -> Result<Self, String> {
+        let (program, arguments) = command.split_first().ok_or("no command")?;
+        let group = !io::stdin().is_terminal();
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command.env("LEASEFS_LOCK", token);
+        command.env("LEASEFS_LOCK_PATH", path);
+        if group {
+            command.process_group(0);
+        }
+        // SAFETY: between fork and exec: one system call, which allocates nothing and takes no lock.
+        unsafe {
+            command.pre_exec(|| {
+                rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+                Ok(())
+            });
+        }
+        let failed = |error: io::Error| format!("{}: {error}", program.to_string_lossy());
+        let child = command.spawn().map_err(failed)?;
+        let pid = Pid::from_child(&child);
+        Ok(Self { child, pid, group })
+    }
+
+    /// With which code it has ended, if it has.
+    pub(super) fn ended(&mut self) -> Option<u8> {
+        match self.child.try_wait() {
+            Ok(status) => status.map(code),
+            // Nobody else waits for it.
+            Err(_) => Some(code(ExitStatus::from_raw(NOT_FOUND << 8))),
+        }
+    }
+
+    /// Sends it a signal, and what it has begun.
+    pub(super) fn signal(&self, signal: Signal) {
+        // Who is gone needs none.
+        let _ = match self.group {
+            true => kill_process_group(self.pid, signal),
+            false => kill_process(self.pid, signal),
+        };
+    }
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = status
+        .code()
+        .or_else(|| Some(BY_SIGNAL + status.signal()?))
+        .unwrap_or(NOT_FOUND);
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commands_end_is_told_as_a_shell_tells_it() {
+        assert_eq!(code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(code(ExitStatus::from_raw(9)), 137);
+    }
+}
