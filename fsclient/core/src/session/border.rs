@@ -100,7 +100,11 @@ pub(super) fn reply(
 }
 
 fn locked(request: &Request, found: &Locked) -> Result<(), Broken> {
-    let named = found.holder.as_ref().map_or(0, |holder| holder.mount.len());
+    let named = found
+        .holder
+        .iter()
+        .map(|holder| holder.mount.chars().count());
+    let named = named.sum::<usize>();
     unless(named <= MAX_MOUNT, "too long a mount point")?;
     let waits = matches!(request, Request::Query(Query::Lock(lock)) if lock.wait.is_some());
     match &found.outcome {
