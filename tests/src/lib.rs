@@ -18,6 +18,8 @@
 //!   around them.
 //! - [`load`]: many sessions on one server, without a mount, and what they cost it. Binary: `leasefs-load`
 //!   (`scripts/load`).
+//! - [`locks`]: file locks on several mounts, by processes of their own. Binary: `leasefs-locker`, started by
+//!   the suites `locks*`; with `LEASEFS_LOCKS_LOCAL` set these run on a local directory.
 //! - [`soak`]: all of these for as long as one likes, on three mounts under faults. Binary: `leasefs-soak`
 //!   (`scripts/soak`).
 //! - [`link`]: a network of its own, as near or far as one likes.
@@ -47,6 +49,7 @@
 //!   - `durable`: what was synced survives crashes at random moments (`scripts/durability` for many)
 //!   - `load`: many sessions without a mount, small (`scripts/load` for many)
 //!   - `contention`: mounts in each other's way; nothing takes over a second
+//!   - `locks`, `locks_model`, `locks_counter`, `locks_faults`, `locks_programs`: locks across mounts
 //!   - `killable`: callers of a server that is gone can be killed, and end in time
 //!
 //! `LEASEFS_FSSERVER` and `LEASEFS_FSCLIENT` name daemons to test instead of those of this
@@ -62,6 +65,7 @@ pub mod joint;
 pub mod lin;
 pub mod link;
 pub mod load;
+pub mod locks;
 pub mod mapping;
 pub mod mounted;
 pub mod once;
