@@ -3,7 +3,7 @@
 use super::ledger::Ledger;
 use super::locker::{Answer, Locker, SOON};
 use super::stage::Stage;
-use super::sys::Kind;
+use super::sys::{Kind, Type};
 use crate::mounted::eventually;
 use crate::rng::Rng;
 use std::fs;
@@ -56,11 +56,27 @@ impl Crew {
             members: Vec::new(),
             ledger: Ledger::default(),
         };
+        let mut gate = stage.locker_on(0, &name);
+        gate.lock(0, task.kind, Type::Write);
         for view in (0..stage.views()).chain(0..stage.views()) {
             let member = crew.recruit(view);
             crew.members.push(member);
         }
+        crew.all_have_come();
+        gate.lock(0, task.kind, Type::Unlock);
         crew
+    }
+
+    /// Waits until all wait for the lock, or count already, where it is none.
+    fn all_have_come(&mut self) {
+        for index in 0..self.members.len() {
+            let come = || {
+                self.hear();
+                let member = &self.members[index];
+                (member.written > 0 || member.locker.is_waiting()).then_some(())
+            };
+            eventually("a process to wait for its turn", SOON, come, String::new);
+        }
     }
 
     fn recruit(&self, view: usize) -> Member {

@@ -173,12 +173,17 @@ impl Locker {
             if let Ok(answer) = self.answers.try_recv() {
                 panic!("{} did not wait in {command}: {}", self.name, answer.text);
             }
-            is_in_a_lock_call(self.pid()).then_some(())
+            self.is_waiting().then_some(())
         };
         let pid = self.pid();
         eventually(&what, SOON, probe, || {
             fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default()
         });
+    }
+
+    /// Whether it sleeps in a call that may wait for a lock.
+    pub fn is_waiting(&self) -> bool {
+        is_in_a_lock_call(self.pid())
     }
 
     /// Fails if it says anything within `time`.
@@ -254,7 +259,6 @@ fn listen(output: ChildStdout) -> Receiver<Answer> {
     answers
 }
 
-/// Whether it sleeps in a call that may wait for a lock.
 fn is_in_a_lock_call(pid: u32) -> bool {
     let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     let number = call.split(' ').next().and_then(|word| word.parse().ok());

@@ -29,7 +29,7 @@ impl Stage {
     /// # Panics
     /// As [`World::start`].
     pub fn with(name: &str, options: &WorldOptions) -> Self {
-        if is_local() {
+        if Self::is_for_local_views() {
             return Self::on_local(name, options.mounts);
         }
         let world = World::start(name, options);
@@ -38,6 +38,11 @@ impl Stage {
             world: Some(world),
             local: None,
         }
+    }
+
+    /// Whether the views of this run are local; faults that only mounts have are left out then.
+    pub fn is_for_local_views() -> bool {
+        env::var_os("LEASEFS_LOCKS_LOCAL").is_some()
     }
 
     /// One mount under as many names.
@@ -158,11 +163,6 @@ impl Drop for Stage {
             panic!("left behind: {}", left.join("; "));
         }
     }
-}
-
-/// Whether the views of this run are local.
-pub fn is_local() -> bool {
-    env::var_os("LEASEFS_LOCKS_LOCAL").is_some()
 }
 
 /// A number that the environment may change.
