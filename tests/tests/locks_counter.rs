@@ -34,7 +34,12 @@ fn loses_no_increment(kind: Kind) {
     let (ledger, value) = crew.outcome(&stage);
     println!("{kind}: {}, {value} in {took:.1?}", ledger.summary());
     let wrong = ledger.wrong_without_faults(value);
-    assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(5)]);
+    assert!(
+        wrong.is_empty(),
+        "{} wrong: {:#?}",
+        wrong.len(),
+        &wrong[..wrong.len().min(5)]
+    );
     assert_eq!(value as usize, task.times * 2 * VIEWS);
 }
 
@@ -70,7 +75,9 @@ fn is_right_under(name: &str, fault: Fault) {
     };
     let mut crews = Kind::ALL.map(|kind| Crew::start(&stage, task(kind)));
     for _ in 0..count_from_env("LEASEFS_LOCKS_FAULTS", FAULTS) {
-        crews.iter_mut().for_each(|crew| crew.all_get_on_within(TERM + RECOVERY));
+        crews
+            .iter_mut()
+            .for_each(|crew| crew.all_get_on_within(TERM + RECOVERY));
         // At any moment of what they do.
         thread::sleep(Duration::from_micros(rng.below(100_000) as u64));
         fault(&mut stage, &mut crews, &mut rng);
@@ -84,7 +91,12 @@ fn is_right_under(name: &str, fault: Fault) {
         let (ledger, value) = crew.outcome(&stage);
         println!("{}, the counter is {value}", ledger.summary());
         let wrong = ledger.wrong_under_faults(value);
-        assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(5)]);
+        assert!(
+            wrong.is_empty(),
+            "{} wrong: {:#?}",
+            wrong.len(),
+            &wrong[..wrong.len().min(5)]
+        );
     }
 }
 
@@ -101,7 +113,7 @@ fn counters_are_right_when_holders_are_killed() {
 
 #[test]
 fn counters_are_right_when_a_client_is_killed_and_mounted_again() {
-    if Stage::is_for_local_views() {
+    if !Stage::has_mounts_apart() {
         return;
     }
     is_right_under("killed-clients", |stage, _, rng| {
@@ -113,7 +125,7 @@ fn counters_are_right_when_a_client_is_killed_and_mounted_again() {
 
 #[test]
 fn counters_are_right_when_a_client_is_stopped_for_longer_than_a_term() {
-    if Stage::is_for_local_views() {
+    if !Stage::has_mounts_apart() {
         return;
     }
     is_right_under("stopped-clients", |stage, _, rng| {
@@ -127,7 +139,7 @@ fn counters_are_right_when_a_client_is_stopped_for_longer_than_a_term() {
 
 #[test]
 fn counters_are_right_when_a_client_is_stopped_for_about_a_term() {
-    if Stage::is_for_local_views() {
+    if !Stage::has_mounts_apart() {
         return;
     }
     is_right_under("dozing-clients", |stage, _, rng| {
@@ -140,7 +152,7 @@ fn counters_are_right_when_a_client_is_stopped_for_about_a_term() {
 
 #[test]
 fn counters_are_right_when_the_server_is_killed_and_started_again() {
-    if Stage::is_for_local_views() {
+    if !Stage::has_mounts_apart() {
         return;
     }
     is_right_under("killed-servers", |stage, _, _| {
@@ -152,7 +164,7 @@ fn counters_are_right_when_the_server_is_killed_and_started_again() {
 
 #[test]
 fn counters_are_right_when_the_server_is_stopped_in_order_and_started_again() {
-    if Stage::is_for_local_views() {
+    if !Stage::has_mounts_apart() {
         return;
     }
     is_right_under("ended-servers", |stage, _, _| {

@@ -15,7 +15,7 @@ const SLACK: Duration = Duration::from_secs(1);
 const WHILE: Duration = Duration::from_millis(500);
 
 fn stage(name: &str) -> Option<Stage> {
-    if Stage::is_for_local_views() {
+    if !Stage::has_mounts_apart() {
         return None;
     }
     let stage = Stage::with(name, &WorldOptions::mounts(3).term("3s"));
@@ -48,9 +48,15 @@ fn get_it_within_a_term(waiters: &mut [(Kind, Locker)], since: Instant) {
     for (kind, waiter) in waiters {
         let limit = TERM + MORE + SLACK;
         let got = waiter.answer(limit.saturating_sub(since.elapsed()));
-        println!("{kind}: the waiter got the lock after {:?}", since.elapsed());
+        println!(
+            "{kind}: the waiter got the lock after {:?}",
+            since.elapsed()
+        );
         assert_eq!(got.text, "ok", "{kind}");
-        assert!(since.elapsed() > TERM / 2, "{kind}: was it the holder's at all?");
+        assert!(
+            since.elapsed() > TERM / 4,
+            "{kind}: was it the holder's at all?"
+        );
     }
 }
 
@@ -61,10 +67,18 @@ fn value_behind(stage: &Stage, kind: Kind) -> u64 {
 
 /// What the holder's process meets once its client goes on.
 fn the_lock_is_lost(holder: &mut Locker, kind: Kind) {
-    assert_eq!(holder.ask("write 0 0 666"), "EIO", "{kind}: a write without the lock");
+    assert_eq!(
+        holder.ask("write 0 0 666"),
+        "EIO",
+        "{kind}: a write without the lock"
+    );
     assert_eq!(holder.try_lock(0, kind, Type::Write), "EIO", "{kind}");
     assert_eq!(holder.try_lock(0, kind, Type::Read), "EIO", "{kind}");
-    assert_eq!(holder.ask("write 0 0 667"), "EIO", "{kind}: a write without the lock");
+    assert_eq!(
+        holder.ask("write 0 0 667"),
+        "EIO",
+        "{kind}: a write without the lock"
+    );
 }
 
 #[test]
@@ -123,7 +137,10 @@ fn a_process_that_has_lost_its_lock_may_lock_again_after_it_has_unlocked() {
         // Whether this is told too is left open.
         let unlocked = holder.try_lock(0, kind, Type::Unlock);
         println!("{kind}: unlocking what is lost: {unlocked}");
-        assert!(matches!(unlocked.as_str(), "ok" | "EIO"), "{kind}: {unlocked}");
+        assert!(
+            matches!(unlocked.as_str(), "ok" | "EIO"),
+            "{kind}: {unlocked}"
+        );
     });
 }
 
@@ -152,12 +169,16 @@ fn a_lock_that_nobody_wanted_in_a_stop_beyond_the_term_is_not_written_under_by_t
     for ((kind, holder), (_, other)) in holders.iter_mut().zip(&mut others) {
         // Lost or reclaimed, but never both had.
         let written = holder.ask("write 0 0 5");
-        let taken = other.try_lock(0, *kind, Type::Write);
-        println!("{kind}: the holder writes: {written}; another takes the lock: {taken}");
-        let right = [("ok", "EAGAIN"), ("EIO", "ok")];
-        assert!(right.contains(&(&written, &taken)), "{kind}: {written}, {taken}");
-        let behind = if written == "ok" { "ok 5" } else { "ok 0" };
-        other.answers_with(behind, "read 0 0");
+        println!("{kind}: the holder writes: {written}");
+        if written == "ok" {
+            assert_eq!(other.try_lock(0, *kind, Type::Write), "EAGAIN", "{kind}");
+            other.answers_with("ok 5", "read 0 0");
+        } else {
+            assert_eq!(written, "EIO", "{kind}");
+            other.say(&format!("whole 0 {kind} w wait"));
+            assert_eq!(other.answer(TERM + MORE).text, "ok", "{kind}");
+            other.answers_with("ok 0", "read 0 0");
+        }
     }
 }
 
@@ -175,14 +196,15 @@ fn a_killed_clients_lock_goes_to_a_waiter_after_a_term() {
 }
 
 #[test]
-fn an_unmounted_clients_lock_goes_to_a_waiter_at_once() {
-    let Some(mut stage) = stage("unmounted") else {
+fn a_client_that_ends_in_order_gives_up_its_locks_at_once() {
+    let Some(mut stage) = stage("ended") else {
         return;
     };
-    let [holders, mut waiters] = held_and_waited_for(&stage);
-    // Nothing is open any more, but their ends may be under way still.
-    drop(holders);
-    stage.world().remount(0);
+    // Its processes are still there, and have the files open.
+    let [_holders, mut waiters] = held_and_waited_for(&stage);
+    let daemon = &mut stage.world().mounts[0].daemon;
+    daemon.signal(Signal::TERM);
+    daemon.ends_within(SOON);
     for (kind, waiter) in &mut waiters {
         assert_eq!(waiter.answer(SLACK).text, "ok", "{kind}");
     }
@@ -258,6 +280,11 @@ fn a_waiter_without_a_server_dies_at_once_when_killed_and_is_not_waited_for() {
     for ((kind, holder), (_, other)) in holders.iter_mut().zip(&mut others) {
         holder.lock(0, *kind, Type::Unlock);
         let free = || (other.try_lock(0, *kind, Type::Write) == "ok").then_some(());
-        eventually(&format!("the lock by {kind}"), TERM + MORE, free, String::new);
+        eventually(
+            &format!("the lock by {kind}"),
+            TERM + MORE,
+            free,
+            String::new,
+        );
     }
 }

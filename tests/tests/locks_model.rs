@@ -2,6 +2,7 @@
 
 use leasefs_tests::locks::random;
 use leasefs_tests::locks::{Stage, count_from_env};
+use leasefs_tests::mounted::WorldOptions;
 use leasefs_tests::rng::fresh_seed;
 use std::time::Instant;
 
@@ -31,5 +32,6 @@ fn random_locks_on_a_local_file_system_are_answered_as_the_model_of_it_says() {
 
 #[test]
 fn random_locks_on_one_mount_are_answered_as_on_a_local_file_system() {
-    run(&Stage::on_one_mount("model-one", VIEWS), 1000);
+    let options = WorldOptions::mounts(1);
+    run(&Stage::on_one_mount("model-one", VIEWS, &options), 1000);
 }

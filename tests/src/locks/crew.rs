@@ -52,7 +52,9 @@ impl Crew {
         stage.make(&name, 8);
         let mut crew = Self {
             task,
-            paths: (0..stage.views()).map(|view| stage.path(view, &name)).collect(),
+            paths: (0..stage.views())
+                .map(|view| stage.path(view, &name))
+                .collect(),
             members: Vec::new(),
             ledger: Ledger::default(),
         };
@@ -151,7 +153,10 @@ impl Crew {
                 return;
             }
             let ledger = self.ledger.summary();
-            assert!(Instant::now() < deadline, "stuck for {limit:?}: {stuck:?}; {ledger}");
+            assert!(
+                Instant::now() < deadline,
+                "stuck for {limit:?}: {stuck:?}; {ledger}"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -66,11 +66,15 @@ impl Ledger {
         }
         if value != self.written() {
             let told = self.written();
-            wrong.push(format!("{told} increments were written, the counter is {value}"));
+            wrong.push(format!(
+                "{told} increments were written, the counter is {value}"
+            ));
         }
         let sorted = self.sorted();
         wrong.extend(twice(&sorted));
-        let overlaps = sorted.windows(2).filter(|pair| pair[0].ended > pair[1].began);
+        let overlaps = sorted
+            .windows(2)
+            .filter(|pair| pair[0].ended > pair[1].began);
         wrong.extend(overlaps.map(|pair| format!("two held the lock at once: {pair:?}")));
         wrong
     }
@@ -89,7 +93,9 @@ impl Ledger {
         }
         if value > self.begun {
             let begun = self.begun;
-            wrong.push(format!("{begun} increments were begun, the counter is {value}"));
+            wrong.push(format!(
+                "{begun} increments were begun, the counter is {value}"
+            ));
         }
         wrong.extend(twice(&sorted));
         let mut latest_begin = 0;
@@ -110,7 +116,9 @@ impl Ledger {
 }
 
 fn twice(sorted: &[Written]) -> Vec<String> {
-    let pairs = sorted.windows(2).filter(|pair| pair[0].value == pair[1].value);
+    let pairs = sorted
+        .windows(2)
+        .filter(|pair| pair[0].value == pair[1].value);
     pairs
         .map(|pair| format!("a value was written twice: {pair:?}"))
         .collect()

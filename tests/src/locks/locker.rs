@@ -52,6 +52,8 @@ pub struct Locker {
     child: Child,
     commands: ChildStdin,
     answers: Receiver<Answer>,
+    /// Its children, which die after it.
+    forked: Vec<String>,
 }
 
 impl Locker {
@@ -73,7 +75,19 @@ impl Locker {
             child,
             commands,
             answers,
+            forked: Vec::new(),
         }
+    }
+
+    /// Has it make a child that has all its descriptors too, until one of them is killed.
+    ///
+    /// # Panics
+    /// When it doesn't.
+    pub fn fork(&mut self) {
+        let answer = self.ask("fork");
+        let child = answer.strip_prefix("ok ");
+        let child = child.unwrap_or_else(|| panic!("{} can't fork: {answer}", self.name));
+        self.forked.push(child.to_owned());
     }
 
     /// Its process id.
@@ -265,12 +279,21 @@ fn is_in_a_lock_call(pid: u32) -> bool {
     matches!(number, Some(libc::SYS_fcntl | libc::SYS_flock))
 }
 
+/// Whether there is such a process, dead ones that nobody has asked for apart.
+fn lives(pid: &str) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
 impl Drop for Locker {
     fn drop(&mut self) {
         let _ = self.child.kill();
         // It may be stuck in the kernel until its mount is gone.
         let deadline = Instant::now() + Duration::from_secs(2);
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+        let mut is_there = || {
+            let alive = matches!(self.child.try_wait(), Ok(None));
+            alive || self.forked.iter().any(|pid| lives(pid))
+        };
+        while is_there() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }
     }

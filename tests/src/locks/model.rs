@@ -88,7 +88,11 @@ impl Locks {
         let others = self.rows.iter().filter(|(other, _)| **other != owner);
         let runs = others.flat_map(|(other, row)| runs_of(*other, row));
         let conflicts = |run: &Run| {
-            let last = if run.len == 0 { CELLS } else { (run.start + run.len) as usize };
+            let last = if run.len == 0 {
+                CELLS
+            } else {
+                (run.start + run.len) as usize
+            };
             let apart = last <= cells.first || run.start as usize > cells.last;
             !apart && (run.what == Type::Write || what == Type::Write)
         };
@@ -139,7 +143,9 @@ mod tests {
         locks.set(one, Type::Read, cells(4, 0));
         let starts = |locks: &Locks| {
             let runs = locks.in_the_way(Owner::Process(1), Type::Write, cells(0, 0));
-            runs.iter().map(|run| (run.start, run.len)).collect::<Vec<_>>()
+            runs.iter()
+                .map(|run| (run.start, run.len))
+                .collect::<Vec<_>>()
         };
         assert_eq!(starts(&locks), [(0, 0)]);
         locks.set(one, Type::Unlock, cells(2, 3));
@@ -156,7 +162,11 @@ mod tests {
         assert!(locks.in_the_way(other, Type::Read, cells(0, 0)).is_empty());
         assert!(locks.in_the_way(other, Type::Write, cells(0, 3)).is_empty());
         assert_eq!(locks.in_the_way(other, Type::Write, cells(0, 4)).len(), 1);
-        assert!(locks.in_the_way(Owner::Process(0), Type::Write, cells(0, 0)).is_empty());
+        assert!(
+            locks
+                .in_the_way(Owner::Process(0), Type::Write, cells(0, 0))
+                .is_empty()
+        );
     }
 
     #[test]

@@ -55,9 +55,7 @@ struct Words<'a>(SplitWhitespace<'a>);
 
 impl<'a> Words<'a> {
     fn text(&mut self) -> Result<&'a str, String> {
-        self.0
-            .next()
-            .ok_or_else(|| "a word is missing".to_owned())
+        self.0.next().ok_or_else(|| "a word is missing".to_owned())
     }
 
     fn next<T: FromStr>(&mut self) -> Result<T, String> {
@@ -219,7 +217,12 @@ fn on_slot(command: &str, file: &File, words: &mut Words<'_>) -> Result<Answer, 
             io::Seek::seek(&mut &*file, io::SeekFrom::Start(to))?;
         }
         "sync" => file.sync_data()?,
-        "read" => return Ok(Answer::Text(format!("ok {}", value_at(file, words.next()?)?))),
+        "read" => {
+            return Ok(Answer::Text(format!(
+                "ok {}",
+                value_at(file, words.next()?)?
+            )));
+        }
         "write" => {
             let (offset, value): (u64, u64) = (words.next()?, words.next()?);
             file.write_all_at(&value.to_le_bytes(), offset)?;
@@ -229,11 +232,7 @@ fn on_slot(command: &str, file: &File, words: &mut Words<'_>) -> Result<Answer, 
     Ok(Answer::Done)
 }
 
-fn on_lock(
-    command: &str,
-    file: BorrowedFd<'_>,
-    words: &mut Words<'_>,
-) -> Result<Answer, Trouble> {
+fn on_lock(command: &str, file: BorrowedFd<'_>, words: &mut Words<'_>) -> Result<Answer, Trouble> {
     match command {
         "fcntl" | "ofd" => {
             let kind: Kind = command.parse()?;

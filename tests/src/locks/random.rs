@@ -116,7 +116,13 @@ impl<'a> Rounds<'a> {
     fn round(&mut self) -> Result<(), String> {
         self.sequences.iter_mut().for_each(Sequence::begin);
         for process in 0..self.local.lockers.len() {
-            let open = vec![Op::Open { slot: 0, mode: "rw" }; FILES];
+            let open = vec![
+                Op::Open {
+                    slot: 0,
+                    mode: "rw"
+                };
+                FILES
+            ];
             self.step(process, &open)?;
         }
         for _ in 0..STEPS {

@@ -7,6 +7,10 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Makes the views one directory of the local file system, or one mount.
+const LOCAL: &str = "LEASEFS_LOCKS_LOCAL";
+const ONE_MOUNT: &str = "LEASEFS_LOCKS_ONE_MOUNT";
+
 /// Several views of one directory.
 pub struct Stage {
     /// The mounts, if the views are mounts.
@@ -16,7 +20,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// As many mounts; or one local directory under as many names, where `LEASEFS_LOCKS_LOCAL` is set.
+    /// As many mounts; or what the environment says.
     ///
     /// # Panics
     /// As [`World::start`].
@@ -29,30 +33,40 @@ impl Stage {
     /// # Panics
     /// As [`World::start`].
     pub fn with(name: &str, options: &WorldOptions) -> Self {
-        if Self::is_for_local_views() {
-            return Self::on_local(name, options.mounts);
-        }
-        let world = World::start(name, options);
-        Self {
-            dirs: world.mounts.iter().map(|mount| mount.dir.clone()).collect(),
-            world: Some(world),
-            local: None,
+        if env::var_os(LOCAL).is_some() {
+            Self::on_local(name, options.mounts)
+        } else if env::var_os(ONE_MOUNT).is_some() {
+            Self::on_one_mount(name, options.mounts, options)
+        } else {
+            Self::on_mounts(name, options)
         }
     }
 
-    /// Whether the views of this run are local; faults that only mounts have are left out then.
-    pub fn is_for_local_views() -> bool {
-        env::var_os("LEASEFS_LOCKS_LOCAL").is_some()
+    fn on_mounts(name: &str, options: &WorldOptions) -> Self {
+        let world = World::start(name, options);
+        let dirs = world.mounts.iter().map(|mount| mount.dir.clone());
+        Self {
+            dirs: dirs.collect(),
+            world: Some(world),
+            local: None,
+        }
     }
 
     /// One mount under as many names.
     ///
     /// # Panics
     /// As [`World::start`].
-    pub fn on_one_mount(name: &str, views: usize) -> Self {
-        let mut stage = Self::start(name, 1);
+    pub fn on_one_mount(name: &str, views: usize, options: &WorldOptions) -> Self {
+        let mut options = options.clone();
+        options.mounts = 1;
+        let mut stage = Self::on_mounts(name, &options);
         stage.dirs = vec![stage.dirs[0].clone(); views];
         stage
+    }
+
+    /// Whether the views of this run are mounts apart; faults that only such have are left out else.
+    pub fn has_mounts_apart() -> bool {
+        env::var_os(LOCAL).is_none() && env::var_os(ONE_MOUNT).is_none()
     }
 
     /// One local directory under as many names.
@@ -71,6 +85,13 @@ impl Stage {
     /// Whether all views are one local directory.
     pub fn is_local(&self) -> bool {
         self.world.is_none()
+    }
+
+    /// Whether the views are mounts apart.
+    pub fn is_apart(&self) -> bool {
+        self.world
+            .as_ref()
+            .is_some_and(|world| world.mounts.len() == self.dirs.len())
     }
 
     /// The mounts, for faults that only mounts have.

@@ -21,13 +21,36 @@ pub fn file_name(file: usize) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     Nothing,
-    Open { slot: usize, mode: &'static str },
-    Dup { slot: usize },
-    Close { slot: usize },
-    Seek { slot: usize, to: i64 },
-    Range { slot: usize, kind: Kind, what: Type, range: Range },
-    Flock { slot: usize, what: Type },
-    Test { slot: usize, kind: Kind, what: Type, range: Range },
+    Open {
+        slot: usize,
+        mode: &'static str,
+    },
+    Dup {
+        slot: usize,
+    },
+    Close {
+        slot: usize,
+    },
+    Seek {
+        slot: usize,
+        to: i64,
+    },
+    Range {
+        slot: usize,
+        kind: Kind,
+        what: Type,
+        range: Range,
+    },
+    Flock {
+        slot: usize,
+        what: Type,
+    },
+    Test {
+        slot: usize,
+        kind: Kind,
+        what: Type,
+        range: Range,
+    },
 }
 
 impl Op {
@@ -47,11 +70,21 @@ impl Op {
             Self::Dup { slot } => format!("dup {} {}", at(slot), at(&COPY)),
             Self::Close { slot } => format!("close {}", at(slot)),
             Self::Seek { slot, to } => format!("seek {} {to}", at(slot)),
-            Self::Range { slot, kind, what, range } => {
+            Self::Range {
+                slot,
+                kind,
+                what,
+                range,
+            } => {
                 format!("{kind} {} {what} {range}", at(slot))
             }
             Self::Flock { slot, what } => format!("flock {} {what}", at(slot)),
-            Self::Test { slot, kind, what, range } => {
+            Self::Test {
+                slot,
+                kind,
+                what,
+                range,
+            } => {
                 format!("test {} {kind} {what} {range}", at(slot))
             }
         }
@@ -131,19 +164,50 @@ impl Sequence {
             let mode = ["rw", "rw", "rw", "rw", "r", "w"][rng.below(6)];
             let slot = usize::from(slots[0].is_some() && slots[1].is_none());
             let free = slots[slot].is_none();
-            return if free { Op::Open { slot, mode } } else { Op::Nothing };
+            return if free {
+                Op::Open { slot, mode }
+            } else {
+                Op::Nothing
+            };
         };
-        let what = [Type::Read, Type::Read, Type::Write, Type::Write, Type::Unlock][rng.below(5)];
-        let kind = if rng.chance(50) { Kind::Fcntl } else { Kind::Ofd };
+        let what = [
+            Type::Read,
+            Type::Read,
+            Type::Write,
+            Type::Write,
+            Type::Unlock,
+        ][rng.below(5)];
+        let kind = if rng.chance(50) {
+            Kind::Fcntl
+        } else {
+            Kind::Ofd
+        };
         let range = random_range(rng, self.descriptions[&description].position);
         match rng.below(100) {
-            0..50 => Op::Range { slot, kind, what, range },
+            0..50 => Op::Range {
+                slot,
+                kind,
+                what,
+                range,
+            },
             50..68 => Op::Flock { slot, what },
             68..88 => {
-                let what = if rng.chance(50) { Type::Read } else { Type::Write };
-                Op::Test { slot, kind, what, range }
+                let what = if rng.chance(50) {
+                    Type::Read
+                } else {
+                    Type::Write
+                };
+                Op::Test {
+                    slot,
+                    kind,
+                    what,
+                    range,
+                }
             }
-            88..94 => Op::Seek { slot, to: rng.below(20) as i64 },
+            88..94 => Op::Seek {
+                slot,
+                to: rng.below(20) as i64,
+            },
             _ => Op::Close { slot },
         }
     }
@@ -151,12 +215,22 @@ impl Sequence {
     /// Closes a slot if it is open.
     pub fn close(&self, process: usize, slot: usize) -> Op {
         let open = self.slots[process][slot].is_some();
-        if open { Op::Close { slot } } else { Op::Nothing }
+        if open {
+            Op::Close { slot }
+        } else {
+            Op::Nothing
+        }
     }
 
     /// What is in the way of what is asked, if it is asked what is.
     pub fn in_the_way(&self, process: usize, op: &Op) -> Option<Vec<Run>> {
-        let Op::Test { slot, kind, what, range } = op else {
+        let Op::Test {
+            slot,
+            kind,
+            what,
+            range,
+        } = op
+        else {
             return None;
         };
         let owner = self.owner(process, *slot, *kind);
@@ -180,7 +254,12 @@ impl Sequence {
             }
             Op::Close { slot } => self.closes(process, slot),
             Op::Seek { slot, to } => self.description_mut(process, slot).position = to,
-            Op::Range { slot, kind, what, range } => {
+            Op::Range {
+                slot,
+                kind,
+                what,
+                range,
+            } => {
                 let owner = self.owner(process, slot, kind);
                 let position = self.description(process, slot).position;
                 let cells = Cells::of(range, position).expect("there is such a range");
@@ -211,7 +290,11 @@ impl Sequence {
         let description = self.descriptions.get_mut(&number).expect("it is open");
         description.descriptors -= 1;
         if description.descriptors == 0 {
-            self.released = if description.locked { Some(Instant::now()) } else { self.released };
+            self.released = if description.locked {
+                Some(Instant::now())
+            } else {
+                self.released
+            };
             self.locks.forget(Owner::Description(number));
             self.descriptions.remove(&number);
         }
@@ -274,7 +357,11 @@ pub fn check_found(
         };
         found.is_some_and(|(lock, pid)| lock == expected && told(pid))
     };
-    let right = if ways.is_empty() { answer == "free" } else { ways.iter().any(right) };
+    let right = if ways.is_empty() {
+        answer == "free"
+    } else {
+        ways.iter().any(right)
+    };
     right
         .then_some(())
         .ok_or_else(|| format!("{answer}, where {ways:?} are in the way"))
