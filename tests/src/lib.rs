@@ -49,7 +49,8 @@
 //!   - `durable`: what was synced survives crashes at random moments (`scripts/durability` for many)
 //!   - `load`: many sessions without a mount, small (`scripts/load` for many)
 //!   - `contention`: mounts in each other's way; nothing takes over a second
-//!   - `locks`, `locks_model`, `locks_counter`, `locks_faults`, `locks_programs`: locks across mounts
+//!   - `locks`, `locks_rules`, `locks_model`, `locks_counter`, `locks_faults`, `locks_programs`, `locks_sqlite`,
+//!     `locks_cached`: locks across mounts
 //!   - `killable`: callers of a server that is gone can be killed, and end in time
 //!
 //! `LEASEFS_FSSERVER` and `LEASEFS_FSCLIENT` name daemons to test instead of those of this

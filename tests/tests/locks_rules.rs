@@ -31,9 +31,9 @@ fn a_cycle_is_noticed(name: &str, processes: usize) {
     let stage = Stage::start(name, processes);
     let mut lockers = each_has_its_own(&stage, Kind::Fcntl);
     let last = processes - 1;
-    for index in 0..last {
-        lockers[index].waits_for(index as u32 + 1, Kind::Fcntl, Type::Write);
-        lockers[index].goes_on_waiting(WHILE);
+    for (next, locker) in (1..).zip(&mut lockers[..last]) {
+        locker.waits_for(next, Kind::Fcntl, Type::Write);
+        locker.goes_on_waiting(WHILE);
     }
     lockers[last].say("whole 0 fcntl w wait");
     assert_eq!(lockers[last].answer(LONGEST).text, "EDEADLK");

@@ -19,10 +19,12 @@ pub mod ledger;
 mod locker;
 pub mod model;
 pub mod process;
+mod program;
 pub mod random;
 mod stage;
 pub mod sys;
 
 pub use locker::{Answer, Locker, SOON, now};
+pub use program::Program;
 pub use stage::{Stage, count_from_env};
 pub use sys::{Kind, Range, Type, Whence};
