@@ -136,7 +136,7 @@ fn committer(stage: &Stage, view: usize, said: PathBuf) -> Program {
 }
 
 #[test]
-fn git_commits_in_one_clone_from_two_mounts_at_once_and_each_is_there_once() {
+fn git_commits_in_one_clone_from_two_mounts_at_once_and_nothing_is_lost() {
     let stage = Stage::start("git", 2);
     git(
         &stage,
@@ -153,17 +153,15 @@ fn git_commits_in_one_clone_from_two_mounts_at_once_and_each_is_there_once() {
         committer.ends_within(SOON);
         fs::remove_file(said(view)).expect("it is there");
     }
-    let log = git(
+    let found = git(
         &stage,
         &stage.path(0, "repo"),
-        "git log --format=%s; git fsck --strict --no-dangling 2>&1",
+        "git fsck --strict --no-dangling 2>&1; git status --porcelain
+         git log --format=%H | wc -l; cat own0 own1 | wc -l; git show HEAD:own0 HEAD:own1 | wc -l",
     );
-    let mut log: Vec<&str> = log.lines().collect();
-    log.sort_unstable();
-    let of = |view: usize| (1..=COMMITS).map(move |number| format!("{view}-{number}"));
-    let mut expected: Vec<String> = (0..2).flat_map(of).collect();
-    expected.sort_unstable();
-    assert_eq!(log, expected);
+    // Not by their messages: git writes one to a file, without a lock, and reads it again.
+    let all = 2 * COMMITS;
+    assert_eq!(found, format!("{all}\n{all}\n{all}\n"));
 }
 
 fn git(stage: &Stage, dir: &Path, script: &str) -> String {

@@ -5,6 +5,7 @@
 //! what to do with all of them in one go.
 
 use super::locker::{Locker, SOON};
+use super::model::Kind;
 use super::stage::Stage;
 use crate::rng::Rng;
 use std::time::{Duration, Instant};
@@ -204,10 +205,20 @@ impl<'a> Rounds<'a> {
             return same.ok_or_else(|| format!("locally {local}, on the mount {view}"));
         };
         let pid = |side: &Side, other: usize| side.lockers[other].pid().to_string();
+        let by_description = matches!(
+            op,
+            Op::Test {
+                kind: Kind::Ofd,
+                ..
+            }
+        );
         let local_pids = |other: usize| vec![pid(&self.local, other)];
         let view_pids = |other: usize| {
             let own = vec![pid(&self.views, other)];
-            if self.stage.share_processes(process / EACH, other / EACH) {
+            if by_description && !self.stage.is_local() {
+                // What the kernel keeps of the question says that it is of a description, whoever holds what is found.
+                vec!["-1".to_owned()]
+            } else if self.stage.share_processes(process / EACH, other / EACH) {
                 own
             } else {
                 // FUSE has no pid for whom its kernel doesn't know: it makes it 0.
