@@ -5,7 +5,7 @@
 //! what to do with all of them in one go.
 
 use super::locker::{Locker, SOON};
-use super::model::Kind;
+use super::sys::Kind;
 use super::stage::Stage;
 use crate::rng::Rng;
 use std::time::{Duration, Instant};
