@@ -64,21 +64,6 @@ fn a_map_of_a_log_that_grows_on_another_mount_is_read_on_from_its_last_page() {
 }
 
 #[test]
-fn a_file_that_was_only_read_is_closed_though_the_clients_daemon_is_stopped() {
-    let mut world = World::start("closing", &WorldOptions::mounts(1));
-    let path = world.mount(0).path("f");
-    fs::write(&path, b"x").expect("a file");
-    let file = File::open(&path).expect("the file");
-    assert_eq!(fs::read(&path).expect("the file"), b"x");
-    world.mounts[0].freeze();
-    // Each of its threads stops when it is its turn.
-    thread::sleep(Duration::from_millis(300));
-    let mut closing = in_background("the close", move || drop(file));
-    closing.done_within(LIMIT);
-    world.mounts[0].thaw();
-}
-
-#[test]
 fn data_and_holes_before_the_beginning_are_none() {
     let world = World::start("seek", &WorldOptions::mounts(1));
     let path = world.mount(0).path("f");

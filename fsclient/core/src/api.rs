@@ -51,8 +51,10 @@ pub enum Event<W> {
         /// How many.
         count: u64,
     },
-    /// Nobody waits for the answer any more: a signal is pending, as [`Effect::Watch`] has asked.
+    /// Nobody waits for the answer any more: a signal is pending that ends the caller.
     Left(CallId),
+    /// The caller would wait no longer, but for an answer: another signal is pending, as [`Effect::Watch`] has asked.
+    Interrupted(CallId),
     /// What a [`Notice`] has come to.
     Notified(EffectId, Noticed),
     /// Whether [`Notice::ForgetNames`] works just now, when that has changed.
@@ -132,7 +134,8 @@ pub enum Effect {
     /// What never blocks ([`Notice::never_blocks`]) is done before the core is told anything else but
     /// that: whoever finds that the kernel was told nothing of an object relies on it.
     Notify(EffectId, Notice),
-    /// Look whether such a signal is pending for the caller, by its process id; then [`Event::Left`].
+    /// Look whether such a signal is pending for the caller, by its process id; then [`Event::Left`] or
+    /// [`Event::Interrupted`].
     Watch(CallId, u32, Signals),
     /// Send a request on a connection; nothing if it is gone.
     Send {

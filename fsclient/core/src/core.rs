@@ -66,6 +66,7 @@ enum Ended {
 struct WaitingCall<W> {
     waiter: W,
     abandon: Abandon,
+    interrupt: Abandon,
 }
 
 /// Everything that a mount knows and promises. See the crate's description.
@@ -214,6 +215,11 @@ impl<W> ClientCore<W> {
                     waiting.abandon.trigger();
                 }
             }
+            Event::Interrupted(call) => {
+                if let Some(waiting) = self.waiting.get(&call) {
+                    waiting.interrupt.trigger();
+                }
+            }
             Event::Notified(id, noticed) => self.outside.done(id, noticed),
             Event::CanForgetNames(can) => self.cache.set_names_in_kernel(can),
             Event::Kept(id) => self.outside.done(id, Noticed::Done),
@@ -250,8 +256,12 @@ impl<W> ClientCore<W> {
         }
         let id = CallId(self.tasks.next_id());
         let ask = Ask::new(asker);
-        let abandon = ask.abandon.clone();
-        self.waiting.insert(id, WaitingCall { waiter, abandon });
+        let waiting = WaitingCall {
+            waiter,
+            abandon: ask.abandon.clone(),
+            interrupt: ask.interrupt.clone(),
+        };
+        self.waiting.insert(id, waiting);
         let (ops, cx) = (Arc::clone(&self.ops), self.cx.clone());
         self.tasks.add(Box::pin(async move {
             let answer = pin!(ops.answer(&ask, call));

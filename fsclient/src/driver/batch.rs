@@ -1,6 +1,6 @@
 //! What one event has brought up, to be done when the core isn't locked any more.
 
-use super::caller::leaves;
+use super::caller::pending_signal;
 use super::{Driver, Waiter};
 use crate::session::{Out, is_ours};
 use leasefs_client::{
@@ -111,10 +111,14 @@ impl<W: Waiter> Driver<W> {
         let driver = self.me.clone();
         self.runtime.spawn(async move {
             for (call, pid, signals) in watches {
-                if leaves(pid, signals)
-                    && let Some(driver) = driver.upgrade()
-                {
-                    driver.drive(Event::Left(call));
+                let Some(pending) = pending_signal(pid, signals) else {
+                    continue;
+                };
+                if let Some(driver) = driver.upgrade() {
+                    driver.drive(match pending {
+                        Signals::Fatal => Event::Left(call),
+                        Signals::All => Event::Interrupted(call),
+                    });
                 }
             }
         });

@@ -13,13 +13,15 @@ pub fn groups(pid: u32) -> Vec<u32> {
     status(pid).map(|text| groups_of(&text)).unwrap_or_default()
 }
 
-/// Whether a signal waits for a process that lets it leave: one that ends it, so that nobody will read the answer, or
-/// any that it doesn't ignore.
-pub fn leaves(pid: u32, signals: Signals) -> bool {
-    status(pid).is_some_and(|text| match signals {
-        Signals::Fatal => is_fatal(&text),
-        Signals::All => is_interrupted(&text),
-    })
+/// What waits for a process, of what it would leave for: a signal that ends it, so that nobody will read the answer; or
+/// another one that it doesn't ignore.
+pub fn pending_signal(pid: u32, signals: Signals) -> Option<Signals> {
+    let text = status(pid)?;
+    match signals {
+        _ if is_fatal(&text) => Some(Signals::Fatal),
+        Signals::All if is_interrupted(&text) => Some(Signals::All),
+        Signals::All | Signals::Fatal => None,
+    }
 }
 
 /// `/proc/TID/status`; `None` for the kernel itself, and for who is gone.
@@ -128,6 +130,6 @@ mod tests {
     #[test]
     fn a_request_of_the_kernel_itself_has_no_groups_and_never_dies() {
         assert!(groups(0).is_empty());
-        assert!(!leaves(0, Signals::All));
+        assert_eq!(pending_signal(0, Signals::All), None);
     }
 }

@@ -5,8 +5,8 @@
 //! what to do with all of them in one go.
 
 use super::locker::{Locker, SOON};
-use super::sys::Kind;
 use super::stage::Stage;
+use super::sys::Kind;
 use crate::rng::Rng;
 use std::time::{Duration, Instant};
 

@@ -51,7 +51,9 @@ pub(crate) struct Ask {
     pub asker: Asker,
     /// Triggered when nobody does any more.
     pub abandon: Abandon,
-    /// Set where that is so for any signal, not only for one that ends the caller.
+    /// Triggered when the caller would wait no longer, if it [yields](Ask::yields).
+    pub interrupt: Abandon,
+    /// Set where a signal is looked for that doesn't end the caller.
     pub yields: Arc<AtomicBool>,
 }
 
@@ -61,11 +63,12 @@ impl Ask {
         Self {
             asker,
             abandon: Abandon::default(),
+            interrupt: Abandon::default(),
             yields: Arc::default(),
         }
     }
 
-    /// From now on any signal lets the caller leave.
+    /// From now on any signal interrupts the caller.
     fn yields(&self) {
         self.yields.store(true, Ordering::Relaxed);
     }

@@ -1,0 +1,176 @@
+//! `fsclient elect`: one command at a time, whichever mount it is run on, and none that goes on without its lock.
+
+use leasefs_tests::mounted::{Binaries, World, WorldOptions, eventually};
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const TERM: Duration = Duration::from_secs(3);
+const SOON: Duration = Duration::from_secs(10);
+
+fn world(name: &str) -> World {
+    World::start(name, &WorldOptions::mounts(2).term("3s"))
+}
+
+fn elect(options: &[&str], file: &Path, script: &str) -> Command {
+    let mut command = Command::new(&Binaries::get().client);
+    command.arg("elect").args(options).arg(file);
+    command.args(["--", "sh", "-c", script]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(Stdio::piped());
+    command
+}
+
+fn run(options: &[&str], file: &Path, script: &str) -> Output {
+    let output = elect(options, file, script).output();
+    output.expect("fsclient runs")
+}
+
+/// One that holds the lock, as the file shows that it makes.
+fn holds(file: &Path, sign: &Path, then: &str) -> Child {
+    let script = format!("touch '{}'; {then}", sign.display());
+    let child = elect(&[], file, &script).spawn().expect("fsclient runs");
+    eventually(
+        "the command to run",
+        SOON,
+        || sign.exists().then_some(()),
+        String::new,
+    );
+    child
+}
+
+fn ends_within(child: &mut Child, limit: Duration) -> ExitStatus {
+    let ended = || child.try_wait().expect("a child");
+    eventually("fsclient elect to end", limit, ended, String::new)
+}
+
+fn number(output: &Output) -> u64 {
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.trim()
+        .parse()
+        .unwrap_or_else(|_| panic!("no number: {output:?}"))
+}
+
+#[test]
+fn one_command_at_a_time_runs_whichever_mount_it_is_run_on() {
+    let world = world("elect");
+    let [here, there] = [0, 1].map(|mount| world.mount(mount).path("leader"));
+    let sign = world.mount(0).path("begun");
+    let mut holder = holds(&here, &sign, "sleep 2; exit 7");
+    let refused = run(&["-n"], &there, "echo no");
+    assert_eq!(
+        (refused.status.code(), &refused.stdout[..]),
+        (Some(1), &b""[..])
+    );
+    let begun = Instant::now();
+    let late = run(&["--wait", "300ms"], &there, "echo no");
+    assert_eq!((late.status.code(), &late.stdout[..]), (Some(1), &b""[..]));
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    let next = run(&[], &there, "echo $LEASEFS_LOCK_PATH");
+    assert_eq!(
+        String::from_utf8_lossy(&next.stdout).trim(),
+        there.display().to_string()
+    );
+    let ended = ends_within(&mut holder, SOON);
+    assert_eq!(ended.code(), Some(7), "as the command");
+    assert!(begun.elapsed() > Duration::from_secs(1), "it waited");
+}
+
+#[test]
+fn each_holder_has_a_greater_number_than_the_one_before_also_behind_a_restart() {
+    let mut world = world("elected");
+    let mut last = 0;
+    let mut grows = |world: &World| {
+        for mount in [0, 1, 1, 0] {
+            let file = world.mount(mount).path("leader");
+            let now = number(&run(&[], &file, "echo $LEASEFS_LOCK"));
+            assert!(now > last, "{now} after {last}");
+            last = now;
+        }
+    };
+    grows(&world);
+    world.server.daemon.kill();
+    world.server.start_again();
+    grows(&world);
+    let file = world.mount(0).path("leader");
+    let told = Command::new("python3")
+        .arg("-c")
+        .arg("import os,sys; os.getxattr(sys.argv[1], 'user.leasefs.lock')")
+        .arg(&file)
+        .output()
+        .expect("python3");
+    let error = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(
+        error.contains("No data available"),
+        "nobody holds it: {error}"
+    );
+    let set = rustix::fs::setxattr(
+        &file,
+        "user.leasefs.lock",
+        b"9",
+        rustix::fs::XattrFlags::empty(),
+    );
+    assert_eq!(set, Err(rustix::io::Errno::PERM));
+}
+
+#[test]
+fn a_command_is_ended_before_its_lock_can_be_lost() {
+    let mut world = world("deposed");
+    let [here, there] = [0, 1].map(|mount| world.mount(mount).path("leader"));
+    // It can't show on the mount how long it runs.
+    let lives = world.sandbox.folder("notes").join("lives");
+    let forever = format!(
+        "trap '' TERM; while :; do date +%s.%N > '{}'; sleep 0.05; done",
+        lives.display()
+    );
+    let sign = world.mount(0).path("begun");
+    let mut holder = holds(&here, &sign, &forever);
+    let next = elect(&[], &there, "date +%s.%N")
+        .spawn()
+        .expect("fsclient runs");
+    world.mounts[0].freeze();
+    let ended = ends_within(&mut holder, TERM + SOON);
+    assert_eq!(
+        ended.code(),
+        Some(75),
+        "{ended:?}, signal {:?}",
+        ended.signal()
+    );
+    let next = next.wait_with_output().expect("a child");
+    world.mounts[0].thaw();
+    let at = |text: &str| text.trim().parse::<f64>().expect("a time");
+    let last = at(&fs::read_to_string(&lives).expect("it ran"));
+    let first = at(&String::from_utf8_lossy(&next.stdout));
+    assert!(
+        last < first,
+        "it ran at {last}, and its successor from {first} on"
+    );
+}
+
+#[test]
+fn what_it_is_told_by_a_signal_the_command_is_told() {
+    let world = world("told");
+    let sign = world.mount(0).path("begun");
+    let file = world.mount(0).path("leader");
+    let mut holder = holds(&file, &sign, "trap 'exit 9' TERM; sleep 60 & wait");
+    let pid = rustix::process::Pid::from_child(&holder);
+    rustix::process::kill_process(pid, Signal::TERM).expect("it runs");
+    assert_eq!(ends_within(&mut holder, SOON).code(), Some(9));
+}
+
+#[test]
+fn a_local_file_elects_nobody() {
+    let world = world("local");
+    let refused = run(
+        &[],
+        &world.sandbox.folder("notes").join("leader"),
+        "echo no",
+    );
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("is not on a leasefs mount"), "{said}");
+    assert!(refused.stdout.is_empty());
+}
