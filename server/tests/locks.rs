@@ -119,7 +119,7 @@ async fn who_leaves_leaves_his_locks() {
     let server = house.serve().await;
     let [a, mut b] = two(&house, &server).await;
     assert_eq!(
-        outcome(&mut b.0, lock(b.2, 2, LockRange::ALL, Some(3))).await,
+        outcome(&mut b.0, lock(b.2, 1, LockRange::ALL, Some(3))).await,
         LockOutcome::Waits
     );
     let mut a = a.0;

@@ -561,3 +561,14 @@ fn out_of_grace_nothing_is_reclaimed() {
     assert_eq!(lost, [file(1)]);
     assert_ne!(server.epoch(1), LockEpoch(77));
 }
+
+#[test]
+fn who_leaves_leaves_his_locks_to_those_who_wait() {
+    let mut server = contended();
+    let upgrade = server.wait(2, file(1), exclusive(8), 3);
+    assert_eq!(upgrade, Some(LockOutcome::Waits));
+    server.feed(Event::SessionEnded {
+        session: session(1),
+    });
+    assert_eq!(server.granted.len(), 1);
+}
