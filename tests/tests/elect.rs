@@ -29,16 +29,11 @@ fn run(options: &[&str], file: &Path, script: &str) -> Output {
     output.expect("fsclient runs")
 }
 
-/// One that holds the lock, as the file shows that it makes.
-fn holds(file: &Path, sign: &Path, then: &str) -> Child {
-    let script = format!("touch '{}'; {then}", sign.display());
-    let child = elect(&[], file, &script).spawn().expect("fsclient runs");
-    eventually(
-        "the command to run",
-        SOON,
-        || sign.exists().then_some(()),
-        String::new,
-    );
+/// One that holds the lock, and has begun: it makes the file `sign`.
+fn holds(file: &Path, sign: &Path, script: &str) -> Child {
+    let child = elect(&[], file, script).spawn().expect("fsclient runs");
+    let begun = || sign.exists().then_some(());
+    eventually("the command to run", SOON, begun, String::new);
     child
 }
 
@@ -58,8 +53,9 @@ fn number(output: &Output) -> u64 {
 fn one_command_at_a_time_runs_whichever_mount_it_is_run_on() {
     let world = world("elect");
     let [here, there] = [0, 1].map(|mount| world.mount(mount).path("leader"));
-    let sign = world.mount(0).path("begun");
-    let mut holder = holds(&here, &sign, "sleep 2; exit 7");
+    let sign = world.sandbox.folder("notes").join("begun");
+    let script = format!("touch '{}'; sleep 2; exit 7", sign.display());
+    let mut holder = holds(&here, &sign, &script);
     let refused = run(&["-n"], &there, "echo no");
     assert_eq!(
         (refused.status.code(), &refused.stdout[..]),
@@ -131,8 +127,7 @@ while True:
     time.sleep(0.02)'",
         lives.display()
     );
-    let sign = world.mount(0).path("begun");
-    let mut holder = holds(&here, &sign, &forever);
+    let mut holder = holds(&here, &lives, &forever);
     let next = elect(&[], &there, "date +%s.%N")
         .spawn()
         .expect("fsclient runs");
@@ -153,9 +148,13 @@ while True:
 #[test]
 fn what_it_is_told_by_a_signal_the_command_is_told() {
     let world = world("told");
-    let sign = world.mount(0).path("begun");
+    let sign = world.sandbox.folder("notes").join("begun");
     let file = world.mount(0).path("leader");
-    let mut holder = holds(&file, &sign, "trap 'exit 9' TERM; sleep 60 & wait");
+    let script = format!(
+        "trap 'exit 9' TERM; touch '{}'; sleep 60 & wait",
+        sign.display()
+    );
+    let mut holder = holds(&file, &sign, &script);
     let pid = rustix::process::Pid::from_child(&holder);
     rustix::process::kill_process(pid, Signal::TERM).expect("it runs");
     assert_eq!(ends_within(&mut holder, SOON).code(), Some(9));
