@@ -1,4 +1,4 @@
-//! SQLite's rollback journal, with writers on two mounts.
+//! SQLite with writers on two mounts.
 
 use leasefs_tests::locks::{Program, SOON, Stage};
 use leasefs_tests::mounted::WorldOptions;
@@ -54,15 +54,20 @@ struct Database {
 }
 
 impl Database {
-    /// Four writers on two mounts.
+    /// Four writers on two mounts, with a rollback journal.
     fn start(name: &str, options: &WorldOptions) -> Self {
+        Self::with_journal("delete", name, options)
+    }
+
+    fn with_journal(mode: &str, name: &str, options: &WorldOptions) -> Self {
         let stage = Stage::with(name, options);
         let folder =
             std::env::temp_dir().join(format!("leasefs-said-{}-{name}", std::process::id()));
         fs::create_dir(&folder).expect("a folder");
-        let make =
-            "pragma journal_mode=delete; create table t(writer, n, x, primary key(writer, n));";
-        sqlite(&stage.path(0, "base.db"), make);
+        let make = format!(
+            "pragma journal_mode={mode}; create table t(writer, n, x, primary key(writer, n));"
+        );
+        sqlite(&stage.path(0, "base.db"), &make);
         let mut database = Self {
             stage,
             folder,
@@ -152,6 +157,15 @@ fn sqlite(path: &Path, script: &str) -> String {
 #[test]
 fn sqlite_writers_on_two_mounts_lose_nothing() {
     let mut database = Database::start("sqlite", &WorldOptions::mounts(2));
+    database.all_end_but(None);
+    assert_eq!(database.is_whole(), 4 * ROWS);
+    let said: String = database.writers.iter().map(Program::said).collect();
+    assert!(!said.contains('#'), "{said}");
+}
+
+#[test]
+fn sqlite_writers_with_a_write_ahead_log_lose_nothing_while_all_clients_are_well() {
+    let mut database = Database::with_journal("wal", "sqlite-wal", &WorldOptions::mounts(2));
     database.all_end_but(None);
     assert_eq!(database.is_whole(), 4 * ROWS);
     let said: String = database.writers.iter().map(Program::said).collect();
