@@ -80,6 +80,11 @@ impl LockRange {
         }
     }
 
+    /// The bytes that both have.
+    pub fn common(self, other: Self) -> Option<Self> {
+        Self::new(self.first.max(other.first), self.last.min(other.last))
+    }
+
     /// What of it lies before and behind another one.
     pub fn without(self, other: Self) -> [Option<Self>; 2] {
         let before = other.first.checked_sub(1);
@@ -105,6 +110,20 @@ pub struct HeldLock<O = LockOwner> {
     pub pid: u32,
     /// Greater than that of any lock of the file that was taken before.
     pub fence: Fence,
+}
+
+impl<O> HeldLock<O> {
+    /// The same lock, as its owner is named elsewhere.
+    pub fn of<P>(&self, owner: P) -> HeldLock<P> {
+        HeldLock {
+            owner,
+            kind: self.kind,
+            mode: self.mode,
+            range: self.range,
+            pid: self.pid,
+            fence: self.fence,
+        }
+    }
 }
 
 /// What a session holds of one file.

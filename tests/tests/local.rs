@@ -1,18 +1,15 @@
 //! What a local file system does.
 
 use leasefs_tests::mapping::Mapping;
-use leasefs_tests::mounted::{World, WorldOptions, in_background};
+use leasefs_tests::mounted::{World, WorldOptions};
 use leasefs_tests::rng::Rng;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, SeekFrom, renameat_with};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::thread;
-use std::time::Duration;
 
 const PAGE: usize = 4096;
 const ROUNDS: usize = 300;
-const LIMIT: Duration = Duration::from_secs(2);
 
 fn worlds(name: &str) -> [World; 2] {
     let (back, through) = (WorldOptions::mounts(2), WorldOptions::mounts(2));

@@ -5,7 +5,7 @@
 //! `LEASEFS_SIM_KINDS` allows only these kinds of misfortune (freeze, break, part, stall, kill, unmount,
 //! crash, shutdown, suspend), `none` none; `LEASEFS_SIM_CLIENTS` says how many clients there are;
 //! `LEASEFS_SIM_ONLY` leaves out what it doesn't name of maps, names,
-//! fills, away, slow (which else is left out).
+//! fills, away, locks, slow (which else is left out).
 
 use leasefs_tests::sim::{Plan, Stats, run};
 use std::time::Instant;
@@ -31,6 +31,7 @@ fn plan(seed: u64) -> Plan {
         plan.fills = only.contains(&"fills");
         plan.slow = only.contains(&"slow");
         plan.away = only.contains(&"away");
+        plan.locks = only.contains(&"locks");
     }
     plan
 }

@@ -191,6 +191,12 @@ impl<W> ClientCore<W> {
         self.cache.locks()
     }
 
+    /// Locks that are held at this moment, which need not be one at which the core is told something; `None` if the
+    /// session's leases aren't valid then. Looks at them, and changes nothing.
+    pub fn held_locks(&self, now: Now) -> Option<Vec<LockStatus>> {
+        self.cache.held_locks(now.boot)
+    }
+
     /// The files that are not flushed, and where they are, as far as it is known.
     pub fn dirty_files(&self) -> Vec<(Handle, Option<PathBuf>)> {
         self.writeback.dirty_files()

@@ -3,12 +3,17 @@
 
 mod oracle;
 
+use leasefs_lease::locks::LockWanted;
 use leasefs_lease::server::{
-    Bouncing, Config, Core, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Reclaimed, Touch,
-    Wanted,
+    Bouncing, Config, Core, Event, Grace, LockAsk, LoggedWrites, OpId, ReadItem, ReadKind,
+    Reclaimed, Touch, Wanted,
 };
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Handle, KeyHash, Mode, Parts, RawName, SessionId, Stamp};
+use leasefs_protocol::lock::FileLocks;
+use leasefs_protocol::{
+    Fence, Handle, HeldLock, KeyHash, LockKind, LockMode, LockOwner, LockRange, LockWait, Mode,
+    Parts, RawName, SessionId, Stamp,
+};
 use oracle::Oracle;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -35,6 +40,9 @@ enum Step {
     Reclaim(u8, u8, Parts, Mode),
     Done(u8),
     RoundTrip(u8, u16),
+    Lock(u8, u8, LockAsk),
+    /// Says what it holds of a file; true if that is a lock.
+    Held(u8, u8, bool),
     Shutdown,
 }
 
@@ -104,6 +112,34 @@ fn read() -> impl Strategy<Value = Step> {
     })
 }
 
+fn wanted_lock() -> impl Strategy<Value = LockWanted<LockOwner>> {
+    let modes = vec![LockMode::Shared, LockMode::Exclusive];
+    let kinds = vec![LockKind::Posix, LockKind::Posix, LockKind::Flock];
+    let what = (prop::sample::select(kinds), prop::sample::select(modes));
+    (0..2u64, what, 0..3u64, 0..3u64).prop_map(|(owner, (kind, mode), first, more)| LockWanted {
+        owner: LockOwner(owner),
+        kind,
+        mode,
+        range: match kind {
+            LockKind::Posix => LockRange::new(first, first + more).expect("a range"),
+            LockKind::Flock => LockRange::ALL,
+        },
+        pid: 1,
+    })
+}
+
+fn lock_ask() -> impl Strategy<Value = LockAsk> {
+    let give_up = |lock: LockWanted<LockOwner>| LockAsk::GiveUp(lock.owner, lock.kind, lock.range);
+    let wait = prop::option::weighted(0.7, (0..3u64).prop_map(LockWait));
+    prop_oneof![
+        10 => (wanted_lock(), wait).prop_map(|(lock, wait)| LockAsk::Take(lock, wait)),
+        6 => wanted_lock().prop_map(give_up),
+        1 => wanted_lock().prop_map(LockAsk::Test),
+        2 => (0..3u64).prop_map(|wait| LockAsk::Cancel(LockWait(wait))),
+        1 => Just(LockAsk::Reset),
+    ]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let touches = || prop::collection::vec(touch(), 1..4);
     prop_oneof![
@@ -127,6 +163,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(s, o, p, m)| Step::Reclaim(s, o, p, m)),
         1 => (0..SESSIONS).prop_map(Step::Done),
         1 => (0..SESSIONS, 0..200u16).prop_map(|(s, ms)| Step::RoundTrip(s, ms)),
+        9 => (0..SESSIONS, 0..OBJECTS, lock_ask()).prop_map(|(s, o, ask)| Step::Lock(s, o, ask)),
+        2 => (0..SESSIONS, 0..OBJECTS, any::<bool>()).prop_map(|(s, o, any)| Step::Held(s, o, any)),
     ]
 }
 
@@ -288,7 +326,7 @@ impl Walk {
                     touches,
                     dropped,
                     writeback,
-                    locked: None,
+                    locked: (op.0 % 4 == 0).then(|| self.oracle.epoch(session(s))),
                 }
             }
             Step::Requeue(at, touches) => Event::Requeue {
@@ -331,9 +369,39 @@ impl Walk {
                 session: session(s),
                 rtt: Duration::from_millis(ms.into()),
             },
+            Step::Lock(s, o, ask) => {
+                let op = self.next_op();
+                Event::Lock {
+                    op,
+                    session: session(s),
+                    object: object(o),
+                    ask,
+                }
+            }
+            Step::Held(s, o, any) => self.says(session(s), object(o), any),
             Step::Shutdown => Event::Shutdown,
             Step::Pass(_) | Step::Renew(_) | Step::Reclaim(..) => return None,
         })
+    }
+
+    fn says(&self, session: SessionId, object: Handle, any: bool) -> Event {
+        let lock = HeldLock {
+            owner: LockOwner(0),
+            kind: LockKind::Posix,
+            mode: LockMode::Shared,
+            range: LockRange::ALL,
+            pid: 1,
+            fence: Fence(1),
+        };
+        let file = FileLocks {
+            object,
+            delegation: self.oracle.delegation(session, &object),
+            locks: any.then_some(lock).into_iter().collect(),
+        };
+        Event::Held {
+            session,
+            files: vec![file],
+        }
     }
 
     /// Nobody renews and nobody approves any more: everything is answered within the bound.

@@ -2,6 +2,7 @@
 
 use super::clock::HostClock;
 use super::cx::{Cx, Down, Ev, Up};
+use super::judge::{Granted, Holder};
 use super::kernel::{Habit, Kernel, KernelEv, Unique};
 use super::model::{CELL, Item, MS, Nanos, Obj, US, cells_of, session};
 use super::nemesis::Blow;
@@ -9,7 +10,8 @@ use super::net::{LANES, LinkId, Stream, Way};
 use super::procs::MAPPED;
 use leasefs_client::{
     Action, Answer, Asker, Call, CallId, ClientCore, Config, ConnectionId, Effect, EffectId, Event,
-    Memory, NodeId, Notice, Noticed, Owner, Timeout, Unconnected, Undelivered, WhyNot,
+    LockStatus, Memory, NodeId, Notice, Noticed, Owner, Signals, Timeout, Unconnected, Undelivered,
+    WhyNot,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{Hello, ToClient, ToServer, Welcome};
@@ -39,8 +41,8 @@ pub enum ClientEv {
     Begin(EffectId, Notice),
     /// The kernel is done with it.
     Notified(EffectId),
-    /// Whether a caller is about to die is looked for.
-    Look(CallId, u32),
+    /// Whether a caller is about to die, or to leave for another signal, is looked for.
+    Look(CallId, u32, Signals),
     /// Something is in the recovery folder.
     Kept(EffectId),
     /// The mount ends.
@@ -126,6 +128,8 @@ pub struct Client {
     connects: bool,
     /// No further operations begin.
     pub winding_down: bool,
+    /// What the kernel asks for just now.
+    asks: Option<Unique>,
 }
 
 fn id_of(link: LinkId) -> ConnectionId {
@@ -169,6 +173,7 @@ impl Client {
             last_process: None,
             connects: true,
             winding_down: false,
+            asks: None,
         };
         client.later(cx, MS, ClientEv::Connect);
         client
@@ -243,27 +248,39 @@ impl Client {
                     asker,
                     call,
                 };
+                self.asks = Some(waiter);
                 self.tell(cx, call);
+                self.asks = None;
             }
             ClientEv::Forget(node, count) => self.tell(cx, Event::Forget { node, count }),
             ClientEv::Begin(id, notice) => self.begin_notice(cx, id, notice),
             ClientEv::Notified(id) => self.tell(cx, Event::Notified(id, Noticed::Done)),
-            ClientEv::Look(call, pid) => self.look(cx, call, pid),
+            ClientEv::Look(call, pid, signals) => self.look(cx, call, pid, signals),
             ClientEv::Kept(id) => self.tell(cx, Event::Kept(id)),
             ClientEv::Goodbye => self.tell(cx, Event::Goodbye),
         }
     }
 
-    fn look(&mut self, cx: &mut Cx, call: CallId, pid: u32) {
-        let Some(kernel) = &self.kernel else { return };
-        let process = kernel.processes.get((pid as usize % 100).wrapping_sub(1));
+    fn look(&mut self, cx: &mut Cx, call: CallId, pid: u32, signals: Signals) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        let number = (pid as usize % 100).wrapping_sub(1);
+        let process = kernel.processes.get(number);
         let Some(process) = process.filter(|p| p.busy_since().is_some()) else {
             return;
         };
-        match process.is_dying(cx.now) {
-            true => self.tell(cx, Event::Left(call)),
-            false => self.later(cx, 100 * MS, ClientEv::Look(call, pid)),
-        }
+        let (dies, any) = (process.is_dying(cx.now), signals == Signals::All);
+        let event = if dies {
+            kernel.kill(number);
+            Event::Left(call)
+        } else if any && process.is_interrupted(cx.now) {
+            cx.stats.locks_interrupted += 1;
+            Event::Interrupted(call)
+        } else {
+            return self.later(cx, 100 * MS, ClientEv::Look(call, pid, signals));
+        };
+        self.tell(cx, event);
     }
 
     fn connect(&mut self, cx: &mut Cx) {
@@ -495,9 +512,28 @@ impl Client {
                 cx.judge.buffered(cx.now, object, at, values);
             }
         }
+        if let Some(lock) = kernel.asked_lock(waiter) {
+            let here = self.asks == Some(waiter);
+            self.lock_answered(cx, lock, here, answer.is_ok());
+        }
         let written = US + cx.short(300 * US);
         let taken = written + cx.short(2 * MS);
         kernel.later(cx, taken, KernelEv::Told(waiter, Box::new(answer)));
+    }
+
+    fn lock_answered(&self, cx: &mut Cx, lock: Granted, here: bool, granted: bool) {
+        if !granted {
+            return cx.judge.not_locked(lock);
+        }
+        match here {
+            true => cx.stats.locks_here += 1,
+            false => cx.stats.locks_there += 1,
+        }
+        let index = self.make.index;
+        cx.trace(Some(lock.holder.object), || {
+            format!("client {index}: {lock:?}")
+        });
+        cx.judge.locked(cx.now, lock);
     }
 
     fn effect(&mut self, cx: &mut Cx, effect: Effect, at_once: &mut Vec<Event<Unique>>) {
@@ -519,7 +555,9 @@ impl Client {
                 let wait = stalled + US + cx.short(300 * US);
                 self.later(cx, wait, ClientEv::Begin(id, notice));
             }
-            Effect::Watch(call, pid, _) => self.later(cx, 0, ClientEv::Look(call, pid)),
+            Effect::Watch(call, pid, signals) => {
+                self.later(cx, 0, ClientEv::Look(call, pid, signals));
+            }
             Effect::Send {
                 connection,
                 frame,
@@ -605,11 +643,16 @@ impl Client {
         cx.trace(Some(object), || {
             format!("client {index}: keeps, {:?}", undelivered.reason)
         });
+        let lost = WhyNot::Refused(Refusal::LockLost);
         for (offset, bytes) in &undelivered.extents {
             for (cell, value) in (offset / CELL..).zip(cells_of(bytes)) {
                 let Some(since) = cx.judge.kept(cx.now, value) else {
                     continue;
                 };
+                if undelivered.reason == lost {
+                    let held = self.held_locks(cx.now).unwrap_or_default();
+                    cx.judge.check_refused(value, &held);
+                }
                 // Of a mapped page it isn't known what it was made from.
                 let unchanged = object != MAPPED && cx.judge.is_unchanged(object, since);
                 if undelivered.reason == WhyNot::ChangedElsewhere && unchanged {
@@ -619,7 +662,7 @@ impl Client {
                     });
                 }
                 let blameless = self.hurt.max(self.troubled) < since;
-                if undelivered.reason == WhyNot::ChangedElsewhere && blameless {
+                if [WhyNot::ChangedElsewhere, lost].contains(&undelivered.reason) && blameless {
                     let item = Item::Cell(object, cell as u32);
                     cx.judge.accuse(Some(item), || {
                         format!("client {index}, which was well all the time, could not bring {value:x} in")
@@ -813,11 +856,28 @@ impl Client {
         }
     }
 
-    /// Processes that are at something, and since when.
-    pub fn busy(&self) -> Vec<Nanos> {
-        let kernel = self.kernel.iter();
-        let processes = kernel.flat_map(|kernel| kernel.processes.iter());
-        processes.filter_map(|p| p.busy_since()).collect()
+    /// Processes that are at something, since when, and for what lock they wait.
+    pub fn busy(&self) -> Vec<(Nanos, Option<Holder>)> {
+        self.kernel.iter().flat_map(Kernel::busy).collect()
+    }
+
+    /// Whether its processes are still to close what they have open.
+    pub fn is_closing(&self) -> bool {
+        self.kernel.as_ref().is_some_and(Kernel::is_closing)
+    }
+
+    /// Locks that it holds now; `None` if its leases aren't valid, or its processes are gone with its kernel.
+    pub fn held_locks(&self, now: Nanos) -> Option<Vec<LockStatus>> {
+        let mounted = self.alive && self.kernel.is_some();
+        let core = self.core.as_ref().filter(|_| mounted)?;
+        core.held_locks(self.clock().now(now))
+    }
+
+    /// Locks that its processes wait for, as far as it knows.
+    pub fn awaited_locks(&self) -> usize {
+        let locks = self.core.as_ref().map(ClientCore::locks);
+        let locks = locks.into_iter().flatten();
+        locks.filter(|(lock, _)| lock.fence.is_none()).count()
     }
 
     /// What is under way, for people.

@@ -187,6 +187,22 @@ stats! {
     sync_failures,
     /// Writes refused for want of room.
     full,
+    /// Locks that a client gave without asking.
+    locks_here,
+    /// Locks that the server gave when it was asked.
+    locks_there,
+    /// Locks for which somebody had to wait.
+    locks_waited,
+    /// Waits for locks that a signal has ended.
+    locks_interrupted,
+    /// Locks that would have been waited for in a circle.
+    deadlocks,
+    /// Processes that were told that their locks are lost.
+    locks_lost,
+    /// Files whose locks were claimed back from a restarted server.
+    locks_reclaimed,
+    /// Changes refused because the locks under which they were made are lost.
+    unlocked_changes,
 }
 
 /// What all parts share.

@@ -5,11 +5,15 @@
 //! linearizability, item by item, with the moment of effect as each change's linearization point.
 //! What a client has buffered stands over what the host has (`ledger`).
 
+mod locks;
+
 use super::ledger::Ledger;
 use super::model::{DeedId, Item, Nanos, Obj};
 use leasefs_protocol::{Attr, SessionId};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+
+pub(super) use locks::{Granted, Holder, LockBook, ZONES, Zones};
 
 /// Something that must never happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +113,8 @@ pub struct Judge {
     pub(super) shown: Vec<(Obj, Attr)>,
     /// Writes that may not be in the store, or not on its disk.
     pub(super) ledger: Ledger,
+    /// Who holds which locks.
+    pub(super) locks: LockBook,
 }
 
 impl Judge {
@@ -228,6 +234,7 @@ impl Judge {
 
     /// A change takes effect.
     pub fn happens(&mut self, deed: DeedId, item: Option<Item>) {
+        self.check_guards_of(deed, item);
         let known = self.known(deed);
         known.effects += 1;
         let known = *known;

@@ -170,6 +170,8 @@ pub struct Habit {
     pub run: usize,
     /// Cells that a file has as a rule.
     pub cells: usize,
+    /// Whether processes lock files.
+    pub locks: bool,
 }
 
 impl Habit {
@@ -183,6 +185,7 @@ impl Habit {
             names: cx.rng.chance(80),
             run: 3,
             cells: 14,
+            locks: false,
         }
     }
 }

@@ -226,6 +226,7 @@ impl Judge {
     ) {
         for (cell, value) in (first..).zip(values) {
             self.check_order((object, cell), *value, by);
+            self.check_guards(Item::Cell(object, cell), *value, by);
         }
         for (cell, value) in (first..).zip(values) {
             let item = Item::Cell(object, cell);

@@ -1,8 +1,10 @@
 //! Processes on a client's host: one operation after another, each a few steps, and what they see.
 
+mod locks;
+
 use super::cx::Cx;
 use super::host::{DIRS, EEXIST, ENOENT, FILES, ROOT};
-use super::judge::End;
+use super::judge::{End, Zones};
 use super::kernel::{Asked, For, How, Kernel, KernelEv, Page, PagesFollow, State, Unique, Who};
 use super::ledger::FdId;
 use super::model::{
@@ -12,13 +14,9 @@ use super::model::{
 use super::server::DEEDS;
 use leasefs_client::call::{At, Caching, Fh, NewMode, Writing};
 use leasefs_client::{Answer, Asker, Call, NodeId};
-use leasefs_protocol::{LockOwner, Refusal, SetAttr};
+use leasefs_protocol::{Refusal, SetAttr};
+use locks::{Locking, owner_of};
 use std::collections::VecDeque;
-
-/// Whose locks a process's are.
-fn owner_of(process: usize) -> LockOwner {
-    LockOwner(process as u64 + 1)
-}
 
 const O_WRONLY: u32 = 1;
 const O_RDWR: u32 = 2;
@@ -107,6 +105,7 @@ enum Kind {
     Unlink(Path),
     Rename(Path, Path),
     Link(Path, Path),
+    Lock(Locking),
 }
 
 /// An operation on the first file that a process is told to do; descriptors are numbered as they were
@@ -222,6 +221,12 @@ pub struct Proc {
     /// All that it does; otherwise it does as it likes.
     script: Option<VecDeque<Told>>,
     dies_at: Option<Nanos>,
+    /// A signal comes then that it catches.
+    signalled_at: Option<Nanos>,
+    /// It is being killed: all that is left to do is to close its descriptors.
+    killed: bool,
+    /// Operations until it gives up the locks that it holds.
+    keeps: usize,
 }
 
 impl Proc {
@@ -305,7 +310,8 @@ impl Kernel {
     }
 
     pub(super) fn begin(&mut self, cx: &mut Cx, process: usize) {
-        if self.winding_down || self.processes[process].op.is_some() {
+        let over = self.winding_down && !self.habit.locks;
+        if over || self.processes[process].op.is_some() {
             return;
         }
         let Some((fd, kind)) = self.next_kind(cx, process) else {
@@ -320,8 +326,9 @@ impl Kernel {
         }
         let dies = cx.rng.chance(3);
         let dies_at = dies.then(|| cx.now + cx.rng.below(800 * MS as usize) as Nanos);
+        let signalled_at = self.signal(cx, &kind);
         let proc = &mut self.processes[process];
-        proc.dies_at = dies_at;
+        (proc.dies_at, proc.signalled_at) = (dies_at, signalled_at);
         proc.op = Some(Op {
             kind,
             start: cx.now,
@@ -349,6 +356,12 @@ impl Kernel {
     }
 
     fn next_kind(&mut self, cx: &mut Cx, process: usize) -> Option<(usize, Kind)> {
+        if let Some(next) = self.next_of_locks(cx, process) {
+            return Some(next);
+        }
+        if self.winding_down {
+            return None;
+        }
         let proc = &mut self.processes[process];
         let told = match &mut proc.script {
             Some(script) => script.pop_front()?,
@@ -565,6 +578,7 @@ impl Kernel {
                 Step::Send,
             ],
             Kind::Truncate(_) => vec![Step::Lock(THE, true), Step::HoldWrites, Step::Send],
+            Kind::Lock(_) => vec![Step::Send],
             Kind::FStat => vec![Step::Attrs(THE)],
             Kind::List(number) => {
                 let mut steps = dir_steps(Dir::Sub(*number), DIR);
@@ -1052,6 +1066,15 @@ impl Kernel {
             op.deed = Some(cx.judge.deed());
         }
         let deed = op.deed;
+        let zones = match (&op.kind, &fd) {
+            (Kind::Write(cell, values), _) => Zones::of_cells(*cell, values.len()),
+            _ => Zones::ALL,
+        };
+        let session = session(self.life);
+        let guards = match &fd {
+            Some(fd) => cx.judge.locks.guards(session, process, fd.locks(), zones),
+            None => Vec::new(),
+        };
         let name = |path: &Path| path.1.clone().into();
         let call = match (&op.kind, &fd) {
             (Kind::Open(_, flags), _) => Call::Open {
@@ -1067,10 +1090,23 @@ impl Kernel {
                 },
                 flags: *flags,
             },
-            (Kind::Close, Some(fd)) => Call::Flush {
-                fh: fd.fh,
-                owner: owner_of(process),
-            },
+            (Kind::Close, Some(fd)) => {
+                cx.judge.closes_locks(cx.now, session, process, fd.locks());
+                Call::Flush {
+                    fh: fd.fh,
+                    owner: owner_of(process),
+                }
+            }
+            (Kind::Lock(locking), Some(fd)) => {
+                let holder = locking.holder((session, process), fd);
+                let zones = locking.zones();
+                cx.judge.begins_lock(cx.now, holder, locking.mode, zones);
+                let pid = (self.client * 100 + process + 1) as u32;
+                Call::Lock {
+                    fh: fd.fh,
+                    lock: locking.call(holder.owner, pid),
+                }
+            }
             (Kind::Read(page), Some(fd)) => Call::Read {
                 at: At {
                     fh: fd.fh,
@@ -1085,13 +1121,14 @@ impl Kernel {
                 values
                     .iter()
                     .for_each(|value| cx.judge.writes(*value, fd.id, fd.object));
+                cx.judge.writes_under(values, &guards);
                 let writing = Writing {
                     offset,
                     data: bytes_of(values).into(),
                     flags: fd.flags,
                     writeback: false,
                     kill_priv: false,
-                    owner: None,
+                    owner: Some(owner_of(process)),
                 };
                 Call::Write { fh: fd.fh, writing }
             }
@@ -1101,13 +1138,14 @@ impl Kernel {
                 values
                     .iter()
                     .for_each(|value| cx.judge.writes(*value, fd.id, fd.object));
+                cx.judge.writes_under(values, &guards);
                 let writing = Writing {
                     offset,
                     data: bytes_of(values).into(),
                     flags: fd.flags,
                     writeback: false,
                     kill_priv: false,
-                    owner: None,
+                    owner: Some(owner_of(process)),
                 };
                 Call::Write { fh: fd.fh, writing }
             }
@@ -1115,14 +1153,19 @@ impl Kernel {
                 fh: fd.fh,
                 data_only: *data_only,
             },
-            (Kind::Truncate(cells), Some(fd)) => Call::SetAttr {
-                node: fd.node,
-                fh: Some(fd.fh),
-                set: SetAttr {
-                    size: Some(u64::from(*cells) * CELL),
-                    ..SetAttr::default()
-                },
-            },
+            (Kind::Truncate(cells), Some(fd)) => {
+                if let Some(deed) = deed {
+                    cx.judge.acts_under(deed, guards);
+                }
+                Call::SetAttr {
+                    node: fd.node,
+                    fh: Some(fd.fh),
+                    set: SetAttr {
+                        size: Some(u64::from(*cells) * CELL),
+                        ..SetAttr::default()
+                    },
+                }
+            }
             (Kind::Chmod(_), _) => Call::SetAttr {
                 node: the,
                 fh: None,
@@ -1193,6 +1236,9 @@ impl Kernel {
             return;
         }
         self.waits(process, Waits::No);
+        if let Err(Refusal::LockLost) = &told {
+            self.told_lock_loss(cx, process);
+        }
         match asked.want.clone() {
             Want::Look { dir, name, again } => {
                 self.told_look(cx, process, &asked, (dir, &name, again), told);
@@ -1395,6 +1441,7 @@ impl Kernel {
                 self.forget_attrs(dir);
                 self.follow(process, follow);
             }
+            (Kind::Lock(_), Ok(Answer::Done)) => self.end(cx, process, true),
             (_, Err(_)) => self.end(cx, process, true),
             (kind, Ok(other)) => {
                 let what = format!("{kind:?} is answered {other:?}");
@@ -1651,5 +1698,6 @@ fn uses_fd(kind: &Kind) -> bool {
             | Kind::Sync(_)
             | Kind::Truncate(_)
             | Kind::FStat
+            | Kind::Lock(_)
     )
 }

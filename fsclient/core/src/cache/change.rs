@@ -3,7 +3,7 @@
 use super::state::State;
 use crate::inode::{Changing, Dropped};
 use leasefs_lease::client::{ChangeOf, Span};
-use leasefs_protocol::{Handle, Parts, RawName, Stamp};
+use leasefs_protocol::{Handle, LockEpoch, Parts, RawName, Stamp};
 
 /// What a change does to the pages of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,7 @@ pub(crate) struct ChangedPages {
 pub(crate) struct ChangeScope {
     changes: Vec<ChangeOf>,
     pages: Option<ChangedPages>,
+    locked: Option<LockEpoch>,
 }
 
 impl ChangeScope {
@@ -59,10 +60,23 @@ impl ChangeScope {
         self.object(file, Parts::ATTRS)
     }
 
+    /// Made under locks of this tenure.
+    #[must_use]
+    pub fn under(mut self, locked: Option<LockEpoch>) -> Self {
+        self.locked = locked;
+        self
+    }
+
+    /// The tenure of the locks under which it is made.
+    pub fn locked(&self) -> Option<LockEpoch> {
+        self.locked
+    }
+
     /// Bytes of a file alone: for what stays here for now.
     pub fn only_pages(file: Handle, span: Span) -> Self {
         Self {
             changes: Vec::new(),
+            locked: None,
             pages: Some(ChangedPages {
                 file,
                 change: PageChange::Drop(span),

@@ -78,6 +78,7 @@ pub(crate) fn write_by(writer: Writer, state: &mut State, offset: u64, data: &'s
         kill_priv: false,
         date: None,
         writer,
+        locked: None,
     };
     let mut dropped = Dropped::default();
     let stored = state.store(now(), &store, true, &mut dropped);

@@ -212,6 +212,13 @@ impl Cache {
         locks.into_iter().map(at).collect()
     }
 
+    /// Locks that are held at `now`; `None` if the session's leases aren't valid then.
+    pub(crate) fn held_locks(&self, now: BootTime) -> Option<Vec<LockStatus>> {
+        let state = self.state();
+        state.session.witness(now)?;
+        Some(state.locks.held())
+    }
+
     /// See [`Cache::look`].
     pub(crate) fn look_at_clock(&self) {
         self.look(&mut self.state());

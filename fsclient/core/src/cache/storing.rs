@@ -7,7 +7,7 @@ use bytes::Bytes;
 use leasefs_lease::client::{ChangeOf, Run};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::change::WriteAt;
-use leasefs_protocol::{Attr, Handle, Parts, Refusal, SetAttr, Timestamp, Version};
+use leasefs_protocol::{Attr, Handle, LockEpoch, Parts, Refusal, SetAttr, Timestamp, Version};
 use std::path::PathBuf;
 
 /// A write that its caller need not wait for.
@@ -25,6 +25,8 @@ pub struct Store {
     pub date: Option<Timestamp>,
     /// On whose behalf.
     pub writer: Writer,
+    /// The tenure of the locks under which it is written.
+    pub locked: Option<LockEpoch>,
 }
 
 /// What becomes of a [`Store`].
@@ -107,13 +109,12 @@ impl State {
             return Stored::Pages;
         }
         let base = attr.map(|attr| attr.version()).unwrap_or_default();
-        let locked = self.locks.guard(&object);
         let first = self.becomes_dirty(object, (attr, base), &store.writer, dropped);
         self.inodes.with_dirty(&object, |file| {
             file.buffer.put(offset, store.data.clone(), store.kill_priv);
             file.date = store.date;
             file.sets.written();
-            file.locked = file.locked.or(locked);
+            file.locked = file.locked.or(store.locked);
             file.appended |= store.at == WriteAt::Append;
             file.written_by(&store.writer);
         });

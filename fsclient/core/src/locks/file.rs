@@ -81,9 +81,12 @@ impl FileState {
         live && self.right.is_some()
     }
 
-    pub(super) fn concerns(&self, (kind, owner): Of) -> bool {
-        let held = |held: &HeldLock| held.owner == owner && held.kind == kind;
-        self.users > 0 || self.waits > 0 || self.held.iter().any(held)
+    pub(super) fn concerns(&self, of: Of) -> bool {
+        self.users > 0 || self.waits > 0 || self.holds(of)
+    }
+
+    pub(super) fn holds(&self, of: Of) -> bool {
+        self.held.iter().any(|held| (held.kind, held.owner) == of)
     }
 
     pub(super) fn unlock(&mut self, live: bool, call: &LockCall) -> Decision {
@@ -187,6 +190,14 @@ impl FileState {
         for (of, through) in std::mem::take(&mut self.taken) {
             self.lost.entry(of).or_default().extend(through);
         }
+    }
+
+    /// Whether a lock is held by this owner, or was taken through this descriptor. Of whom nothing is known may be any
+    /// owner.
+    pub(super) fn guards(&self, fh: Fh, owner: Option<LockOwner>) -> bool {
+        let is_his = |(kind, of): &Of| *kind == LockKind::Posix && owner.is_none_or(|o| o == *of);
+        let mut taken = self.taken.iter();
+        taken.any(|(of, fhs)| is_his(of) || fhs.contains(&fh))
     }
 
     pub(super) fn is_lost(&self, fh: Fh, owner: Option<LockOwner>) -> bool {

@@ -24,8 +24,8 @@ use leasefs_protocol::lock::{
     FileLocks, LockFound, LockGranted, LockHolder, LockOutcome, Locked, Unlocked,
 };
 use leasefs_protocol::{
-    Fence, Handle, LockEpoch, LockKind, LockMode, LockOwner, LockRange, LockWait, Recall, Refusal,
-    Scope, Stamp,
+    Fence, Handle, HeldLock, LockEpoch, LockKind, LockMode, LockOwner, LockRange, LockWait, Recall,
+    Refusal, Scope, Stamp,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -112,6 +112,9 @@ struct Waiting {
 pub(crate) struct MountLocks {
     files: BTreeMap<Handle, FileState>,
     waiting: BTreeMap<LockWait, Waiting>,
+    /// For which the server is asked just now; a grant, which comes on a stream of its own, may overtake the answer that
+    /// there is something to wait for.
+    asking: BTreeMap<LockWait, Option<LockGranted>>,
     last_wait: LockWait,
     /// In which all that is held is held.
     epoch: LockEpoch,
@@ -130,6 +133,7 @@ impl Default for MountLocks {
         Self {
             files: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            asking: BTreeMap::new(),
             last_wait: LockWait(0),
             epoch: LockEpoch(0),
             losses: 0,
@@ -199,6 +203,16 @@ impl MountLocks {
         self.last_wait
     }
 
+    /// The server is asked for a lock; [`MountLocks::was_asked`] follows.
+    pub fn asks(&mut self, wait: Option<LockWait>) {
+        self.asking.extend(wait.map(|wait| (wait, None)));
+    }
+
+    /// It has answered, or won't. What it has granted meanwhile, if anything.
+    pub fn was_asked(&mut self, wait: Option<LockWait>) -> Option<LockGranted> {
+        self.asking.remove(&wait?)?
+    }
+
     /// How often all locks were lost so far: an answer to what was asked before the last time says nothing.
     pub fn losses(&self) -> u64 {
         self.losses
@@ -209,9 +223,15 @@ impl MountLocks {
         self.losses != self.told
     }
 
-    /// The server has none that were lost by then.
-    pub fn was_reset(&mut self, losses: u64) {
+    /// The server has none that were lost by then: what is held from now on is in another tenure.
+    pub fn was_reset(&mut self, losses: u64, reset: Unlocked) {
         self.told = self.told.max(losses);
+        self.epoch = reset.epoch;
+    }
+
+    /// Whether a tenure is over.
+    pub fn is_over(&self, epoch: LockEpoch) -> bool {
+        self.is_reset_due() || epoch != self.epoch
     }
 
     /// Rung when [`MountLocks::is_reset_due`].
@@ -275,6 +295,18 @@ impl MountLocks {
         }
     }
 
+    /// Gives up what an owner holds of these bytes; false if the server has to be asked.
+    pub fn gives_up(&mut self, object: &Handle, of: Of, range: LockRange) -> bool {
+        let live = self.live;
+        let file = self.files.get_mut(object);
+        let Some(file) = file.filter(|file| file.decides(live)) else {
+            return false;
+        };
+        file.give_up(of, range);
+        self.tidy(object);
+        true
+    }
+
     /// The server has given up what an owner held of these bytes.
     pub fn unlocked(
         &mut self,
@@ -294,6 +326,9 @@ impl MountLocks {
     /// A lock that was waited for is held.
     pub fn granted(&mut self, granted: LockGranted) {
         let Some(waiting) = self.waiting.remove(&granted.wait) else {
+            if let Some(early) = self.asking.get_mut(&granted.wait) {
+                *early = Some(granted);
+            }
             return;
         };
         let Some(file) = self.files.get_mut(&waiting.object) else {
@@ -329,6 +364,7 @@ impl MountLocks {
 
     /// Whoever waits asks again: what was sent meanwhile may not have come.
     pub fn wake_all(&mut self) {
+        self.asking.values_mut().for_each(|early| *early = None);
         for waiting in std::mem::take(&mut self.waiting).into_values() {
             if let Some(file) = self.files.get_mut(&waiting.object) {
                 file.waits = file.waits.saturating_sub(1);
@@ -339,10 +375,16 @@ impl MountLocks {
         }
     }
 
-    /// Whether all of a lock is held.
-    pub fn holds(&self, object: &Handle, lock: &LockWanted<LockOwner>) -> bool {
-        let file = self.files.get(object);
-        file.is_some_and(|file| file.held.has(lock).is_some())
+    /// What an owner holds of the bytes of which he wants something.
+    pub fn held_within(&self, object: &Handle, call: &LockCall) -> Vec<HeldLock> {
+        let held = self.files.get(object).into_iter();
+        let held = held.flat_map(|file| file.held.iter());
+        let own = held.filter(|held| (held.kind, held.owner) == call.of());
+        own.filter_map(|held| {
+            let range = held.range.common(call.range)?;
+            Some(HeldLock { range, ..*held })
+        })
+        .collect()
     }
 
     /// What an owner waits for.
@@ -357,6 +399,11 @@ impl MountLocks {
     /// Whether something of an owner's locks of a file has to be given up.
     pub fn concerns(&self, object: &Handle, of: Of) -> bool {
         self.files.get(object).is_some_and(|file| file.concerns(of))
+    }
+
+    /// Whether an owner holds locks of a file.
+    pub fn holds(&self, object: &Handle, of: Of) -> bool {
+        self.files.get(object).is_some_and(|file| file.holds(of))
     }
 
     /// A process closes a descriptor: what it has lost of the file need not be told any more.
@@ -385,12 +432,18 @@ impl MountLocks {
         file.is_some_and(|file| file.is_lost(fh, owner))
     }
 
-    /// The tenure in which a file's bytes are changed now, if that is under a lock.
-    pub fn guard(&self, object: &Handle) -> Option<LockEpoch> {
+    /// The tenure in which a file's bytes are changed through a descriptor by who has lost no lock of it, if that is under
+    /// one: to be asked for when he begins, since he may lose it before he is through.
+    pub fn guard(&self, object: &Handle, fh: Fh, owner: Option<LockOwner>) -> Option<LockEpoch> {
+        let file = self.files.get(object)?;
+        file.guards(fh, owner).then_some(self.epoch)
+    }
+
+    /// The same of what may have been done by who has lost his locks: a mapped page for one was stored under those.
+    pub fn guard_of_anybody(&self, object: &Handle) -> Option<LockEpoch> {
         let file = self.files.get(object)?;
         match file.lost.is_empty() {
             true => (!file.held.is_empty()).then_some(self.epoch),
-            // What comes late, a mapped page for one, was stored under those.
             false => file.lost_in,
         }
     }
@@ -512,8 +565,25 @@ impl MountLocks {
         self.files.is_empty()
     }
 
+    /// Whether any lock is held.
+    pub fn holds_any(&self) -> bool {
+        self.files.values().any(|file| !file.held.is_empty())
+    }
+
     /// Files of which locks are held, were lost, or are waited for, for people.
     pub fn status(&self) -> Vec<LockStatus> {
+        let waiting = self.waiting.values().map(|waiting| LockStatus {
+            object: waiting.object,
+            lock: waiting.lock,
+            fence: None,
+            holder: waiting.holder.clone(),
+            decided_here: false,
+        });
+        self.held().into_iter().chain(waiting).collect()
+    }
+
+    /// What is held.
+    pub fn held(&self) -> Vec<LockStatus> {
         let held = self.files.iter().flat_map(|(object, file)| {
             file.held.iter().map(|held| LockStatus {
                 object: *object,
@@ -523,14 +593,7 @@ impl MountLocks {
                 decided_here: file.right.is_some(),
             })
         });
-        let waiting = self.waiting.values().map(|waiting| LockStatus {
-            object: waiting.object,
-            lock: waiting.lock,
-            fence: None,
-            holder: waiting.holder.clone(),
-            decided_here: false,
-        });
-        held.chain(waiting).collect()
+        held.collect()
     }
 
     fn tidy(&mut self, object: &Handle) {

@@ -159,7 +159,7 @@ fn locks_are_lost_with_the_leases_and_that_is_told_until_they_are_unlocked_or_cl
     );
     assert!(!locks.is_lost(&file(), Fh(4), Some(LockOwner(2))));
     assert_eq!(
-        locks.guard(&file()),
+        locks.guard_of_anybody(&file()),
         Some(LockEpoch(9)),
         "what comes late is refused"
     );

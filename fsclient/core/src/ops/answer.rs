@@ -92,9 +92,6 @@ impl Ops {
             Call::Lookup { parent, name } => Answer::Found(self.lookup(ask, parent, &name).await?),
             Call::GetAttr { node } => Answer::Attr(self.getattr(ask, node).await?),
             Call::SetAttr { node, fh, set } => {
-                if let Some(fh) = fh.filter(|_| set.size.is_some()) {
-                    self.keeps_locks(&*self.file(fh)?, fh, None)?;
-                }
                 Answer::Attr(self.setattr(ask, node, fh, set).await?)
             }
             Call::ReadLink { node } => Answer::Bytes(self.readlink(ask, node).await?),

@@ -198,6 +198,13 @@ impl Ops {
             kind,
             ..
         } = self.node(node)?;
+        let locked = match fh
+            .zip(set.size)
+            .and_then(|(fh, _)| Some((fh, self.opens.file(fh)?)))
+        {
+            Some((fh, open)) => self.keeps_locks(&open, fh, None)?,
+            None => self.locked_by_anybody(&object),
+        };
         self.settle(ask, &object).await?;
         let set = self.owner.map_or(Ok(set), |owner| owner.check(kind, set))?;
         let open = fh
@@ -207,7 +214,10 @@ impl Ops {
         let scope = match set.size {
             Some(_) => {
                 let stores = self.inodes().may_store(&object);
-                ChangeScope::default().pages(object, PageChange::Truncate { stores })
+                let scope = ChangeScope::default();
+                scope
+                    .pages(object, PageChange::Truncate { stores })
+                    .under(locked)
             }
             None => ChangeScope::default().object(object, Parts::ATTRS),
         };

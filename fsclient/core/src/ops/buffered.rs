@@ -11,7 +11,9 @@ use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::WriteKind;
 use leasefs_protocol::control::IdentityPolicy;
-use leasefs_protocol::{Attr, Durability, Handle, Mode, Parts, Refusal, SetAttr, SetTime, query};
+use leasefs_protocol::{
+    Attr, Durability, Handle, LockEpoch, Mode, Parts, Refusal, SetAttr, SetTime, query,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,18 +82,33 @@ impl Ops {
     /// Keeps a write here if nothing has to be waited for; else `None`, and [`Ops::write`] is asked.
     pub fn write_at_once(&self, fh: Fh, writing: &Writing) -> Option<Result<u32, Refusal>> {
         let open = self.opens.file(fh)?;
-        // What the kernel has kept back was stored before.
-        if !writing.writeback
-            && let Err(refusal) = self.keeps_locks(&open, fh, writing.owner)
-        {
-            return Some(Err(refusal));
-        }
+        let locked = match self.locked(&open, fh, writing) {
+            Ok(locked) => locked,
+            Err(refusal) => return Some(Err(refusal)),
+        };
         if !self.may_buffer(writing) {
             return None;
         }
-        let store = self.to_store(&open, writing);
+        let store = self.to_store(&open, writing, locked);
         let stored = self.engine.store_at_once(&store);
         self.kept(&open, &store, stored).map(Ok)
+    }
+
+    /// The tenure of the locks under which a write is made.
+    ///
+    /// # Errors
+    /// As [`Ops::keeps_locks`].
+    pub(super) fn locked(
+        &self,
+        open: &OpenFile,
+        fh: Fh,
+        writing: &Writing,
+    ) -> Result<Option<LockEpoch>, Refusal> {
+        match writing.writeback {
+            // What the kernel has kept back was stored before.
+            true => Ok(self.locked_by_anybody(&open.object)),
+            false => self.keeps_locks(open, fh, writing.owner),
+        }
     }
 
     /// Keeps what is set of a file here, with the bytes that are buffered of it, if it is certain that the server
@@ -115,7 +132,7 @@ impl Ops {
         })
     }
 
-    fn to_store(&self, open: &OpenFile, writing: &Writing) -> Store {
+    fn to_store(&self, open: &OpenFile, writing: &Writing, locked: Option<LockEpoch>) -> Store {
         Store {
             object: open.object,
             at: writing.at(),
@@ -123,6 +140,7 @@ impl Ops {
             kill_priv: writing.kill_priv,
             date: self.rpc.date(),
             writer: open.writer(),
+            locked,
         }
     }
 
@@ -144,11 +162,12 @@ impl Ops {
         ask: &Ask,
         open: &OpenFile,
         writing: &Writing,
+        locked: Option<LockEpoch>,
     ) -> Result<Option<u32>, Refusal> {
         if !self.may_buffer(writing) {
             return Ok(None);
         }
-        let store = self.to_store(open, writing);
+        let store = self.to_store(open, writing, locked);
         loop {
             let stored = ask.unless_left(self.engine.store(&store)).await?;
             let kept = self.kept(open, &store, stored);
@@ -232,6 +251,7 @@ impl Ops {
         ask: &Ask,
         open: &OpenFile,
         writing: &Writing,
+        locked: Option<LockEpoch>,
     ) -> Result<u32, Refusal> {
         let pages = MappedPages {
             object: open.object,
@@ -242,7 +262,7 @@ impl Ops {
             },
         };
         let under_way = self.writeback.pages_leave(pages.clone());
-        let written = self.write_through(ask, open, writing).await;
+        let written = self.write_through(ask, open, writing, locked).await;
         if let Err(refusal) = written {
             self.engine.sweep_pages(&open.object);
             let size = self.size_for_people(ask, &open.object).await;

@@ -63,7 +63,7 @@ impl Ops {
             let (caller, change, payload) = (caller.clone(), change.clone(), payload.clone());
             let options = CallOptions {
                 life: life.host(),
-                locked: content.and_then(|file| self.cache().state().locks.guard(&file)),
+                locked: scope.locked(),
                 ..ask.options()
             };
             let objects = dropped.clone();

@@ -12,7 +12,7 @@ use futures_util::future::join;
 use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::query::Fill;
-use leasefs_protocol::{Durability, Mode, Refusal, change, query};
+use leasefs_protocol::{Durability, LockEpoch, Mode, Refusal, change, query};
 use std::sync::Arc;
 
 /// How often the server is asked for pages that come without a lease: more than a minute.
@@ -221,12 +221,13 @@ impl Ops {
     /// The server's refusal.
     pub async fn write(&self, ask: &Ask, fh: Fh, writing: Writing) -> Result<u32, Refusal> {
         let open = self.file(fh)?;
-        if let Some(len) = self.buffer(ask, &open, &writing).await? {
+        let locked = self.locked(&open, fh, &writing)?;
+        if let Some(len) = self.buffer(ask, &open, &writing, locked).await? {
             return Ok(len);
         }
         match writing.writeback {
-            true => self.write_pages(ask, &open, &writing).await,
-            false => self.write_through(ask, &open, &writing).await,
+            true => self.write_pages(ask, &open, &writing, locked).await,
+            false => self.write_through(ask, &open, &writing, locked).await,
         }
     }
 
@@ -235,6 +236,7 @@ impl Ops {
         ask: &Ask,
         open: &OpenFile,
         writing: &Writing,
+        locked: Option<LockEpoch>,
     ) -> Result<u32, Refusal> {
         // A mapped page too comes behind what a crash of the server's host makes to be written again.
         self.settle(ask, &open.object).await?;
@@ -246,6 +248,7 @@ impl Ops {
             kind: self.kind(writing),
         };
         let scope = ChangeScope::default().pages(open.object, writing.pages());
+        let scope = scope.under(locked);
         let caller = open.caller.clone();
         let data = writing.data.clone();
         let before = self.cache().tenure(&open.object);
@@ -266,7 +269,7 @@ impl Ops {
         mode: u32,
     ) -> Result<(), Refusal> {
         let open = self.file(fh)?;
-        self.keeps_locks(&open, fh, None)?;
+        let locked = self.keeps_locks(&open, fh, None)?;
         self.settle(ask, &open.object).await?;
         let request = change::Fallocate {
             open: open.server.id(),
@@ -276,6 +279,7 @@ impl Ops {
         };
         let pages = PageChange::Drop(allocated(mode, offset, len));
         let scope = ChangeScope::default().pages(open.object, pages);
+        let scope = scope.under(locked);
         let caller = open.caller.clone();
         self.change_as(ask, caller, scope, request, Bytes::new())
             .await?;
@@ -310,7 +314,7 @@ impl Ops {
     pub async fn copy_range(&self, ask: &Ask, from: At, to: At, len: u64) -> Result<u32, Refusal> {
         let (source, target) = (self.file(from.fh)?, self.file(to.fh)?);
         self.keeps_locks(&source, from.fh, None)?;
-        self.keeps_locks(&target, to.fh, None)?;
+        let locked = self.keeps_locks(&target, to.fh, None)?;
         self.settle(ask, &source.object).await?;
         self.settle(ask, &target.object).await?;
         // FUSE counts the answer in 32 bits; the caller goes on from there.
@@ -324,6 +328,7 @@ impl Ops {
         };
         let pages = PageChange::Drop(Span::new(to.offset, len));
         let scope = ChangeScope::default().pages(target.object, pages);
+        let scope = scope.under(locked);
         let caller = target.caller.clone();
         let behind = [source.object];
         let told = self

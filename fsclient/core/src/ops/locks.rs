@@ -12,8 +12,8 @@ use crate::session::CallOptions;
 use futures_channel::oneshot;
 use leasefs_protocol::lock::{LockFound, Unlocked};
 use leasefs_protocol::{
-    Answer, Caller, Handle, LockKind, LockMode, LockOwner, LockRange, LockWait, Operation, Query,
-    Refusal, query,
+    Answer, Caller, Handle, HeldLock, LockEpoch, LockKind, LockMode, LockOwner, LockRange,
+    LockWait, Operation, Query, Refusal, query,
 };
 use std::future::Future;
 use std::sync::Arc;
@@ -60,6 +60,17 @@ impl Drop for InTurn {
     }
 }
 
+/// What a process wants of a file's locks.
+struct Asking {
+    open: Arc<OpenFile>,
+    fh: Fh,
+    call: LockCall,
+    /// Its number, if it waits.
+    wait: Option<LockWait>,
+    /// What its owner held of these bytes before.
+    before: Vec<HeldLock>,
+}
+
 impl Ops {
     /// Takes or gives up a lock, if that is decided here.
     pub fn lock_at_once(&self, fh: Fh, call: &LockCall) -> Option<Result<(), Refusal>> {
@@ -86,50 +97,60 @@ impl Ops {
     /// `EAGAIN` (another stands against it), `EDEADLK`, `ENOLCK`; `Cancelled` for who has left; [`Refusal::LockLost`] if locks
     /// that were taken through this descriptor are lost.
     pub async fn lock(self: &Arc<Self>, ask: &Ask, fh: Fh, call: LockCall) -> Result<(), Refusal> {
-        let open = self.file(fh)?;
-        let wait =
-            (call.wait && call.mode.is_some()).then(|| self.cache().state().locks.next_wait());
+        let asking = self.asking(fh, call)?;
         loop {
-            let step = Arc::clone(self).step(Arc::clone(&open), fh, call, wait);
-            let woken = match self.followed_up(ask, &open, call, step).await? {
+            let woken = match self.followed_up(ask, &asking).await? {
                 Answered::Done(result) => return result,
                 Answered::Waits(woken) => woken,
             };
-            let left = async {
-                ask.yields();
-                ask.abandon.triggered().await;
-                None
-            };
             let again = async {
                 self.cx.sleep(ASK_AGAIN).await;
-                Some(Woken::AskAgain)
+                Ok(Woken::AskAgain)
             };
-            let woken = first(async { woken.await.ok() }, again);
-            match first(woken, left).await {
-                Some(Woken::Granted) => return Ok(()),
-                Some(Woken::AskAgain) => {}
-                None if ask.abandon.is_triggered() => {
-                    return self.interrupted(&open, call, wait).await;
-                }
-                // Whoever grants has gone: the mount ends.
-                None => return Err(Refusal::Cancelled),
+            // Whoever grants goes only with the mount.
+            let woken = async { woken.await.map_err(|_| Refusal::Cancelled) };
+            let woken = first(woken, again);
+            match first(async { Some(woken.await) }, interrupted(ask)).await {
+                Some(Ok(Woken::Granted)) => return Ok(()),
+                Some(Ok(Woken::AskAgain)) => {}
+                Some(Err(refusal)) => return Err(refusal),
+                None => return self.interrupted(ask, asking).await,
             }
         }
+    }
+
+    fn asking(&self, fh: Fh, call: LockCall) -> Result<Arc<Asking>, Refusal> {
+        let open = self.file(fh)?;
+        let mut state = self.cache().state();
+        let waits = call.wait && call.mode.is_some();
+        let wait = waits.then(|| state.locks.next_wait());
+        let before = match call.kind {
+            LockKind::Posix => state.locks.held_within(&open.object, &call),
+            // It is given up before it is converted.
+            LockKind::Flock => Vec::new(),
+        };
+        Ok(Arc::new(Asking {
+            open: Arc::clone(&open),
+            fh,
+            call,
+            wait,
+            before,
+        }))
     }
 
     /// Has the server asked, and waits for what it says. Who leaves before gives back what he is given.
     async fn followed_up(
         self: &Arc<Self>,
         ask: &Ask,
-        open: &Arc<OpenFile>,
-        call: LockCall,
-        step: impl Future<Output = Answered> + Send + 'static,
+        asking: &Arc<Asking>,
     ) -> Result<Answered, Refusal> {
         let (tell, told) = oneshot::channel();
-        let (ops, open) = (Arc::clone(self), Arc::clone(open));
+        let (ops, asking) = (Arc::clone(self), Arc::clone(asking));
         self.cx.spawn(async move {
-            if let Err(answered) = tell.send(step.await) {
-                ops.not_wanted(&open, call, answered).await;
+            let _turn = Arc::clone(&ops).turn(asking.open.object).await;
+            let answered = ops.step(&asking, asking.call, asking.wait).await;
+            if let Err(answered) = tell.send(answered) {
+                ops.not_wanted(&asking, answered).await;
             }
         });
         let told = self.engine.in_time(told);
@@ -137,71 +158,97 @@ impl Ops {
         ask.unless_left(told).await?.map_err(|_| Refusal::Cancelled)
     }
 
-    /// Nobody waits for it any more: he has died, or was told that the server can't be reached.
-    async fn not_wanted(
-        self: &Arc<Self>,
-        open: &Arc<OpenFile>,
-        call: LockCall,
-        answered: Answered,
-    ) {
-        match answered {
-            Answered::Done(Ok(())) if call.mode.is_some() => {
-                let of = (call.kind, call.owner);
-                Arc::clone(self).give_up(open.object, of, call.range).await;
-            }
-            Answered::Done(_) => {}
+    /// Nobody waits for it any more: he has left, or was told that the server can't be reached. In the same turn: he may
+    /// ask again.
+    async fn not_wanted(&self, asking: &Asking, answered: Answered) {
+        let holds = match answered {
+            Answered::Done(result) => result.is_ok(),
             Answered::Waits(woken) => {
-                // It is as if its descriptor were closed.
                 drop(woken);
-                let of = (call.kind, call.owner);
-                Arc::clone(self).stop_waiting(open.object, of).await;
+                self.waits_no_longer(asking).await
             }
+        };
+        if holds && asking.call.mode.is_some() {
+            self.take_back(asking).await;
         }
     }
 
     /// A signal has come while it waited: it has the lock, or never gets it.
-    async fn interrupted(
-        self: &Arc<Self>,
-        open: &Arc<OpenFile>,
-        call: LockCall,
-        wait: Option<LockWait>,
-    ) -> Result<(), Refusal> {
-        let Some(wait) = wait else {
-            return Err(Refusal::Cancelled);
-        };
+    async fn interrupted(self: &Arc<Self>, ask: &Ask, asking: Arc<Asking>) -> Result<(), Refusal> {
         let (tell, told) = oneshot::channel();
-        let (ops, object) = (Arc::clone(self), open.object);
+        let ops = Arc::clone(self);
         self.cx.spawn(async move {
-            // Who waited may have gone.
-            let _ = tell.send(ops.cancel(object, wait).await);
+            let _turn = Arc::clone(&ops).turn(asking.open.object).await;
+            let holds = ops.waits_no_longer(&asking).await;
+            // Who waited was told that he doesn't.
+            if tell.send(holds).is_err() && holds {
+                ops.take_back(&asking).await;
+            }
         });
-        let cancelled = self.cx.timeout(CANCELS_WITHIN, told).await;
-        let held = call.mode.is_some_and(|mode| {
-            let lock = call.wanted(mode);
-            self.cache().state().locks.holds(&object, &lock)
-        });
-        match cancelled {
-            Ok(_) if held => Ok(()),
-            _ => Err(Refusal::Cancelled),
+        let told = self.cx.timeout(CANCELS_WITHIN, told);
+        let told = async { Ok(matches!(told.await, Ok(Ok(true)))) };
+        match ask.unless_left(told).await? {
+            true => Ok(()),
+            false => Err(Refusal::Cancelled),
         }
     }
 
-    async fn cancel(self: Arc<Self>, object: Handle, wait: LockWait) {
-        let _turn = Arc::clone(&self).turn(object).await;
+    /// Ends a wait; whether the lock is held by then. Where the server knows of no wait it may have granted it just before, and
+    /// the message be under way.
+    async fn waits_no_longer(&self, asking: &Asking) -> bool {
+        let Some(wait) = asking.wait else {
+            return false;
+        };
+        let waited = self.cancel(asking.open.object, wait).await;
+        if waited != Some(false) {
+            return false;
+        }
+        let call = LockCall {
+            wait: false,
+            ..asking.call
+        };
+        let answered = self.step(asking, call, None).await;
+        matches!(answered, Answered::Done(Ok(())))
+    }
+
+    /// Whether the server knew of the wait; `None` if it says nothing of it.
+    async fn cancel(&self, object: Handle, wait: LockWait) -> Option<bool> {
         let asked = query::CancelLock { object, wait };
-        if let Ok(cancelled) = self.ask_of_locks(Caller::default(), asked).await {
-            let mut state = self.cache().state();
-            state.locks.waits_no_longer(&object, wait, cancelled);
+        let cancelled = self.ask_of_locks(Caller::default(), asked).await.ok()?;
+        let mut state = self.cache().state();
+        state.locks.waits_no_longer(&object, wait, cancelled);
+        Some(cancelled.any)
+    }
+
+    /// Gives back a lock of which its owner was told that he hasn't got it; what he held before he keeps.
+    async fn take_back(&self, asking: &Asking) {
+        let Asking { call, before, .. } = asking;
+        let mut rest = vec![call.range];
+        for held in before {
+            let again = LockCall {
+                range: held.range,
+                mode: Some(held.mode),
+                wait: false,
+                ..*call
+            };
+            self.step(asking, again, None).await;
+            let without = |range: LockRange| range.without(held.range).into_iter().flatten();
+            rest = rest.into_iter().flat_map(without).collect();
+        }
+        for range in rest {
+            let of = (call.kind, call.owner);
+            self.gives_up(asking.open.object, of, range).await;
         }
     }
 
     /// Gives up whatever an owner waits for: he is gone.
     async fn stop_waiting(self: Arc<Self>, object: Handle, of: Of) {
         let waits = self.cache().state().locks.waits_of(&object, of);
+        let _turn = Arc::clone(&self).turn(object).await;
         for wait in waits {
-            Arc::clone(&self).cancel(object, wait).await;
+            self.cancel(object, wait).await;
         }
-        self.give_up(object, of, LockRange::ALL).await;
+        self.gives_up(object, of, LockRange::ALL).await;
     }
 
     /// What stands against a lock.
@@ -247,7 +294,11 @@ impl Ops {
             // Who closes doesn't wait for ever.
             let _ = tell.send(());
         });
-        let _ = self.cx.timeout(CLOSES_WITHIN, told).await;
+        let of = (LockKind::Posix, owner);
+        let waits = self.cache().state().locks.holds(&open.object, of);
+        if waits && self.rpc.progress().in_contact {
+            let _ = self.cx.timeout(CLOSES_WITHIN, told).await;
+        }
     }
 
     /// The same, if nothing has to be waited for.
@@ -281,6 +332,8 @@ impl Ops {
         }
     }
 
+    /// The tenure of the locks under which something is done from now on.
+    ///
     /// # Errors
     /// [`Refusal::LockLost`] if it was asked under a lock that is lost.
     pub(super) fn keeps_locks(
@@ -288,13 +341,21 @@ impl Ops {
         open: &OpenFile,
         fh: Fh,
         owner: Option<LockOwner>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<LockEpoch>, Refusal> {
         let mut state = self.cache().state();
         let now = self.cache().look(&mut state);
-        match state.locks_at(now).is_lost(&open.object, fh, owner) {
+        let locks = state.locks_at(now);
+        match locks.is_lost(&open.object, fh, owner) {
             true => Err(Refusal::LockLost),
-            false => Ok(()),
+            false => Ok(locks.guard(&open.object, fh, owner)),
         }
+    }
+
+    /// As [`Ops::keeps_locks`], where it isn't known who does it.
+    pub(super) fn locked_by_anybody(&self, object: &Handle) -> Option<LockEpoch> {
+        let mut state = self.cache().state();
+        let now = self.cache().look(&mut state);
+        state.locks_at(now).guard_of_anybody(object)
     }
 
     /// What is told of the locks that this mount holds of a file, if it holds any.
@@ -319,23 +380,37 @@ impl Ops {
         let lost = self.cache().state().locks.lost_bell();
         loop {
             lost.listen().await;
-            self.reset_locks().await;
+            // Who asks for a lock next tries again.
+            let _ = self.reset_locks().await;
         }
     }
 
-    async fn reset_locks(&self) {
+    async fn reset_locks(&self) -> Result<(), Refusal> {
         // One at a time: what is taken behind one must not be lost by the next.
         let _place = self.resetting.next().await;
         let losses = {
             let state = self.cache().state();
             state.locks.is_reset_due().then(|| state.locks.losses())
         };
-        let Some(losses) = losses else { return };
-        let reset = self
-            .ask_of_locks(Caller::default(), query::ResetLocks)
-            .await;
-        if reset.is_ok() {
-            self.cache().state().locks.was_reset(losses);
+        if let Some(losses) = losses {
+            let reset = query::ResetLocks;
+            let reset = self.ask_of_locks(Caller::default(), reset).await?;
+            self.cache().state().locks.was_reset(losses, reset);
+        }
+        Ok(())
+    }
+
+    /// Until the server knows of all that is lost, since what it is asked for next must not be lost with that. Returns how
+    /// often all was.
+    async fn all_told(&self) -> Result<u64, Refusal> {
+        loop {
+            self.reset_locks().await?;
+            let mut state = self.cache().state();
+            let now = self.cache().look(&mut state);
+            let locks = state.locks_at(now);
+            if !locks.is_reset_due() {
+                return Ok(locks.losses());
+            }
         }
     }
 
@@ -350,37 +425,34 @@ impl Ops {
         in_turn
     }
 
-    /// Asks the server, unless it can be decided here by now.
-    async fn step(
-        self: Arc<Self>,
-        open: Arc<OpenFile>,
-        fh: Fh,
-        call: LockCall,
-        wait: Option<LockWait>,
-    ) -> Answered {
-        let _turn = Arc::clone(&self).turn(open.object).await;
+    /// Asks the server, unless it can be decided here by now. To be called in turn.
+    async fn step(&self, asking: &Asking, call: LockCall, wait: Option<LockWait>) -> Answered {
+        let Asking { open, fh, .. } = asking;
         loop {
-            if let Some(result) = self.decided(&open.object, fh, &call) {
+            if let Some(result) = self.decided(&open.object, *fh, &call) {
                 return Answered::Done(result);
             }
             self.flush_late(&open.object).await;
-            self.reset_locks().await;
-            let losses = {
-                let mut state = self.cache().state();
-                let now = self.cache().look(&mut state);
-                state.locks_at(now).losses()
-            };
-            let answered = match call.mode {
-                Some(mode) => self.take(&open, fh, (call, mode), wait, losses).await,
-                None => {
-                    self.unlock(open.object, (call.kind, call.owner), call.range)
-                        .await
-                }
-            };
-            match answered {
+            match self.ask(asking, call, wait).await {
                 Err(Refusal::LockLost) => self.cx.sleep(PAUSE).await,
                 Err(refusal) => return Answered::Done(Err(refusal)),
                 Ok(answered) => return answered,
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        asking: &Asking,
+        call: LockCall,
+        wait: Option<LockWait>,
+    ) -> Result<Answered, Refusal> {
+        let losses = self.all_told().await?;
+        match call.mode {
+            Some(mode) => self.take(asking, (call, mode), wait, losses).await,
+            None => {
+                let of = (call.kind, call.owner);
+                self.unlock(asking.open.object, of, call.range).await
             }
         }
     }
@@ -390,7 +462,8 @@ impl Ops {
         let late = {
             let state = self.cache().state();
             let dirty = state.inodes.dirty(object);
-            state.locks.is_reset_due() && dirty.is_some_and(|dirty| dirty.locked.is_some())
+            let under = dirty.and_then(|dirty| dirty.locked);
+            under.is_some_and(|epoch| state.locks.is_over(epoch))
         };
         if late {
             self.writeback.flush(object).await;
@@ -401,8 +474,7 @@ impl Ops {
     /// The server's refusal; [`Refusal::LockLost`] if all locks were lost meanwhile: to be asked again.
     async fn take(
         &self,
-        open: &OpenFile,
-        fh: Fh,
+        Asking { open, fh, .. }: &Asking,
         (call, mode): (LockCall, LockMode),
         wait: Option<LockWait>,
         losses: u64,
@@ -416,15 +488,20 @@ impl Ops {
             pid: call.pid,
             wait,
         };
-        let locked = self.ask_of_locks(open.caller.clone(), asked).await?;
-        let at = (&open.object, fh);
+        self.cache().state().locks.asks(wait);
+        let locked = self.ask_of_locks(open.caller.clone(), asked).await;
+        let at = (&open.object, *fh);
         {
             let mut state = self.cache().state();
+            let early = state.locks.was_asked(wait);
+            let locked = locked?;
             let now = self.cache().look(&mut state);
             let live = state.session.witness(now).is_some();
             let locks = state.locks_at(now);
             if live && locks.losses() == losses {
-                return Ok(locks.locked(at, &call.wanted(mode), wait, locked));
+                let answered = locks.locked(at, &call.wanted(mode), wait, locked);
+                early.into_iter().for_each(|early| locks.granted(early));
+                return Ok(answered);
             }
         }
         // The server may have been told of the loss before, and have it now.
@@ -458,10 +535,17 @@ impl Ops {
         Ok(Answered::Done(Ok(())))
     }
 
-    async fn give_up(self: Arc<Self>, object: Handle, of: Of, range: LockRange) {
-        let _turn = Arc::clone(&self).turn(object).await;
-        // The session has forgotten them if it is refused.
-        let _ = self.unlock(object, of, range).await;
+    /// What an owner holds is given up, whether he has been told of a loss or not. To be called in turn.
+    async fn gives_up(&self, object: Handle, of: Of, range: LockRange) {
+        let here = {
+            let mut state = self.cache().state();
+            let now = self.cache().look(&mut state);
+            state.locks_at(now).gives_up(&object, of, range)
+        };
+        if !here {
+            // The session has forgotten them if it is refused.
+            let _ = self.unlock(object, of, range).await;
+        }
     }
 
     async fn ask_of_locks<Q>(&self, caller: Caller, asked: Q) -> Result<Q::Answer, Refusal>
@@ -471,6 +555,13 @@ impl Ops {
         let answer = self.rpc.call(caller, asked, CallOptions::default()).await?;
         answer.reply.result
     }
+}
+
+/// Until a signal comes to who waits.
+async fn interrupted<T>(ask: &Ask) -> Option<T> {
+    ask.yields();
+    first(ask.abandon.triggered(), ask.interrupt.triggered()).await;
+    None
 }
 
 fn unlock((kind, owner): Of, range: LockRange) -> LockCall {

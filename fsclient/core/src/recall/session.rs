@@ -105,7 +105,7 @@ impl Engine {
         let cache = &self.0.cache;
         let mut state = cache.state();
         let now = cache.look(&mut state);
-        let nothing = state.leases.is_empty() && state.locks.is_idle();
+        let nothing = state.leases.is_empty() && !state.locks.holds_any();
         if nothing || state.session.witness(now).is_none() {
             state.expire(now);
             cache.call_keeper();

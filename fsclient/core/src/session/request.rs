@@ -108,7 +108,7 @@ pub(crate) struct Wait {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     /// Whether it is in contact.
-    pub(super) in_contact: bool,
+    pub(crate) in_contact: bool,
     /// When it was heard last.
     pub(super) heard: BootTime,
     /// When bytes last came through, to it or from it.

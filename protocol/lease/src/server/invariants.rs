@@ -9,7 +9,7 @@ use super::session::Session;
 use super::table::Object;
 use super::timer::Timer;
 use crate::time::BootTime;
-use leasefs_protocol::{Parts, RecallId, Stamp};
+use leasefs_protocol::{Handle, Parts, RecallId, Stamp};
 use std::collections::BTreeSet;
 
 type Checked = Result<(), String>;
@@ -39,7 +39,31 @@ impl Core {
         for (id, op) in &self.ops {
             self.check_op(*id, op).map_err(|e| format!("{id:?}: {e}"))?;
         }
-        self.check_timers()
+        self.check_timers()?;
+        self.check_locks()
+    }
+
+    /// Who decides a file's locks has a lease on that, and nobody else is given any while a change of the file runs that
+    /// was made under locks that are lost.
+    fn check_locks(&self) -> Checked {
+        let late = |file: &Handle| {
+            let object = self.table.find(file);
+            object.is_some_and(|object| self.has_late_change(object))
+        };
+        self.locks.check(late)?;
+        for (handle, file) in self.locks.files() {
+            let Some((session, stamp)) = file.decides else {
+                continue;
+            };
+            let object = self.table.find(handle).and_then(|id| self.table.get(id));
+            let holder = object.zip(self.sessions.alive(session));
+            let holder = holder.and_then(|(object, sid)| object.holder(sid));
+            require(
+                holder.is_some_and(|h| h.write.contains(Parts::LOCKS)),
+                || format!("{session} decides the locks of {handle} since {stamp} without a lease"),
+            )?;
+        }
+        Ok(())
     }
 
     fn check_object(&self, id: ObjId, object: &Object) -> Checked {

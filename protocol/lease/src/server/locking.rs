@@ -70,11 +70,14 @@ impl Core {
         object: Handle,
         ask: LockAsk,
     ) {
-        let answer = match self.sessions.alive(session) {
+        let sid = self.sessions.alive(session);
+        let answer = match sid {
             Some(sid) => self.decide_for(now, (sid, session), object, ask),
             None => LockAnswer::Ended,
         };
         self.actions.push_back(Action::Locked { op, answer });
+        // Stamped behind the answer.
+        sid.into_iter().for_each(|sid| self.shed(now, sid));
     }
 
     fn decide_for(
@@ -116,7 +119,7 @@ impl Core {
         let (stamp, epoch) = self.stamped(sid);
         let outcome = match taken {
             Taken::Held(fence) => {
-                let delegated = self.delegate(now, sid, session, object);
+                let delegated = self.delegate(sid, session, object);
                 let (delegation, held) = delegated.unzip();
                 LockOutcome::Granted {
                     fence,
@@ -164,7 +167,6 @@ impl Core {
     /// The right to decide the file's locks, if nobody else has any and nobody wants one.
     fn delegate(
         &mut self,
-        now: BootTime,
         sid: Sid,
         session: SessionId,
         handle: Handle,
@@ -179,7 +181,6 @@ impl Core {
         }
         let first = self.locks.fences(FENCES_DELEGATED)?;
         let grant = self.grant(sid, object, &cover, Parts::LOCKS, Mode::Write)?;
-        self.shed(now, sid);
         Some(self.locks.delegate(session, handle, grant.stamp, first))
     }
 

@@ -1,10 +1,11 @@
 //! What clients may believe, kept apart from the core's own books: a second opinion on whether
 //! an admission is safe.
 
-use leasefs_lease::server::{Action, Event, OpId, ReadItem, ReadKind, Touch};
+use leasefs_lease::server::{Action, Event, LockAnswer, OpId, ReadItem, ReadKind, Touch};
 use leasefs_lease::time::BootTime;
+use leasefs_protocol::lock::LockOutcome;
 use leasefs_protocol::{
-    Grant, Handle, Mode, Parts, RawName, Recall, RecallId, Scope, SessionId, Stamp,
+    Grant, Handle, LockEpoch, Mode, Parts, RawName, Recall, RecallId, Scope, SessionId, Stamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,6 +32,10 @@ struct Client {
     stores: BTreeMap<(Handle, Parts), Stamp>,
     recalls: BTreeMap<RecallId, Recall>,
     newest: Stamp,
+    /// Files whose locks it decides, or has decided.
+    decides: BTreeMap<Handle, Stamp>,
+    /// In which it has locks.
+    pub epoch: LockEpoch,
 }
 
 #[derive(Clone, Debug)]
@@ -45,6 +50,10 @@ enum Op {
         touches: Vec<Touch>,
         dropped: Vec<Handle>,
         running: bool,
+    },
+    Lock {
+        session: SessionId,
+        object: Handle,
     },
 }
 
@@ -84,6 +93,19 @@ impl Oracle {
         let running = |op: &Op| matches!(op, Op::Change { running: true, .. });
         let ops = self.ops.iter().filter(|(_, op)| !running(op));
         ops.map(|(id, _)| *id).collect()
+    }
+
+    /// The last right to decide a file's locks that the session was given.
+    pub fn delegation(&self, session: SessionId, object: &Handle) -> Stamp {
+        let client = self.clients.get(&session);
+        let given = client.and_then(|client| client.decides.get(object));
+        given.copied().unwrap_or_default()
+    }
+
+    /// The tenure of the session's locks, as far as it has heard.
+    pub fn epoch(&self, session: SessionId) -> LockEpoch {
+        let client = self.clients.get(&session);
+        client.map_or(LockEpoch::default(), |client| client.epoch)
     }
 
     pub fn renewed(&mut self, session: SessionId, now: BootTime) {
@@ -140,6 +162,14 @@ impl Oracle {
                 {
                     (*touches, *dropped, *running) = (new, drops, false);
                 }
+            }
+            Event::Lock {
+                op,
+                session,
+                object,
+                ..
+            } => {
+                self.ops.insert(op, Op::Lock { session, object });
             }
             Event::Withdraw { op } => drop(self.ops.remove(&op)),
             Event::SessionEnded { session } => drop(self.clients.remove(&session)),
@@ -212,11 +242,41 @@ impl Oracle {
                 client.stores.clear();
                 Ok(())
             }
-            Action::GraceEnded
-            | Action::LockLost { .. }
-            | Action::Locked { .. }
-            | Action::LockGranted { .. } => Ok(()),
+            Action::LockLost { op } => match self.ops.remove(op) {
+                Some(Op::Change { running: false, .. }) => Ok(()),
+                other => Err(format!("{other:?} is refused for want of locks")),
+            },
+            Action::Locked { op, answer } => self.locked(*op, answer),
+            Action::LockGranted { session, granted } => {
+                self.stamped(*session, granted.stamp)?;
+                self.clients.entry(*session).or_default().epoch = granted.epoch;
+                Ok(())
+            }
+            Action::GraceEnded => Ok(()),
         }
+    }
+
+    fn locked(&mut self, op: OpId, answer: &LockAnswer) -> Result<(), String> {
+        let Some(Op::Lock { session, object }) = self.ops.remove(&op) else {
+            return Err(format!("{op:?} asked for no lock"));
+        };
+        let (stamp, epoch, outcome) = match answer {
+            LockAnswer::Locked(locked) => (locked.stamp, locked.epoch, Some(&locked.outcome)),
+            LockAnswer::Unlocked(unlocked) => (unlocked.stamp, unlocked.epoch, None),
+            LockAnswer::Found(_) | LockAnswer::TooMany | LockAnswer::Ended => return Ok(()),
+        };
+        self.stamped(session, stamp)?;
+        self.clients.entry(session).or_default().epoch = epoch;
+        if let Some(LockOutcome::Granted {
+            delegation: Some(delegation),
+            ..
+        }) = outcome
+        {
+            self.stamped(session, delegation.stamp)?;
+            let client = self.clients.entry(session).or_default();
+            client.decides.insert(object, delegation.stamp);
+        }
+        Ok(())
     }
 
     fn stamped(&mut self, session: SessionId, stamp: Stamp) -> Result<(), String> {
@@ -253,7 +313,7 @@ impl Oracle {
                 let granted = |g: &Grant| self.granted(now, session, g, Some(&items));
                 grants.iter().try_for_each(granted)
             }
-            None => Err(format!("{id:?} is unknown")),
+            Some(Op::Lock { .. }) | None => Err(format!("{id:?} is unknown")),
         }
     }
 

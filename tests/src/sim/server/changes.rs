@@ -268,6 +268,7 @@ impl Server {
 
     /// It was made under locks that are lost.
     pub(super) fn lock_lost(&mut self, cx: &mut Cx, op: OpId) {
+        cx.stats.unlocked_changes += 1;
         if let Some(Work::Change(change)) = self.works.get(&op) {
             let change = (change.session, change.seq);
             self.refuse(cx, op, change, Refusal::LockLost);

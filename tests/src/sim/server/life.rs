@@ -361,7 +361,12 @@ impl Server {
         let (now, epoch) = (self.now(cx), reclaim.epoch);
         let lost_locks = match reclaim.locks.is_empty() {
             true => Vec::new(),
-            false => self.core.reclaim_locks(now, session, epoch, reclaim.locks),
+            false => {
+                let count = reclaim.locks.len();
+                let lost = self.core.reclaim_locks(now, session, epoch, reclaim.locks);
+                cx.stats.locks_reclaimed += (count - lost.len()) as u64;
+                lost
+            }
         };
         self.step(cx, Event::Tick);
         let answer = ToClient::Reclaimed {

@@ -6,7 +6,7 @@ use crate::sim::net::{LinkId, Stream};
 use bytes::Bytes;
 use leasefs_lease::locks::LockWanted;
 use leasefs_lease::server::{Event, LockAnswer, LockAsk, OpId};
-use leasefs_protocol::lock::LockGranted;
+use leasefs_protocol::lock::{LockGranted, LockOutcome};
 use leasefs_protocol::query::{CancelLock, Lock, TestLock, Unlock};
 use leasefs_protocol::{Handle, OpenId, Query, Refusal, Reply, Response, SessionId};
 
@@ -82,6 +82,15 @@ impl Server {
         let Some(Work::Lock(asked)) = self.works.remove(&op) else {
             return;
         };
+        if let LockAnswer::Locked(locked) = &answer {
+            match locked.outcome {
+                LockOutcome::Waits => cx.stats.locks_waited += 1,
+                LockOutcome::Deadlock => cx.stats.deadlocks += 1,
+                LockOutcome::Granted { .. } | LockOutcome::Conflicts => {}
+            }
+        }
+        let session = asked.session;
+        cx.trace(None, || format!("server: to {session}: {answer:?}"));
         let result = match answer {
             LockAnswer::Locked(locked) => Ok(Response::Locked(locked)),
             LockAnswer::Unlocked(unlocked) => Ok(Response::Unlocked(unlocked)),
@@ -97,6 +106,7 @@ impl Server {
     }
 
     pub(super) fn lock_granted(&mut self, cx: &mut Cx, session: SessionId, granted: LockGranted) {
+        cx.trace(None, || format!("server: to {session}: {granted:?}"));
         if let Some(link) = self.sessions.get(&session).and_then(|s| s.link) {
             cx.down(link, Stream::Push, Down::LockGranted(granted));
         }

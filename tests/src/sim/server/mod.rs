@@ -21,7 +21,9 @@ pub use durable::Durable;
 use fsserver::interrupted::{ChangeId, Interrupted};
 use fsserver::session::answers::Answers;
 use fsserver::session::refused;
-use leasefs_lease::server::{Action, Bouncing, Config, Core, Event, OpId, OpState, RecallStatus};
+use leasefs_lease::server::{
+    Action, Bouncing, Config, Core, Event, LockedFile, OpId, OpState, RecallStatus,
+};
 use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::control::{ToClient, ToServer};
 use leasefs_protocol::limits::{MAX_FLUSH, RECALL_OVERDUE, RECALL_PATIENCE_MAX, SLOWEST_LINK};
@@ -400,7 +402,10 @@ impl Server {
                     self.step(cx, event);
                 }
             }
-            ToServer::Held(files) => self.step(cx, Event::Held { session, files }),
+            ToServer::Held(files) => {
+                cx.trace(None, || format!("server: {session} holds {files:?}"));
+                self.step(cx, Event::Held { session, files });
+            }
             ToServer::Cancel { seq } => self.cancel(cx, link, session, seq),
             ToServer::Reclaim(reclaim) => self.reclaim(cx, link, session, reclaim),
             ToServer::ReclaimDone => {
@@ -654,6 +659,11 @@ impl Server {
         self.core.lease_count()
     }
 
+    /// Files that are locked, or whose locks some session decides.
+    pub fn locked_files(&self) -> Vec<LockedFile> {
+        self.core.locked_files()
+    }
+
     /// Opens of a session.
     pub fn opens(&self, id: SessionId) -> usize {
         self.sessions.get(&id).map_or(0, |s| s.opens.len())
@@ -662,9 +672,10 @@ impl Server {
     /// What waits, for people.
     pub fn describe(&self) -> String {
         format!(
-            "waiting: {:#?}\nrecalls: {:#?}\nsessions: {:#?}\nworks: {:#?}",
+            "waiting: {:#?}\nrecalls: {:#?}\nlocked: {:#?}\nsessions: {:#?}\nworks: {:#?}",
             self.core.waiting(),
             self.core.recalls(),
+            self.core.locked_files(),
             self.core.sessions(),
             self.works.keys().collect::<Vec<_>>()
         )

@@ -39,6 +39,7 @@ fn keeps(state: &mut State, bytes: usize) -> bool {
         kill_priv: false,
         date: None,
         writer: writer(1),
+        locked: None,
     };
     let stored = state.store(now(), &store, true, &mut Dropped::default());
     assert_ne!(stored, Stored::Through);
@@ -78,6 +79,7 @@ fn a_write_that_waits_for_a_slow_flush_waits_on_though_the_servers_room_was_told
         kill_priv: false,
         date: None,
         writer: writer(1),
+        locked: None,
     };
     let later = now() + std::time::Duration::from_secs(4);
     let stored = state.store(later, &store, true, &mut Dropped::default());

@@ -531,6 +531,7 @@ fn write(world: &World, object: u8) -> Stored {
         kill_priv: false,
         date: None,
         writer: writer(1),
+        locked: None,
     };
     let stored = world.engine.store(&store);
     world.run(stored).expect("in time")

@@ -5,6 +5,7 @@
 //! it has the lease recalled first, and finds here what is held.
 
 mod deadlock;
+mod invariants;
 
 use crate::locks::{LockWanted, Locks};
 use crate::time::BootTime;
@@ -96,7 +97,7 @@ pub(super) struct LockTable {
     files: BTreeMap<Handle, File>,
     sessions: BTreeMap<SessionId, OfSession>,
     /// Where an owner waits.
-    waits: BTreeMap<Owner, BTreeMap<LockWait, Handle>>,
+    waits: BTreeMap<Owner, BTreeSet<(LockWait, Handle)>>,
     /// Files in which somebody who waits may have his lock now.
     pub(super) changed: BTreeSet<Handle>,
     /// Files in which somebody only lets others go first.
@@ -278,7 +279,7 @@ impl LockTable {
             self.waits
                 .entry(lock.owner)
                 .or_default()
-                .insert(wait, object);
+                .insert((wait, object));
             self.sessions.entry(session).or_default().waits += 1;
             // Who lets another one go first may have to no longer, since that one waits for him now.
             self.changed.extend(&self.polite);
@@ -348,20 +349,20 @@ impl LockTable {
             return false;
         };
         let waiter = file.waiting.remove(at);
-        self.forget_wait(&waiter);
+        self.forget_wait(&waiter, object);
         self.changed.insert(object);
         self.recount(session, object);
         self.tidy(object);
         true
     }
 
-    fn forget_wait(&mut self, waiter: &Waiter) {
+    fn forget_wait(&mut self, waiter: &Waiter, object: Handle) {
         let owner = waiter.lock.owner;
         if let Some(of) = self.sessions.get_mut(&owner.0) {
             of.waits = of.waits.saturating_sub(1);
         }
         if let Some(waits) = self.waits.get_mut(&owner) {
-            waits.remove(&waiter.wait);
+            waits.remove(&(waiter.wait, object));
             if waits.is_empty() {
                 self.waits.remove(&owner);
             }
@@ -401,7 +402,7 @@ impl LockTable {
         let waiter = file.waiting.remove(at);
         file.held.take(&waiter.lock, fence);
         file.note(now, [fence]);
-        self.forget_wait(&waiter);
+        self.forget_wait(&waiter, *object);
         let session = waiter.lock.owner.0;
         self.recount(session, *object);
         Some((session, waiter.wait, fence))
@@ -425,14 +426,7 @@ impl LockTable {
     ) -> (Delegation, Vec<HeldLock>) {
         let file = self.files.entry(object).or_default();
         file.decides = Some((session, stamp));
-        let held = file.held_by(session).map(|held| HeldLock {
-            owner: held.owner.1,
-            kind: held.kind,
-            mode: held.mode,
-            range: held.range,
-            pid: held.pid,
-            fence: held.fence,
-        });
+        let held = file.held_by(session).map(|held| held.of(held.owner.1));
         let held = held.collect();
         self.recount(session, object);
         let delegation = Delegation {
@@ -510,7 +504,8 @@ impl LockTable {
             file.decides.take_if(|(decides, _)| *decides == session);
             let is_own = |w: &mut Waiter| w.lock.owner.0 == session;
             let gone: Vec<Waiter> = file.waiting.extract_if(.., is_own).collect();
-            gone.iter().for_each(|waiter| self.forget_wait(waiter));
+            gone.iter()
+                .for_each(|waiter| self.forget_wait(waiter, object));
             self.changed.insert(object);
             self.tidy(object);
         }
@@ -550,14 +545,7 @@ impl LockTable {
 
 /// As the server has it.
 fn owned(session: SessionId, held: &HeldLock) -> HeldLock<Owner> {
-    HeldLock {
-        owner: (session, held.owner),
-        kind: held.kind,
-        mode: held.mode,
-        range: held.range,
-        pid: held.pid,
-        fence: held.fence,
-    }
+    held.of((session, held.owner))
 }
 
 /// As the client is told it, whose own process it may be.
