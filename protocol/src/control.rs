@@ -221,7 +221,8 @@ pub struct Reclaim {
     pub opens: Vec<ReclaimOpen>,
     /// Locks; at most [`crate::limits::MAX_LOCKS_OF_FILE`] in all, those of one file together.
     pub locks: Vec<FileLocks>,
-    /// The tenure in which they are held.
+    /// The tenure in which they are held; zero in messages that claim none. It is claimed without locks, too: what was
+    /// changed under some that have been given up may be sent again.
     pub epoch: LockEpoch,
 }
 

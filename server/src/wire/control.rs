@@ -286,8 +286,8 @@ fn lost_locks(
     files: Vec<FileLocks>,
     epoch: LockEpoch,
 ) -> Vec<Handle> {
-    if files.is_empty() {
-        return Vec::new();
+    if epoch == LockEpoch::default() {
+        return files.into_iter().map(|file| file.object).collect();
     }
     let named: Vec<Handle> = files.iter().map(|file| file.object).collect();
     let mut known = files;

@@ -111,6 +111,8 @@ pub struct Client {
     pub kernel: Option<Kernel>,
     /// When something last went wrong on it, or with the server's host.
     pub hurt: Nanos,
+    /// When it was last without leases.
+    lapsed: Nanos,
     /// Until when something else than itself keeps it from being served.
     pub troubled: Nanos,
     /// It had leases when the server ended, and has not found it again.
@@ -161,6 +163,7 @@ impl Client {
             stalled_until: 0,
             kernel: None,
             hurt: cx.now,
+            lapsed: cx.now,
             troubled: 0,
             trusted: false,
             core: None,
@@ -460,6 +463,9 @@ impl Client {
         self.told = cx.now;
         while let Some(event) = events.pop_front() {
             let now = self.make.clock.now(cx.now);
+            if self.make.habit.locks && self.held_locks(cx.now).is_none() {
+                self.lapsed = cx.now;
+            }
             let Some(core) = &mut self.core else { return };
             core.handle(now, event);
             let mut at_once = Vec::new();
@@ -662,7 +668,12 @@ impl Client {
                     });
                 }
                 let blameless = self.hurt.max(self.troubled) < since;
-                if [WhyNot::ChangedElsewhere, lost].contains(&undelivered.reason) && blameless {
+                let kept_its_locks = object != MAPPED && self.lapsed < since;
+                let unfounded = match undelivered.reason {
+                    WhyNot::ChangedElsewhere => true,
+                    reason => reason == lost && kept_its_locks,
+                };
+                if unfounded && blameless {
                     let item = Item::Cell(object, cell as u32);
                     cx.judge.accuse(Some(item), || {
                         format!("client {index}, which was well all the time, could not bring {value:x} in")

@@ -6,7 +6,7 @@ use crate::run::Set;
 use crate::session::lock_messages;
 use leasefs_protocol::control::{Reclaim, ReclaimLease, ReclaimOpen, ToClient, ToServer};
 use leasefs_protocol::limits::{MAX_BATCH, MAX_HEADER};
-use leasefs_protocol::{Handle, OpenId};
+use leasefs_protocol::{Handle, LockEpoch, OpenId};
 use std::time::Duration;
 
 /// How long each step of a reclaim may take. One that isn't complete is begun anew on another
@@ -32,7 +32,11 @@ impl Life {
         let (mut lost_leases, mut lost_opens) = (Set::default(), Set::default());
         let mut lost_locks = Vec::new();
         // A lock is of a file that is open.
-        let locks = lock_messages(locks).into_iter().map(|locks| Reclaim {
+        let mut locks = lock_messages(locks);
+        if locks.is_empty() && epoch != LockEpoch::default() {
+            locks.push(Vec::new());
+        }
+        let locks = locks.into_iter().map(|locks| Reclaim {
             locks,
             epoch,
             ..Reclaim::default()

@@ -520,13 +520,16 @@ impl MountLocks {
         self.tidy_all();
     }
 
-    /// What is claimed back from a restarted server, and in which tenure it is held.
+    /// What is claimed back from a restarted server, and in which tenure it is held. That is claimed without locks, too:
+    /// what was written under some that have been given up may be on its way.
     pub fn claims(&self) -> (Vec<FileLocks>, LockEpoch) {
         let held = self.files.iter().filter(|(_, file)| !file.held.is_empty());
-        (
-            held.map(|(object, file)| file.said(*object)).collect(),
-            self.epoch,
-        )
+        let epoch = match self.is_reset_due() {
+            true => LockEpoch::default(),
+            false => self.epoch,
+        };
+        let files = held.map(|(object, file)| file.said(*object));
+        (files.collect(), epoch)
     }
 
     /// Locks of a file could not be claimed back.

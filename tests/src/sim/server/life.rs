@@ -15,7 +15,7 @@ use leasefs_lease::time::lengthened;
 use leasefs_protocol::control::{
     Hello, IdentityPolicy, Reclaim, ReclaimOpen, Standing, ToClient, Welcome,
 };
-use leasefs_protocol::{BootId, Fence, KeyHash, Mode, Seq, SessionId};
+use leasefs_protocol::{BootId, Fence, KeyHash, LockEpoch, Mode, Seq, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Each mount has a key of its own.
@@ -359,7 +359,7 @@ impl Server {
             self.step(cx, Event::Tick);
         }
         let (now, epoch) = (self.now(cx), reclaim.epoch);
-        let lost_locks = match reclaim.locks.is_empty() {
+        let lost_locks = match epoch == LockEpoch::default() {
             true => Vec::new(),
             false => {
                 let count = reclaim.locks.len();
