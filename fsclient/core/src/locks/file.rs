@@ -76,6 +76,12 @@ impl FileState {
         self.held.is_empty() && self.lost.is_empty() && !remembers && !used
     }
 
+    /// Whether it is decided here who gets a lock, and nobody has one or wants one.
+    pub(super) fn idles(&self) -> bool {
+        let used = self.users > 0 || self.waits > 0;
+        self.right.is_some() && self.held.is_empty() && self.lost.is_empty() && !used
+    }
+
     /// Whether it is decided here who gets a lock.
     pub(super) fn decides(&self, live: bool) -> bool {
         live && self.right.is_some()

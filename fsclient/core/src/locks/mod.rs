@@ -94,6 +94,8 @@ pub(crate) enum Answered {
     Waits(oneshot::Receiver<Woken>),
 }
 
+/// Most files whose locks this mount decides though nobody has one.
+const MAX_IDLE_RIGHTS: usize = 4096;
 const CONFLICTS: Refusal = Refusal::Host(libc::EAGAIN as u16);
 const DEADLOCK: Refusal = Refusal::Host(libc::EDEADLK as u16);
 
@@ -406,6 +408,14 @@ impl MountLocks {
         self.files.get(object).is_some_and(|file| file.holds(of))
     }
 
+    /// An owner unlocks; whether he had lost something of which he has not been told.
+    pub fn forgets_loss(&mut self, object: &Handle, of: Of) -> bool {
+        let file = self.files.get_mut(object);
+        let lost = file.is_some_and(|file| file.lost.remove(&of).is_some());
+        self.tidy(object);
+        lost
+    }
+
     /// A process closes a descriptor: what it has lost of the file need not be told any more.
     pub fn closes(&mut self, object: &Handle, owner: LockOwner) {
         if let Some(file) = self.files.get_mut(object) {
@@ -471,6 +481,24 @@ impl MountLocks {
             }
         }
         told
+    }
+
+    /// Gives up deciding where nobody holds or wants a lock, once that is so of too many files. Returns the last grants of
+    /// what is to be given back, behind what is held there.
+    pub fn give_idle_rights_back(&mut self) -> Vec<(Handle, Stamp)> {
+        if self.files.len() <= MAX_IDLE_RIGHTS {
+            return Vec::new();
+        }
+        let idle = self.files.iter_mut().filter(|(_, file)| file.idles());
+        let mut idle: Vec<(&Handle, &mut FileState)> = idle.collect();
+        if idle.len() <= MAX_IDLE_RIGHTS {
+            return Vec::new();
+        }
+        let given_up = idle.iter_mut().map(|(object, file)| {
+            file.right = None;
+            (**object, file.delegation)
+        });
+        given_up.collect()
     }
 
     /// What is held of these files, as the server is told it; with a keep-alive of this number it is known to have come.

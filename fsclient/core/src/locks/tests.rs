@@ -171,6 +171,42 @@ fn locks_are_lost_with_the_leases_and_that_is_told_until_they_are_unlocked_or_cl
 }
 
 #[test]
+fn of_too_many_files_without_locks_the_right_to_decide_is_given_back() {
+    let mut locks = MountLocks::default();
+    locks.look(true);
+    let object = |number: u64| Handle::new(&number.to_be_bytes()).expect("short");
+    for number in 0..=MAX_IDLE_RIGHTS as u64 {
+        let answer = granted(
+            number + 1,
+            Some(right(number + 1)),
+            vec![wanted(1).held(Fence(9))],
+        );
+        let at = object(number);
+        locks.enter(&at);
+        locks.locked((&at, FH), &wanted(1), None, answer);
+        locks.leave(&at);
+        assert_eq!(locks.give_idle_rights_back(), [], "locked");
+    }
+    let unlocked = |number| locks.decide(&object(number), FH, &unlock(1));
+    let all = (1..=MAX_IDLE_RIGHTS as u64).map(unlocked);
+    assert!(all.into_iter().all(|decision| decision == Decision::Done));
+    assert_eq!(locks.give_idle_rights_back(), [], "as many as there may be");
+    assert_eq!(locks.decide(&object(0), FH, &unlock(1)), Decision::Done);
+    let given_back = locks.give_idle_rights_back();
+    assert_eq!(given_back.len(), MAX_IDLE_RIGHTS + 1);
+    assert_eq!(locks.decide(&object(3), FH, &exclusive(1)), Decision::Ask);
+    let files: Vec<Handle> = given_back.iter().map(|(object, _)| *object).collect();
+    assert!(
+        locks
+            .say(&files, 4)
+            .iter()
+            .all(|said| said.locks.is_empty())
+    );
+    locks.acknowledged(4);
+    assert!(locks.is_idle());
+}
+
+#[test]
 fn a_close_forgets_what_was_lost() {
     for closes in [true, false] {
         let mut locks = deciding();

@@ -451,8 +451,14 @@ impl Ops {
         match call.mode {
             Some(mode) => self.take(asking, (call, mode), wait, losses).await,
             None => {
-                let of = (call.kind, call.owner);
-                self.unlock(asking.open.object, of, call.range).await
+                let (object, of) = (asking.open.object, (call.kind, call.owner));
+                self.unlock(object, of, call.range).await?;
+                // It may have been lost meanwhile.
+                let lost = self.cache().state().locks.forgets_loss(&object, of);
+                Ok(Answered::Done(match lost {
+                    true => Err(Refusal::LockLost),
+                    false => Ok(()),
+                }))
             }
         }
     }
@@ -520,7 +526,7 @@ impl Ops {
         object: Handle,
         (kind, owner): Of,
         range: LockRange,
-    ) -> Result<Answered, Refusal> {
+    ) -> Result<(), Refusal> {
         let asked = query::Unlock {
             object,
             owner,
@@ -532,7 +538,7 @@ impl Ops {
         state
             .locks
             .unlocked(&object, (kind, owner), range, unlocked);
-        Ok(Answered::Done(Ok(())))
+        Ok(())
     }
 
     /// What an owner holds is given up, whether he has been told of a loss or not. To be called in turn.

@@ -99,6 +99,10 @@ impl EngineInner {
         if !releases.is_empty() {
             self.rpc.release(releases);
         }
+        let rights = self.cache.state().locks.give_idle_rights_back();
+        if !rights.is_empty() {
+            self.rpc.release_locks(&rights);
+        }
     }
 
     /// Evicts what was not used for the longest time, and gives its leases back.

@@ -12,7 +12,7 @@ use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::control::ToServer;
 use leasefs_protocol::limits::{MAX_BATCH, MAX_LOCKS_OF_FILE};
 use leasefs_protocol::lock::FileLocks;
-use leasefs_protocol::{Approval, Caller, Handle, Release};
+use leasefs_protocol::{Approval, Caller, Handle, Parts, Release, Stamp};
 use std::time::Duration;
 
 /// How long the server is not told of a close, if nobody waits for that: further ones are told with it.
@@ -77,6 +77,19 @@ impl Rpc {
         for message in lock_messages(held) {
             self.control(ToServer::Held(message));
         }
+    }
+
+    /// Gives back the right to decide files' locks, of these grants, behind what is held of them.
+    pub fn release_locks(&self, rights: &[(Handle, Stamp)]) {
+        let files: Vec<Handle> = rights.iter().map(|(object, _)| *object).collect();
+        let number = self.0.renewing.borrow().keep_alives + 1;
+        self.say_held(&files, number);
+        let release = |&(object, seen): &(Handle, Stamp)| Release {
+            object,
+            parts: Parts::LOCKS,
+            seen,
+        };
+        self.release(rights.iter().map(release).collect());
     }
 
     /// Gives leases back. Best effort: a lease given back in vain is recalled one day.

@@ -336,42 +336,25 @@ impl Judge {
             process,
             object,
         } = loss;
-        let own = self.locks.held.iter();
+        let mounts = mounts.unwrap_or_default();
+        let own = self.locks.held.iter_mut();
         let own = own.filter(|(holder, _)| holder.is(session, object, process));
-        let own: Vec<(Holder, Held)> = own.map(|(holder, held)| (*holder, *held)).collect();
-        let believed: Vec<_> = own
-            .iter()
-            .filter(|(_, held)| !held.any().is_empty())
-            .collect();
-        let is_held = |(holder, held): &&(Holder, Held)| {
-            let zones = mounts.map_or(Zones::default(), |mounts| held_of(mounts, holder, None));
-            zones.contains(held.any())
-        };
-        let again = own.iter().any(|(_, held)| held.told);
-        let none = !believed.is_empty() && believed.iter().all(|one| is_held(one));
-        if !again && (own.is_empty() || none) {
+        let (mut any, mut again, mut stands) = (false, false, true);
+        for (holder, held) in own {
+            let lost = held.any().without(held_of(mounts, holder, None));
+            (any, again) = (true, again || held.told);
+            stands &= lost.is_empty() && !held.any().is_empty();
+            if !lost.is_empty() {
+                held.drop(lost);
+                held.given_up = held.given_up.or(lost);
+                held.told = true;
+            }
+        }
+        if !again && (!any || stands) {
             self.accuse(Some(Item::Attrs(object)), || {
-                format!("{loss:?} is told, but there was none: {own:?}")
+                format!("{loss:?} is told, and nothing is lost")
             });
         }
-        self.forget_locks(loss);
-    }
-
-    fn forget_locks(&mut self, loss: Loss) {
-        let Loss {
-            session,
-            process,
-            object,
-        } = loss;
-        let held = self.locks.held.iter_mut();
-        held.filter(|(holder, _)| holder.is(session, object, process))
-            .for_each(|(_, held)| {
-                *held = Held {
-                    given_up: Zones::ALL,
-                    told: true,
-                    ..Held::default()
-                };
-            });
     }
 
     /// A mount is told for a process that it has a lock.
