@@ -243,8 +243,8 @@ impl Ops {
 
     /// Gives up whatever an owner waits for: he is gone.
     async fn stop_waiting(self: Arc<Self>, object: Handle, of: Of) {
-        let waits = self.cache().state().locks.waits_of(&object, of);
         let _turn = Arc::clone(&self).turn(object).await;
+        let waits = self.cache().state().locks.waits_of(&object, of);
         for wait in waits {
             self.cancel(object, wait).await;
         }

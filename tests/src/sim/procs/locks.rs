@@ -142,10 +142,11 @@ impl Kernel {
         }
     }
 
-    /// A process is told that its locks are lost; not by a sync or a close, which tell that of what was written under them.
+    /// A process is told that its locks are lost; not by a sync or a close, which tell that of what was written under them,
+    /// nor by a truncation, of which the mount doesn't know whose it is.
     pub(super) fn told_lock_loss(&self, cx: &mut Cx, process: usize) {
         let op = self.processes[process].op.as_ref();
-        if op.is_none_or(|op| matches!(op.kind, Kind::Sync(_) | Kind::Close)) {
+        if op.is_none_or(|op| matches!(op.kind, Kind::Sync(_) | Kind::Close | Kind::Truncate(_))) {
             return;
         }
         cx.stats.locks_lost += 1;

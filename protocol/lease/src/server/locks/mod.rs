@@ -211,8 +211,9 @@ impl LockTable {
             .take(&lock, fence);
         self.files.entry(object).or_default().note(now, [fence]);
         self.stops_waiting(object, lock.owner.0, wait);
-        // It may be less than its owner held.
+        // It may be less than its owner held; and somebody may wait for him now who was let go first.
         self.changed.insert(object);
+        self.changed.extend(&self.polite);
         Taken::Held(fence)
     }
 
@@ -281,8 +282,12 @@ impl LockTable {
                 .or_default()
                 .insert((wait, object));
             self.sessions.entry(session).or_default().waits += 1;
+            let is_polite = file.held.against(&lock).next().is_none();
             // Who lets another one go first may have to no longer, since that one waits for him now.
             self.changed.extend(&self.polite);
+            if is_polite {
+                self.polite.insert(object);
+            }
         }
         Taken::Waits
     }
