@@ -65,4 +65,28 @@ fn every_history_of_the_shipped_cores_is_linearizable_and_every_operation_ends()
         total.ops as f64 / seconds
     );
     assert_eq!(failed, 0);
+    if is_usual() {
+        check_that_locks_were_tried(&total);
+    }
+}
+
+/// Whether nothing is left out.
+fn is_usual() -> bool {
+    !std::env::vars().any(|(name, _)| name.starts_with("LEASEFS_SIM_"))
+}
+
+/// All that can become of a lock has.
+fn check_that_locks_were_tried(stats: &Stats) {
+    for (what, count) in [
+        ("given without asking", stats.locks_here),
+        ("given by the server", stats.locks_there),
+        ("waited for", stats.locks_waited),
+        ("given up waiting for", stats.locks_interrupted),
+        ("refused as a deadlock", stats.deadlocks),
+        ("lost", stats.locks_lost),
+        ("claimed back", stats.locks_reclaimed),
+    ] {
+        assert!(count > 0, "no lock was {what}");
+    }
+    assert!(stats.unlocked_changes > 0, "no change came too late");
 }

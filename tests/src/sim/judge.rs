@@ -6,6 +6,7 @@
 //! What a client has buffered stands over what the host has (`ledger`).
 
 mod locks;
+mod zones;
 
 use super::ledger::Ledger;
 use super::model::{DeedId, Item, Nanos, Obj};
@@ -13,7 +14,8 @@ use leasefs_protocol::{Attr, SessionId};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-pub(super) use locks::{Granted, Holder, LockBook, ZONES, Zones};
+pub(super) use locks::{Granted, Holder, LockBook};
+pub(super) use zones::{ZONES, Zones};
 
 /// Something that must never happen.
 #[derive(Clone, Debug, PartialEq, Eq)]

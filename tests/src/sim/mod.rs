@@ -16,6 +16,9 @@
 //!   what others have stored later, and is in the store in the end or its writer was told; what a sync
 //!   acknowledged survives (`ledger`);
 //! - no kernel believes what another mount has changed;
+//! - in every fourth run processes lock files: who is told that he has a lock has it, and nobody else one that stands
+//!   against it; what was written under a lock that another has by now never takes effect; nobody is told of a loss
+//!   where there is none, or waits for what nobody holds ([`judge`]);
 //! - the lease core's invariants;
 //! - every operation of a client that is well ends within the bound of docs/design.md §1, and no recall
 //!   stays open, and no session alive, for longer than that;

@@ -1,19 +1,20 @@
 //! A run: what there is, what happens, what must be true.
 
+mod locks;
+
 use super::client::{Client, ClientEv, Make};
 use super::clock::HostClock;
 use super::cx::{Cx, Ev, Line, Stats};
 use super::host::Host;
-use super::judge::{Fresh, Holder, Violation};
+use super::judge::{Fresh, Violation};
 use super::kernel::Habit;
 use super::model::{Item, MS, Nanos, S};
 use super::nemesis::{Blow, KINDS, Weather};
 use super::net::Way;
 use super::server::{Server, Settings};
 use leasefs_client::repeat_tables;
-use leasefs_lease::server::{Bouncing, LockedFile};
+use leasefs_lease::server::Bouncing;
 use leasefs_lease::time::lengthened;
-use leasefs_protocol::SessionId;
 use std::fmt;
 use std::time::Duration;
 
@@ -237,7 +238,7 @@ impl World {
         let pace = [20, 100, 400, 1_500][self.cx.rng.below(4)] * MS;
         let mut habit = Habit::any(&mut self.cx);
         habit.names &= self.plan.names;
-        habit.locks = self.plan.locks && locks(self.plan.seed);
+        habit.locks = self.plan.has_locks();
         habit.stores *= usize::from(self.plan.maps);
         if self.plan.slow {
             (habit.run, habit.cells) = (16, 160);
@@ -369,9 +370,7 @@ impl World {
         }
         self.check_that_all_cache();
         self.check_opens();
-        if self.plan.locks && locks(self.plan.seed) {
-            self.check_no_locks_are_left();
-        }
+        self.check_no_locks_are_left();
         let alive: Vec<_> = self
             .clients
             .iter()
@@ -513,56 +512,6 @@ impl World {
         let locks = &self.cx.judge.locks;
         if !locks.fresh.is_empty() || !locks.losses.is_empty() {
             self.check_locks();
-        }
-    }
-
-    /// Who has just been told that he has a lock has it, and nobody else one that stands against it.
-    fn check_locks(&mut self) {
-        for granted in std::mem::take(&mut self.cx.judge.locks.fresh) {
-            for client in &self.clients {
-                let Some(held) = client.held_locks(self.cx.now) else {
-                    continue;
-                };
-                let session = client.session();
-                let own = session == granted.holder.session;
-                let judge = &mut self.cx.judge;
-                judge.check_apart(&granted, (session, own), &held);
-                if own {
-                    judge.check_held(&granted, &held);
-                }
-            }
-        }
-        for loss in std::mem::take(&mut self.cx.judge.locks.losses) {
-            let mut clients = self.clients.iter();
-            let client = clients.find(|client| client.session() == loss.session);
-            let held = client.and_then(|client| client.held_locks(self.cx.now));
-            self.cx.judge.check_loss(loss, held.as_deref());
-        }
-    }
-
-    /// Where everything is closed nobody holds or awaits a lock.
-    fn check_no_locks_are_left(&mut self) {
-        let alive = self.clients.iter().filter(|c| c.alive);
-        let here = alive.filter_map(|client| {
-            let held = client.held_locks(self.cx.now).unwrap_or_default();
-            let awaited = client.awaited_locks();
-            let left = !held.is_empty() || awaited > 0;
-            left.then(|| {
-                format!(
-                    "client {} has {held:?}, awaits {awaited}",
-                    client.make.index
-                )
-            })
-        });
-        let here: Vec<String> = here.collect();
-        let there: Vec<LockedFile> = self.server.locked_files();
-        // What is there of a file that a session decides is what it was when it got that right.
-        let told = |file: &&LockedFile| file.decides.is_none() || !file.waiting.is_empty();
-        let there: Vec<&LockedFile> = there.iter().filter(told).collect();
-        if !here.is_empty() || (self.server.up && !there.is_empty()) {
-            self.cx.judge.accuse(None, || {
-                format!("locks are left in the end: {here:?}, at the server {there:?}")
-            });
         }
     }
 
@@ -874,21 +823,6 @@ impl World {
         }
     }
 
-    /// Since when who is at something since then waits for nobody who is well: who waits for a lock does so as long as
-    /// another holds it.
-    fn in_vain(&self, since: Nanos, lock: Option<Holder>) -> Option<Nanos> {
-        let Some(wants) = lock else {
-            return Some(since);
-        };
-        let locks = &self.cx.judge.locks;
-        let lives = |session: SessionId| {
-            let mut clients = self.clients.iter();
-            clients.any(|c| c.session() == session && c.is_well(self.cx.now))
-        };
-        let held = locks.is_held(&wants, lives);
-        (!held).then(|| since.max(locks.stirred(wants.object)))
-    }
-
     /// Whoever is well is served in time.
     fn check_patience(&mut self) {
         let (now, longest) = (self.cx.now, self.longest());
@@ -929,11 +863,6 @@ fn any_clock(cx: &mut Cx, drift_ppm: u32) -> HostClock {
         true => clock.coarse(MS),
         false => clock,
     }
-}
-
-/// In which seeds processes lock files.
-fn locks(seed: u64) -> bool {
-    seed % 4 == 3
 }
 
 /// In a third of the seeds each time that a read waits, writes aren't buffered for a while; in another, never.

@@ -148,6 +148,17 @@ impl FileState {
         }
     }
 
+    /// The server has given a lock. What stood against it was given up there, though the answer to that may still be under way.
+    pub(super) fn given(&mut self, lock: &LockWanted<LockOwner>, fence: Fence) {
+        self.held.make_way(lock);
+        let holds = |of: &Of| {
+            let mut held = self.held.iter();
+            held.any(|held| (held.kind, held.owner) == *of)
+        };
+        self.taken.retain(|of, _| holds(of));
+        self.held.take(lock, fence);
+    }
+
     /// It was taken through this descriptor.
     pub(super) fn took(&mut self, fh: Fh, of: Of) {
         self.taken.entry(of).or_default().insert(fh);

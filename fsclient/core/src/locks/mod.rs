@@ -269,7 +269,7 @@ impl MountLocks {
                 _,
             ) => {
                 if file.held.has(lock).is_none() {
-                    file.held.take(lock, fence);
+                    file.given(lock, fence);
                 }
                 file.took(fh, (lock.kind, lock.owner));
                 if let Some(delegation) = delegation {
@@ -342,7 +342,7 @@ impl MountLocks {
                 file.applied = granted.stamp;
                 self.epoch = granted.epoch;
                 file.held.converts(&waiting.lock);
-                file.held.take(&waiting.lock, granted.fence);
+                file.given(&waiting.lock, granted.fence);
                 file.took(waiting.fh, (waiting.lock.kind, waiting.lock.owner));
                 Woken::Granted
             }

@@ -134,6 +134,14 @@ impl<O: Copy + Eq> Locks<O> {
         any
     }
 
+    /// Gives up what stands against a lock that its owner has been given: theirs were given up before.
+    pub fn make_way(&mut self, lock: &LockWanted<O>) {
+        let theirs: Vec<O> = self.against(lock).map(|held| held.owner).collect();
+        for owner in theirs {
+            self.give_up(owner, lock.kind, lock.range);
+        }
+    }
+
     /// Keeps those of which this is so.
     pub fn retain(&mut self, keep: impl FnMut(&HeldLock<O>) -> bool) {
         self.0.retain(keep);

@@ -5,74 +5,11 @@
 //! and hasn't heard that he has lost it, must not take effect any more.
 
 use super::Judge;
-use crate::sim::model::{CELL, DeedId, Item, Nanos, Obj};
-use leasefs_protocol::{LockKind, LockMode, LockOwner, LockRange, SessionId};
+use super::zones::{ZONES, Zones};
+use crate::sim::model::{DeedId, Item, Nanos, Obj};
+use leasefs_client::LockStatus;
+use leasefs_protocol::{LockKind, LockMode, LockOwner, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Parts of a file that are locked apart: its first cells, and all the rest.
-pub const ZONES: u32 = 16;
-
-/// Some zones of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Zones(u16);
-
-impl Zones {
-    /// All of them.
-    pub const ALL: Self = Self(u16::MAX);
-
-    /// From the first to the last.
-    pub fn between(first: u32, last: u32) -> Self {
-        let bits = (first..=last.min(ZONES - 1)).map(|zone| 1 << zone);
-        Self(bits.fold(0, |all, bit: u16| all | bit))
-    }
-
-    /// Those of cells.
-    pub fn of_cells(first: u32, count: usize) -> Self {
-        let last = first.saturating_add(count as u32).saturating_sub(1);
-        Self::between(first.min(ZONES - 1), last)
-    }
-
-    /// Those of bytes.
-    pub fn of(range: LockRange) -> Self {
-        let zone = |byte: u64| (byte / CELL).min(u64::from(ZONES) - 1) as u32;
-        Self::between(zone(range.first()), zone(range.last()))
-    }
-
-    /// The bytes of zones.
-    pub fn bytes(first: u32, last: u32) -> LockRange {
-        let end = match last + 1 >= ZONES {
-            true => LockRange::END,
-            false => u64::from(last + 1) * CELL - 1,
-        };
-        LockRange::new(u64::from(first) * CELL, end).unwrap_or(LockRange::ALL)
-    }
-
-    /// The first and the last.
-    pub fn ends(self) -> Option<(u32, u32)> {
-        let last = u16::BITS.checked_sub(self.0.leading_zeros() + 1)?;
-        Some((self.0.trailing_zeros(), last))
-    }
-
-    fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    fn contains(self, other: Self) -> bool {
-        other.without(self).is_empty()
-    }
-}
 
 /// Whose locks of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -155,8 +92,9 @@ impl Held {
 
     fn each_grant(&mut self, zones: Zones, mut with: impl FnMut(&mut Option<GrantId>)) {
         let grants = (0..).zip(&mut self.grants);
+        let of = |zone: u32| !Zones::between(zone, zone).and(zones).is_empty();
         grants
-            .filter(|(zone, _)| zones.0 >> zone & 1 != 0)
+            .filter(|(zone, _)| of(*zone))
             .for_each(|(_, grant)| with(grant));
     }
 }
@@ -330,7 +268,7 @@ impl Judge {
 
     /// Whether a process that was told of a loss has lost anything, given what its mount holds. It is told again until
     /// it unlocks or closes.
-    pub fn check_loss(&mut self, loss: Loss, mounts: Option<&[leasefs_client::LockStatus]>) {
+    pub fn check_loss(&mut self, loss: Loss, mounts: Option<&[LockStatus]>) {
         let Loss {
             session,
             process,
@@ -387,7 +325,7 @@ impl Judge {
 
     /// A value is kept beside because the locks under which it was written are lost: whether they are, given what its mount
     /// holds.
-    pub fn check_refused(&mut self, value: u64, held: &[leasefs_client::LockStatus]) {
+    pub fn check_refused(&mut self, value: u64, held: &[LockStatus]) {
         let Some(guards) = self.locks.writes.get(&value) else {
             return;
         };
@@ -449,7 +387,7 @@ impl Judge {
         &mut self,
         granted: &Granted,
         (session, own): (SessionId, bool),
-        held: &[leasefs_client::LockStatus],
+        held: &[LockStatus],
     ) {
         let Granted {
             holder,
@@ -475,7 +413,7 @@ impl Judge {
     }
 
     /// A mount was told that it has a lock: whether it has.
-    pub fn check_held(&mut self, granted: &Granted, held: &[leasefs_client::LockStatus]) {
+    pub fn check_held(&mut self, granted: &Granted, held: &[LockStatus]) {
         let Granted { holder, mode, .. } = *granted;
         let zones = held_of(held, &holder, Some(mode));
         if !zones.contains(granted.zones) {
@@ -487,7 +425,7 @@ impl Judge {
 }
 
 /// What a mount holds for somebody.
-fn held_of(held: &[leasefs_client::LockStatus], holder: &Holder, mode: Option<LockMode>) -> Zones {
+fn held_of(held: &[LockStatus], holder: &Holder, mode: Option<LockMode>) -> Zones {
     let own = held.iter().filter(|status| {
         let lock = status.lock;
         let own = (lock.kind, lock.owner) == (holder.kind, holder.owner);
@@ -531,15 +469,6 @@ mod tests {
         let (object, zones) = ((FILE, LockOwner(99)), Zones::of_cells(0, 1));
         let guards = judge.locks.guards(session, process, object, zones);
         judge.writes_under(&[value], &guards);
-    }
-
-    #[test]
-    fn zones_are_those_of_their_bytes() {
-        assert_eq!(Zones::of(Zones::bytes(2, 5)), Zones::between(2, 5));
-        assert_eq!(Zones::of(LockRange::ALL), Zones::ALL);
-        assert_eq!(Zones::of_cells(40, 3), Zones::between(15, 15));
-        assert_eq!(Zones::between(2, 5).ends(), Some((2, 5)));
-        assert_eq!(Zones::default().ends(), None);
     }
 
     #[test]

@@ -212,8 +212,8 @@ impl Kernel {
             LockMode::Exclusive => LockMode::Shared,
         };
         match cx.rng.below(100) {
-            0..60 => Some((fd, self.use_locked(cx, process, fd, (first, last)))),
-            60..70 => self.lock_any(cx, process, held),
+            0..52 => Some((fd, self.use_locked(cx, process, fd, (first, last)))),
+            52..70 => self.lock_any(cx, process, held),
             70..78 if proc.fds[fd].may_lock(holder.kind, converted) => {
                 let wait = holder.kind == LockKind::Posix && only_posix(held) && cx.rng.chance(50);
                 let mode = Some(converted);
@@ -272,7 +272,8 @@ impl Kernel {
         let fds = &self.processes[process].fds;
         let at = cx.rng.below(fds.len());
         let fd = &fds[at];
-        let kind = match cx.rng.chance(65) {
+        let circles = !held.is_empty() && only_posix(held);
+        let kind = match circles || cx.rng.chance(65) {
             true => LockKind::Posix,
             false => LockKind::Flock,
         };
@@ -290,7 +291,7 @@ impl Kernel {
                 (first, (first + cx.rng.below(6) as u32).min(ZONES - 1))
             }
         };
-        let sound = held.is_empty() || (kind == LockKind::Posix && only_posix(held));
+        let sound = held.is_empty() || circles;
         Some((
             at,
             Kind::Lock(Locking {
