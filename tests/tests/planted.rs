@@ -110,10 +110,10 @@ impl Runs {
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
-                .from(860),
+                .from(110),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
-                both.and_host_crashes().from(10)
+                both.and_host_crashes().from(345)
             }
             Bug::ForgetAnswers | Bug::ForgetRemoval | Bug::NoGrace | Bug::GraceEndsAtFirst => {
                 Self::rough(&["crash"])
@@ -128,9 +128,9 @@ impl Runs {
             Bug::SyncUntold => Self::rough(&["part"]).from(35),
             Bug::ForgetRefused => Self::rough(&["part"]).from(630),
             Bug::CancelBegun => Self::rough(&["part", "stall"]).from(1405),
-            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(820),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(135),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(875),
-            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(680),
+            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(115),
             Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(40),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
             Bug::RenewOverdue => Self::ANY.from(4100),
