@@ -88,6 +88,12 @@ bugs! {
     HeldUnsaid,
     /// A client believes that it holds locks after its leases have ended.
     LocksOutliveLeases,
+    /// A lock that was waited for counts, though what was decided later has been taken in.
+    GrantStale,
+    /// A lock is given while a change runs that was made under it when another had it.
+    GrantUnderLate,
+    /// A restarted server isn't told the tenure in which everything was that is sent again.
+    TenureUnclaimed,
 
     // What a client buffers.
     /// It is buffered under any lease.

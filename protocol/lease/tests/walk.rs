@@ -326,7 +326,10 @@ impl Walk {
                     touches,
                     dropped,
                     writeback,
-                    locked: (op.0 % 4 == 0).then(|| self.oracle.epoch(session(s))),
+                    locked: op
+                        .0
+                        .is_multiple_of(4)
+                        .then(|| self.oracle.epoch(session(s))),
                 }
             }
             Step::Requeue(at, touches) => Event::Requeue {

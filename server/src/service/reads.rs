@@ -41,13 +41,7 @@ pub fn begin(call: Call, query: Query) -> Result<Read, Box<Answer>> {
             return Err(Box::new(answer));
         }
     };
-    let lock = match locks_begin(&call, &query, &inputs) {
-        Ok(lock) => lock,
-        Err(decided) => {
-            let answer = answer(decided, Vec::new());
-            return Err(Box::new(answer));
-        }
-    };
+    let lock = locks_begin(&call, &query, &inputs)?;
     let entry = match query {
         // Whether the caller may look is for the host to say first.
         Query::Lookup(_) => Entry::Now(Admission { grants: Vec::new() }),
@@ -62,19 +56,25 @@ pub fn begin(call: Call, query: Query) -> Result<Read, Box<Answer>> {
     })
 }
 
-/// Has the lease core decide what is asked of locks; what it has decided stands in the error.
+/// Has the lease core decide what is asked of locks.
+///
+/// # Errors
+/// The answer, if it has decided.
 fn locks_begin(
     call: &Call,
     query: &Query,
     inputs: &Inputs,
-) -> Result<Option<PendingLock>, Result<Response, Refusal>> {
-    let Some(asked) = locks::ask_of(query, inputs).map_err(Err)? else {
+) -> Result<Option<PendingLock>, Box<Answer>> {
+    let told = |decided| Box::new(answer(decided, Vec::new()));
+    let asked = locks::ask_of(query, inputs).map_err(|refusal| told(Err(refusal)))?;
+    let Some(asked) = asked else {
         return Ok(None);
     };
     // Who is shut out gets no lock; nobody listens to what it is told.
-    let _pass = call.session.gate.enter().ok_or(Err(Refusal::Cancelled))?;
+    let pass = call.session.gate.enter();
+    let _pass = pass.ok_or_else(|| told(Err(Refusal::Cancelled)))?;
     match locks::ask(call, query, asked) {
-        LockEntry::Now(decided) => Err(locks::answered(call, decided)),
+        LockEntry::Now(decided) => Err(told(locks::answered(call, decided))),
         LockEntry::Later(pending) => Ok(Some(pending)),
     }
 }

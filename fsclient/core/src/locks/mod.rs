@@ -337,7 +337,7 @@ impl MountLocks {
             return;
         };
         file.waits = file.waits.saturating_sub(1);
-        let woken = match granted.stamp > file.applied {
+        let woken = match granted.stamp > file.applied || planted::is(Bug::GrantStale) {
             true => {
                 file.applied = granted.stamp;
                 self.epoch = granted.epoch;
@@ -552,7 +552,7 @@ impl MountLocks {
     /// what was written under some that have been given up may be on its way.
     pub fn claims(&self) -> (Vec<FileLocks>, LockEpoch) {
         let held = self.files.iter().filter(|(_, file)| !file.held.is_empty());
-        let epoch = match self.is_reset_due() {
+        let epoch = match self.is_reset_due() || planted::is(Bug::TenureUnclaimed) {
             true => LockEpoch::default(),
             false => self.epoch,
         };
