@@ -12,7 +12,7 @@
 //! | `write SLOT OFFSET VALUE` | `ok` |
 //! | `fork`: a child that has all descriptors too, until it is killed or this process ends | `ok PID` |
 //! | `pairs SLOT KIND TIMES`: locks and unlocks | `ok` |
-//! | `count PATH KIND TIMES LINGER sync\|nosync`: see [`super::counting`] | many, then `ok` |
+//! | `count PATH KIND TIMES LINGER sync\|nosync`: see `counting` | many, then `ok` |
 //! | `exit` | none |
 //!
 //! or, in place of `ok`, the name of the error. Each answer has, before it, when the command was begun
