@@ -62,6 +62,8 @@ struct Runs {
     host_crashes: usize,
     /// Whether processes store into maps.
     maps: bool,
+    /// Whether they lock files, in every fourth run.
+    locks: bool,
     /// The seed to begin with: others come behind.
     first: u64,
 }
@@ -71,6 +73,7 @@ impl Runs {
         kinds: None,
         host_crashes: 0,
         maps: true,
+        locks: false,
         first: 0,
     };
 
@@ -84,6 +87,13 @@ impl Runs {
 
     fn with_maps(self) -> Self {
         Self { maps: true, ..self }
+    }
+
+    fn with_locks(self) -> Self {
+        Self {
+            locks: true,
+            ..self
+        }
     }
 
     fn and_host_crashes(self) -> Self {
@@ -113,7 +123,7 @@ impl Runs {
                 .from(110),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
-                both.and_host_crashes().from(345)
+                both.and_host_crashes().from(10)
             }
             Bug::ForgetAnswers | Bug::ForgetRemoval | Bug::NoGrace | Bug::GraceEndsAtFirst => {
                 Self::rough(&["crash"])
@@ -128,21 +138,29 @@ impl Runs {
             Bug::SyncUntold => Self::rough(&["part"]).from(35),
             Bug::ForgetRefused => Self::rough(&["part"]).from(630),
             Bug::CancelBegun => Self::rough(&["part", "stall"]).from(1405),
-            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(135),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(820),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(875),
-            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(115),
+            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(680),
             Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(40),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
             Bug::RenewOverdue => Self::ANY.from(4100),
             Bug::ReleaseStale => Self::rough(&[]).from(154),
-            Bug::OldAnswer => Self::ANY.from(7400),
+            Bug::OldAnswer => Self::ANY.from(6900),
             Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(695),
+            Bug::LateUnderLock | Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => {
+                Self::ANY.with_locks()
+            }
+            Bug::GrantStale => Self::ANY.with_locks().from(890),
+            Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(515),
             _ => Self::ANY,
         }
     }
 
     fn plan(self, seed: u64) -> Plan {
-        let plan = Plan::of(seed, STEPS);
+        let plan = Plan {
+            locks: self.locks,
+            ..Plan::of(seed, STEPS)
+        };
         match self.kinds {
             None => plan,
             Some(kinds) => Plan {

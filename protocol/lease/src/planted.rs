@@ -90,9 +90,8 @@ bugs! {
     LocksOutliveLeases,
     /// A lock that was waited for counts, though what was decided later has been taken in.
     GrantStale,
-    /// A lock is given while a change runs that was made under it when another had it.
-    GrantUnderLate,
-    /// A restarted server isn't told the tenure in which everything was that is sent again.
+    /// A restarted server isn't told the tenure of locks that have been given up, under which changes were made that are sent
+    /// again.
     TenureUnclaimed,
 
     // What a client buffers.

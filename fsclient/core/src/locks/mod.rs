@@ -552,7 +552,7 @@ impl MountLocks {
     /// what was written under some that have been given up may be on its way.
     pub fn claims(&self) -> (Vec<FileLocks>, LockEpoch) {
         let held = self.files.iter().filter(|(_, file)| !file.held.is_empty());
-        let epoch = match self.is_reset_due() || planted::is(Bug::TenureUnclaimed) {
+        let epoch = match self.is_reset_due() {
             true => LockEpoch::default(),
             false => self.epoch,
         };

@@ -264,7 +264,7 @@ impl Core {
         if self
             .table
             .find(handle)
-            .is_some_and(|o| self.has_late_change(o) && !planted::is(Bug::GrantUnderLate))
+            .is_some_and(|o| self.has_late_change(o))
         {
             return;
         }
