@@ -145,7 +145,7 @@ impl Runs {
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
             Bug::RenewOverdue => Self::ANY.from(4100),
             Bug::ReleaseStale => Self::rough(&[]).from(154),
-            Bug::OldAnswer => Self::ANY.from(6900),
+            Bug::OldAnswer => Self::ANY.from(11_450),
             Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(695),
             Bug::LateUnderLock | Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => {
                 Self::ANY.with_locks()
