@@ -150,7 +150,7 @@ impl Runs {
             Bug::LateUnderLock | Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => {
                 Self::ANY.with_locks()
             }
-            Bug::GrantStale => Self::ANY.with_locks().from(890),
+            Bug::GrantStale => Self::ANY.with_locks().from(1600),
             Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(515),
             _ => Self::ANY,
         }
