@@ -1,10 +1,10 @@
 //! What this mount's processes hold of files' locks, and whether it is decided here who gets one.
 //!
-//! Where the server has given this mount the right to decide a file's locks (a [`Delegation`]) nothing is sent, as long as nobody
+//! Where the server has given this mount the right to decide a file's locks (a [`Delegation`](leasefs_protocol::lock::Delegation)) nothing is sent, as long as nobody
 //! has to wait. Who has to wait does so at the server, where all who wait are known, with those they wait for. So what is held
 //! is said there when the right is taken back.
 //!
-//! *In turn:* of one file's locks one thing is asked at a time ([`MountLocks::turn`]), so that answers can't overtake each other. What
+//! *In turn:* of one file's locks one thing is asked at a time ([`MountLocks::enter`]), so that answers can't overtake each other. What
 //! comes unasked, a lock that was waited for, has a stamp: if something was answered that was decided later it is
 //! asked for again.
 //!
