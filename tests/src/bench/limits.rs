@@ -22,13 +22,13 @@ pub struct Limit {
 #[rustfmt::skip]
 pub const LIMITS: [Limit; 25] = [
     //                      requests  of the kernel  round trips
-    limit("open",                    0.00,         2.10,     None),
+    limit("open",                    0.00,         3.10,     None),
     limit("stat",                    0.00,         0.10,     None),
     limit("read",                    0.00,         1.00,     None),
     limit("ls-cold",                 7.00,      2020.00, Some(13)),
     limit("ls",                      0.00,        10.00,     None),
     limit("ls-new",                  4.00,        80.00,  Some(6)),
-    limit("open-cold",               2.10,         5.20,  Some(2)),
+    limit("open-cold",               2.10,         6.20,  Some(2)),
     limit("read-cold",               1.50,         2.00,     None),
     limit("random-cold",             1.10,         1.30,  Some(1)),
     limit("random16-cold",           1.10,         1.30,     None),
@@ -42,9 +42,9 @@ pub const LIMITS: [Limit; 25] = [
     limit("git-clone",              23.50,       150.00,     None),
     limit("git-status",             13.00,       500.00,     None),
     limit("git-status-cold",       168.00,       400.00,     None),
-    limit("sqlite",                  9.60,        40.00, Some(13)),
+    limit("sqlite",                  9.60,        52.00, Some(13)),
     limit("append-sync",             1.30,         2.50,  Some(1)),
-    limit("ping-pong",               5.00,        10.00,  Some(6)),
+    limit("ping-pong",               5.00,        11.50,  Some(6)),
     limit("appear",                  5.30,        13.00,  Some(7)),
     limit("written-while-read",    200.00,         MANY,     None),
 ];
