@@ -9,7 +9,7 @@ mod turn;
 
 pub use progress::Mark;
 pub use state::{LockLost, Notice, OpLabel, Opened, Snapshot};
-pub use turn::{Admission, Entry, Finished, LockEntry, Pending, PendingLock, Turn};
+pub use turn::{Admission, Entry, Finished, Pending, Turn};
 
 use crate::border::Border;
 use crate::sync;

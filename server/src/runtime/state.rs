@@ -1,6 +1,7 @@
 //! What stands behind the lock: the core, who waits for it, where recalls go.
 
 use super::progress::Progress;
+use super::turn::Admission;
 use crate::border::Border;
 use leasefs_lease::server::{
     Action, Config, Core, Event, Grace, LockAnswer, LockStatus, OpId, OpState, ReclaimRefusal,
@@ -40,14 +41,6 @@ pub struct Opened {
     pub renewed: bool,
 }
 
-/// An operation's admission on its way to whoever waits for it.
-#[derive(Debug)]
-pub(super) struct Admitted {
-    pub grants: Vec<Grant>,
-    /// Of a change: its place among the changes of this life.
-    pub number: u64,
-}
-
 /// The locks under which a change was made are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockLost;
@@ -61,8 +54,9 @@ pub(super) struct Waiter {
 /// Who waits for an operation.
 #[derive(Debug)]
 pub(super) enum Wake {
-    Read(oneshot::Sender<Admitted>),
-    Change(oneshot::Sender<Result<Admitted, LockLost>>),
+    Read(oneshot::Sender<Admission>),
+    /// Told its place among the changes of this life.
+    Change(oneshot::Sender<Result<u64, LockLost>>),
     Lock(oneshot::Sender<LockAnswer>),
 }
 
@@ -158,10 +152,9 @@ impl State {
         };
         // Whoever waited and is gone withdraws the operation itself.
         match waiter.wake {
-            Wake::Read(wake) => drop(wake.send(Admitted { grants, number: 0 })),
+            Wake::Read(wake) => drop(wake.send(Admission { grants })),
             Wake::Change(wake) => {
-                let number = progress.begins();
-                drop(wake.send(Ok(Admitted { grants, number })));
+                let _ = wake.send(Ok(progress.begins()));
             }
             Wake::Lock(_) => {}
         }
@@ -169,7 +162,7 @@ impl State {
 
     fn lock_lost(&mut self, op: OpId) {
         if let Some(Wake::Change(wake)) = self.waiters.remove(&op).map(|waiter| waiter.wake) {
-            drop(wake.send(Err(LockLost)));
+            let _ = wake.send(Err(LockLost));
         }
     }
 

@@ -4,7 +4,7 @@
 
 use super::Leases;
 use super::progress::Mark;
-use super::state::{Admitted, LockLost, OpLabel, Waiter, Wake};
+use super::state::{LockLost, OpLabel, Waiter, Wake};
 use leasefs_lease::server::{Event, LockAnswer, LockAsk, OpId, ReadItem, ReadKind, Touch, Wanted};
 use leasefs_protocol::{Grant, Handle, LockEpoch, SessionId, Stamp};
 use std::sync::Arc;
@@ -17,77 +17,69 @@ pub struct Admission {
     pub grants: Vec<Grant>,
 }
 
-/// A read's admission, or its place in the queue.
+/// What the lease core says, or a place in its queue.
 #[derive(Debug)]
-pub enum Entry {
-    /// It may go on.
-    Now(Admission),
+pub enum Entry<T = Admission> {
+    /// It has been said.
+    Now(T),
     /// It waits.
-    Later(Pending),
+    Later(Pending<T>),
 }
 
-impl Entry {
-    /// The admission, once it comes; `None` if the server ends before.
-    pub async fn admitted(self) -> Option<Admission> {
+impl<T> Entry<T> {
+    /// What is said, once it is; `None` if the server ends before.
+    pub async fn decided(self) -> Option<T> {
         match self {
-            Self::Now(admission) => Some(admission),
-            Self::Later(pending) => pending.admitted().await,
+            Self::Now(decided) => Some(decided),
+            Self::Later(pending) => pending.decided().await,
         }
     }
 }
 
-/// A read that waits. Withdrawn when dropped.
+/// What waits, a read or something with locks. Withdrawn when dropped.
 #[derive(Debug)]
-pub struct Pending {
+pub struct Pending<T> {
     leases: Arc<Leases>,
     op: OpId,
-    admission: Option<oneshot::Receiver<Admitted>>,
+    awaited: Option<oneshot::Receiver<T>>,
 }
 
-impl Pending {
-    async fn admitted(mut self) -> Option<Admission> {
-        let admitted = self.admission.as_mut()?.await.ok()?;
-        self.admission = None;
-        Some(Admission {
-            grants: admitted.grants,
-        })
+impl<T> Pending<T> {
+    /// See [`Entry::decided`].
+    pub async fn decided(mut self) -> Option<T> {
+        let decided = self.awaited.as_mut()?.await.ok()?;
+        self.awaited = None;
+        Some(decided)
     }
 }
 
-impl Drop for Pending {
+impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
-        if self.admission.is_some() {
+        if self.awaited.is_some() {
             self.leases.withdraw(self.op);
         }
     }
 }
 
-fn enter(
+fn enter<T>(
     leases: &Arc<Leases>,
-    session: SessionId,
     label: OpLabel,
-    kind: ReadKind,
-    items: Vec<ReadItem>,
-) -> Entry {
-    let (wake, mut admission) = oneshot::channel();
+    wake: impl FnOnce(oneshot::Sender<T>) -> Wake,
+    event: impl FnOnce(OpId) -> Event,
+) -> Entry<T> {
+    let (tell, mut awaited) = oneshot::channel();
     let op = leases.new_op();
     leases.with(|state, now| {
-        let wake = Wake::Read(wake);
+        let wake = wake(tell);
         state.wait(op, Waiter { label, wake });
-        let event = Event::AdmitRead {
-            op,
-            session,
-            kind,
-            items,
-        };
-        state.step(&leases.progress, now, event);
+        state.step(&leases.progress, now, event(op));
     });
-    match admission.try_recv() {
-        Ok(Admitted { grants, .. }) => Entry::Now(Admission { grants }),
+    match awaited.try_recv() {
+        Ok(decided) => Entry::Now(decided),
         Err(_) => Entry::Later(Pending {
             leases: Arc::clone(leases),
             op,
-            admission: Some(admission),
+            awaited: Some(awaited),
         }),
     }
 }
@@ -173,7 +165,7 @@ impl Turn {
             Ok(admitted) => admitted,
             Err(_) => admission.await.ok()?,
         };
-        Some(admitted.map(|admitted| self.number = admitted.number))
+        Some(admitted.map(|number| self.number = number))
     }
 
     /// Whether no other change has run since `mark`: what was read since is as it was.
@@ -207,69 +199,20 @@ impl Drop for Turn {
     }
 }
 
-/// What is decided of locks, or will be.
-#[derive(Debug)]
-pub enum LockEntry {
-    /// It has been.
-    Now(LockAnswer),
-    /// It waits.
-    Later(PendingLock),
-}
-
-/// Something with locks that waits for who decides them. Withdrawn when dropped.
-#[derive(Debug)]
-pub struct PendingLock {
-    leases: Arc<Leases>,
-    op: OpId,
-    answer: Option<oneshot::Receiver<LockAnswer>>,
-}
-
-impl PendingLock {
-    /// What is decided; `None` if the server ends before.
-    pub async fn decided(mut self) -> Option<LockAnswer> {
-        let answer = self.answer.as_mut()?.await.ok()?;
-        self.answer = None;
-        Some(answer)
-    }
-}
-
-impl Drop for PendingLock {
-    fn drop(&mut self) {
-        if self.answer.is_some() {
-            self.leases.withdraw(self.op);
-        }
-    }
-}
-
 impl Leases {
-    /// A session wants to do something with locks of a file.
+    /// A session wants to do something with locks of a file. `label` is for people.
     pub fn ask_lock(
         self: &Arc<Self>,
         (session, label): (SessionId, OpLabel),
         object: Handle,
         ask: LockAsk,
-    ) -> LockEntry {
-        let (wake, mut answer) = oneshot::channel();
-        let op = self.new_op();
-        self.with(|state, now| {
-            let wake = Wake::Lock(wake);
-            state.wait(op, Waiter { label, wake });
-            let event = Event::Lock {
-                op,
-                session,
-                object,
-                ask,
-            };
-            state.step(&self.progress, now, event);
-        });
-        match answer.try_recv() {
-            Ok(answer) => LockEntry::Now(answer),
-            Err(_) => LockEntry::Later(PendingLock {
-                leases: Arc::clone(self),
-                op,
-                answer: Some(answer),
-            }),
-        }
+    ) -> Entry<LockAnswer> {
+        enter(self, label, Wake::Lock, |op| Event::Lock {
+            op,
+            session,
+            object,
+            ask,
+        })
     }
 
     /// A read wants to look at the store. `label` is for people.
@@ -280,7 +223,12 @@ impl Leases {
         kind: ReadKind,
         items: Vec<ReadItem>,
     ) -> Entry {
-        enter(self, session, label, kind, items)
+        enter(self, label, Wake::Read, |op| Event::AdmitRead {
+            op,
+            session,
+            kind,
+            items,
+        })
     }
 
     /// This moment, as far as changes go.

@@ -211,7 +211,7 @@ impl Pending<'_> {
         let (session, label) = (self.order.call.session.id, self.job.change.kind());
         let leases = &self.order.call.server.leases;
         let entry = leases.read(session, label, all.kind, all.reads.clone());
-        entry.admitted().await.map(drop)
+        entry.decided().await.map(drop)
     }
 
     /// Nobody else changes the objects of an interrupted change, but for those it may itself have to
@@ -250,7 +250,7 @@ impl Pending<'_> {
         };
         let (session, label) = (call.session.id, self.job.change.kind());
         let entry = call.server.leases.read(session, label, all.kind, all.reads);
-        let Some(admission) = entry.admitted().await else {
+        let Some(admission) = entry.decided().await else {
             return Step::Never;
         };
         let named = match self.targets() {

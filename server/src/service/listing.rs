@@ -26,7 +26,7 @@ pub async fn read_dir(
     let mut grants = Vec::new();
     if !items.is_empty() {
         let entry = leases.read(call.session.id, "readdir", ReadKind::Metadata, items);
-        grants = entry.admitted().await?.grants;
+        grants = entry.decided().await?.grants;
         if !mark.holds_at(leases.mark()) {
             let lost = read_again(call, &mut page.entries).await;
             let is_gone = |g: &&Grant| lost.get(&g.object) == Some(&true);

@@ -27,7 +27,7 @@ pub async fn lookup(call: &Call, asked: &Lookup, inputs: &Inputs) -> Option<Resu
     };
     let targets = Targets::looked_up(dir, &first);
     let query = Query::Lookup(asked.clone());
-    let Admission { mut grants } = enter(call, &query, inputs, &targets).admitted().await?;
+    let Admission { mut grants } = enter(call, &query, inputs, &targets).decided().await?;
     if mark.holds_at(leases.mark()) {
         return Some(Ok(told(asked, first.node, grants)));
     }
@@ -75,7 +75,7 @@ async fn other(call: &Call, asked: &Lookup, node: Node, mut grants: Vec<Grant>) 
     let leases = &call.server.leases;
     let items = vec![read_of(node.handle)];
     let entry = leases.read(call.session.id, "lookup", ReadKind::Metadata, items);
-    let Admission { grants: of_object } = entry.admitted().await?;
+    let Admission { grants: of_object } = entry.decided().await?;
     // If it has gone meanwhile it was there when it was looked up: its attributes of that moment
     // are an answer, but nothing to keep.
     let attr = match call.attr(&node.handle).await {

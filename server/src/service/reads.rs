@@ -4,8 +4,9 @@ use super::Call;
 use super::inputs::Inputs;
 use super::ops::{locks, queries};
 use super::told::{Told, enter, is_gone};
-use crate::runtime::{Admission, Entry, LockEntry, PendingLock};
+use crate::runtime::{Admission, Entry, Pending};
 use bytes::Bytes;
+use leasefs_lease::server::LockAnswer;
 use leasefs_protocol::{Grant, Query, Refusal, Reply, RequestId, Response, Stamp};
 use leasefs_store::OpenFile;
 
@@ -17,7 +18,7 @@ pub struct Read {
     inputs: Inputs,
     entry: Entry,
     /// Of what is asked of locks.
-    lock: Option<PendingLock>,
+    lock: Option<Pending<LockAnswer>>,
 }
 
 /// The answer to a request, but for where it goes.
@@ -64,7 +65,7 @@ fn locks_begin(
     call: &Call,
     query: &Query,
     inputs: &Inputs,
-) -> Result<Option<PendingLock>, Box<Answer>> {
+) -> Result<Option<Pending<LockAnswer>>, Box<Answer>> {
     let told = |decided| Box::new(answer(decided, Vec::new()));
     let asked = locks::ask_of(query, inputs).map_err(|refusal| told(Err(refusal)))?;
     let Some(asked) = asked else {
@@ -74,8 +75,8 @@ fn locks_begin(
     let pass = call.session.gate.enter();
     let _pass = pass.ok_or_else(|| told(Err(Refusal::Cancelled)))?;
     match locks::ask(call, query, asked) {
-        LockEntry::Now(decided) => Err(told(locks::answered(call, decided))),
-        LockEntry::Later(pending) => Ok(Some(pending)),
+        Entry::Now(decided) => Err(told(locks::answered(call, decided))),
+        Entry::Later(pending) => Ok(Some(pending)),
     }
 }
 
@@ -109,7 +110,7 @@ impl Read {
             let decided = lock.decided().await?;
             return Some(answer(locks::answered(&self.call, decided), Vec::new()));
         }
-        let admission = self.entry.admitted().await?;
+        let admission = self.entry.decided().await?;
         let _pass = self.call.session.gate.enter()?;
         let open = self.inputs.open.as_deref();
         // An open says itself what it authorises, but not what else is to be found by it.

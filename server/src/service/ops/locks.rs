@@ -1,6 +1,6 @@
 //! Locks: what a request asks the lease core, and what that has decided.
 
-use crate::runtime::LockEntry;
+use crate::runtime::Entry;
 use crate::service::Call;
 use crate::service::inputs::Inputs;
 use leasefs_lease::locks::LockWanted;
@@ -99,7 +99,7 @@ pub fn answered(call: &Call, answer: LockAnswer) -> Result<Response, Refusal> {
 }
 
 /// Has it decided.
-pub fn ask(call: &Call, query: &Query, (object, ask): (Handle, LockAsk)) -> LockEntry {
+pub fn ask(call: &Call, query: &Query, (object, ask): (Handle, LockAsk)) -> Entry<LockAnswer> {
     let by = (call.session.id, query.kind());
     call.server.leases.ask_lock(by, object, ask)
 }

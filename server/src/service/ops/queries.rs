@@ -169,7 +169,7 @@ async fn whole(call: &Call, file: &OpenFile) -> Option<(Bytes, Vec<Grant>)> {
     let (server, session) = (&call.server, call.session.id);
     let Accesses { kind, reads, .. } = of_opened_data(*file.handle());
     let entry = server.leases.read(session, "open", kind, reads);
-    let Admission { grants } = entry.admitted().await?;
+    let Admission { grants } = entry.decided().await?;
     if grants.is_empty() {
         return Some((Bytes::new(), grants));
     }
