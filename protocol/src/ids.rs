@@ -143,6 +143,12 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// Names nothing.
+    pub const NONE: Self = Self {
+        len: 0,
+        bytes: [0; MAX_HANDLE],
+    };
+
     /// A handle of these bytes; `None` if they are more than [`MAX_HANDLE`].
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut handle = Self {

@@ -137,6 +137,11 @@ impl Server {
         outcome(self.ask(of, object, LockAsk::Take(lock, Some(LockWait(wait))))?)
     }
 
+    #[track_caller]
+    fn waits(&mut self, of: u8, object: Handle, lock: LockWanted<LockOwner>, wait: u64) {
+        assert_eq!(self.wait(of, object, lock, wait), Some(LockOutcome::Waits));
+    }
+
     fn give_up(&mut self, of: u8, object: Handle, owner: u64) {
         let ask = LockAsk::GiveUp(LockOwner(owner), LockKind::Posix, LockRange::ALL);
         self.ask(of, object, ask).expect("decided at once");
@@ -286,14 +291,8 @@ fn contended() -> Server {
 #[test]
 fn those_who_wait_are_served_in_the_order_in_which_they_came() {
     let mut server = contended();
-    assert_eq!(
-        server.wait(3, file(1), exclusive(9), 1),
-        Some(LockOutcome::Waits)
-    );
-    assert_eq!(
-        server.wait(4, file(1), exclusive(10), 1),
-        Some(LockOutcome::Waits)
-    );
+    server.waits(3, file(1), exclusive(9), 1);
+    server.waits(4, file(1), exclusive(10), 1);
     server.give_up(1, file(1), 7);
     assert_eq!(server.granted, []);
     server.give_up(2, file(1), 8);
@@ -307,14 +306,8 @@ fn those_who_wait_are_served_in_the_order_in_which_they_came() {
 #[test]
 fn who_would_read_waits_behind_who_waits_to_write_and_who_only_asks_does_not() {
     let mut server = contended();
-    assert_eq!(
-        server.wait(3, file(1), exclusive(9), 1),
-        Some(LockOutcome::Waits)
-    );
-    assert_eq!(
-        server.wait(4, file(1), shared(10), 1),
-        Some(LockOutcome::Waits)
-    );
+    server.waits(3, file(1), exclusive(9), 1);
+    server.waits(4, file(1), shared(10), 1);
     assert!(is_granted(&server.take(4, file(1), shared(11))));
     server.give_up(4, file(1), 11);
     server.give_up(1, file(1), 7);
@@ -327,20 +320,14 @@ fn who_would_read_waits_behind_who_waits_to_write_and_who_only_asks_does_not() {
 #[test]
 fn who_holds_a_part_is_not_kept_from_more_by_one_who_waits_for_it() {
     let mut server = contended();
-    assert_eq!(
-        server.wait(3, file(1), exclusive(9), 1),
-        Some(LockOutcome::Waits)
-    );
+    server.waits(3, file(1), exclusive(9), 1);
     assert!(is_granted(&server.wait(1, file(1), shared(7), 5)));
 }
 
 #[test]
 fn a_wait_that_is_cancelled_is_never_granted() {
     let mut server = contended();
-    assert_eq!(
-        server.wait(3, file(1), exclusive(9), 1),
-        Some(LockOutcome::Waits)
-    );
+    server.waits(3, file(1), exclusive(9), 1);
     let cancelled = server.ask(3, file(1), LockAsk::Cancel(LockWait(1)));
     assert!(matches!(cancelled, Some(LockAnswer::Unlocked(unlocked)) if unlocked.any));
     server.give_up(1, file(1), 7);
@@ -352,18 +339,9 @@ fn a_wait_that_is_cancelled_is_never_granted() {
 #[test]
 fn a_wait_that_is_asked_for_again_keeps_its_place() {
     let mut server = contended();
-    assert_eq!(
-        server.wait(3, file(1), exclusive(9), 1),
-        Some(LockOutcome::Waits)
-    );
-    assert_eq!(
-        server.wait(4, file(1), exclusive(10), 1),
-        Some(LockOutcome::Waits)
-    );
-    assert_eq!(
-        server.wait(3, file(1), exclusive(9), 1),
-        Some(LockOutcome::Waits)
-    );
+    server.waits(3, file(1), exclusive(9), 1);
+    server.waits(4, file(1), exclusive(10), 1);
+    server.waits(3, file(1), exclusive(9), 1);
     server.give_up(1, file(1), 7);
     server.give_up(2, file(1), 8);
     assert_eq!(server.granted[0].0, session(3));
@@ -388,8 +366,8 @@ fn a_circle_of_owners_across_sessions_and_files_is_a_deadlock() {
         server.answers.clear();
     }
     let write = wanted(7, LockMode::Exclusive, (0, 9));
-    assert_eq!(server.wait(1, file(2), write, 1), Some(LockOutcome::Waits));
-    assert_eq!(server.wait(2, file(3), write, 1), Some(LockOutcome::Waits));
+    server.waits(1, file(2), write, 1);
+    server.waits(2, file(3), write, 1);
     assert_eq!(
         server.wait(3, file(1), write, 1),
         Some(LockOutcome::Deadlock)
@@ -401,14 +379,8 @@ fn a_circle_of_owners_across_sessions_and_files_is_a_deadlock() {
 #[test]
 fn a_dead_sessions_locks_go_to_those_who_wait_and_its_waits_to_nobody() {
     let mut server = contended();
-    assert_eq!(
-        server.wait(3, file(1), exclusive(9), 1),
-        Some(LockOutcome::Waits)
-    );
-    assert_eq!(
-        server.wait(4, file(1), exclusive(10), 1),
-        Some(LockOutcome::Waits)
-    );
+    server.waits(3, file(1), exclusive(9), 1);
+    server.waits(4, file(1), exclusive(10), 1);
     server.give_up(2, file(1), 8);
     server.passes(TERM / 2);
     server.renew(4);
@@ -442,10 +414,7 @@ fn nobody_gets_a_lock_while_a_change_made_under_it_before_is_under_way() {
     server.give_up(2, file(1), 8);
     let epoch = server.epoch(1);
     let slow = server.write(1, file(1), epoch);
-    assert_eq!(
-        server.wait(3, file(1), exclusive(9), 1),
-        Some(LockOutcome::Waits)
-    );
+    server.waits(3, file(1), exclusive(9), 1);
     server.passes(TERM / 2);
     [3, 4].into_iter().for_each(|of| server.renew(of));
     server.passes(TERM * 3 / 4);
@@ -464,10 +433,7 @@ fn nobody_gets_a_lock_while_a_change_made_under_it_before_is_under_way() {
 fn who_resets_its_locks_has_none_and_can_have_new_ones() {
     let mut server = contended();
     let epoch = server.epoch(1);
-    assert_eq!(
-        server.wait(3, file(1), exclusive(9), 1),
-        Some(LockOutcome::Waits)
-    );
+    server.waits(3, file(1), exclusive(9), 1);
     server.give_up(2, file(1), 8);
     let reset = server.ask(1, file(1), LockAsk::Reset);
     assert!(matches!(reset, Some(LockAnswer::Unlocked(unlocked)) if unlocked.epoch != epoch));

@@ -393,7 +393,7 @@ impl World {
         while self.cx.judge.violation.is_none() && self.cx.now < end {
             self.step();
         }
-        let (leases, locks) = (self.server.leases(), self.server.locked_files());
+        let (leases, locks) = (self.server.leases(), self.server.locks());
         if (leases > 0 || !locks.is_empty()) && self.server.up {
             self.cx.judge.accuse(None, || {
                 format!("{leases} leases and {locks:?} are left in the end")

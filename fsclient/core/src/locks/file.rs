@@ -72,14 +72,17 @@ impl Default for FileState {
 impl FileState {
     pub(super) fn is_idle(&self) -> bool {
         let remembers = self.delegation != Stamp(0) || self.right.is_some();
-        let used = self.users > 0 || self.waits > 0;
-        self.held.is_empty() && self.lost.is_empty() && !remembers && !used
+        self.is_unused() && !remembers
     }
 
     /// Whether it is decided here who gets a lock, and nobody has one or wants one.
     pub(super) fn idles(&self) -> bool {
-        let used = self.users > 0 || self.waits > 0;
-        self.right.is_some() && self.held.is_empty() && self.lost.is_empty() && !used
+        self.right.is_some() && self.is_unused()
+    }
+
+    fn is_unused(&self) -> bool {
+        let asked = self.users > 0 || self.waits > 0;
+        self.held.is_empty() && self.lost.is_empty() && !asked
     }
 
     /// Whether it is decided here who gets a lock.
@@ -91,8 +94,8 @@ impl FileState {
         self.users > 0 || self.waits > 0 || self.holds(of)
     }
 
-    pub(super) fn holds(&self, of: Of) -> bool {
-        self.held.iter().any(|held| (held.kind, held.owner) == of)
+    pub(super) fn holds(&self, (kind, owner): Of) -> bool {
+        self.held.holds(owner, kind)
     }
 
     pub(super) fn unlock(&mut self, live: bool, call: &LockCall) -> Decision {
@@ -151,11 +154,9 @@ impl FileState {
     /// The server has given a lock. What stood against it was given up there, though the answer to that may still be under way.
     pub(super) fn given(&mut self, lock: &LockWanted<LockOwner>, fence: Fence) {
         self.held.make_way(lock);
-        let holds = |of: &Of| {
-            let mut held = self.held.iter();
-            held.any(|held| (held.kind, held.owner) == *of)
-        };
-        self.taken.retain(|of, _| holds(of));
+        let held = &self.held;
+        self.taken
+            .retain(|(kind, owner), _| held.holds(*owner, *kind));
         self.held.take(lock, fence);
     }
 
@@ -166,8 +167,7 @@ impl FileState {
 
     pub(super) fn give_up(&mut self, (kind, owner): Of, range: LockRange) {
         self.held.give_up(owner, kind, range);
-        let any = |held: &HeldLock| held.owner == owner && held.kind == kind;
-        if !self.held.iter().any(any) {
+        if !self.held.holds(owner, kind) {
             self.taken.remove(&(kind, owner));
         }
     }

@@ -4,7 +4,8 @@
 //! place of what its owner holds of the same bytes, neighbours of one mode are one lock, and of several locks that
 //! stand against one the first is told, owners standing in the order in which they came.
 
-use leasefs_protocol::{Fence, HeldLock, LockKind, LockMode, LockRange};
+use leasefs_protocol::query::{Lock, TestLock};
+use leasefs_protocol::{Fence, HeldLock, LockKind, LockMode, LockOwner, LockRange};
 
 /// A lock that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +31,17 @@ impl<O: Copy + Eq> LockWanted<O> {
             && self.range.overlaps(other.range)
     }
 
+    /// The same, as its owner is named elsewhere.
+    pub fn of<P>(&self, owner: P) -> LockWanted<P> {
+        LockWanted {
+            owner,
+            kind: self.kind,
+            mode: self.mode,
+            range: self.range,
+            pid: self.pid,
+        }
+    }
+
     /// As a lock that is held.
     pub fn held(&self, fence: Fence) -> HeldLock<O> {
         HeldLock {
@@ -39,6 +51,31 @@ impl<O: Copy + Eq> LockWanted<O> {
             range: self.range,
             pid: self.pid,
             fence,
+        }
+    }
+}
+
+impl From<&Lock> for LockWanted<LockOwner> {
+    fn from(asked: &Lock) -> Self {
+        Self {
+            owner: asked.owner,
+            kind: asked.kind,
+            mode: asked.mode,
+            range: asked.range,
+            pid: asked.pid,
+        }
+    }
+}
+
+/// Nobody's yet.
+impl From<&TestLock> for LockWanted<LockOwner> {
+    fn from(asked: &TestLock) -> Self {
+        Self {
+            owner: asked.owner,
+            kind: asked.kind,
+            mode: asked.mode,
+            range: asked.range,
+            pid: 0,
         }
     }
 }
@@ -78,6 +115,13 @@ impl<O: Copy + Eq> Locks<O> {
     /// All, in the order of their owners' arrival.
     pub fn iter(&self) -> impl Iterator<Item = &HeldLock<O>> {
         self.0.iter()
+    }
+
+    /// Whether the owner holds any of this kind.
+    pub fn holds(&self, owner: O, kind: LockKind) -> bool {
+        self.0
+            .iter()
+            .any(|held| held.owner == owner && held.kind == kind)
     }
 
     /// Those that stand against a further one; the first is the one to be told.

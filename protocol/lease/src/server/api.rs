@@ -3,9 +3,10 @@
 use crate::locks::LockWanted;
 use leasefs_protocol::limits;
 use leasefs_protocol::lock::{FileLocks, LockFound, LockGranted, Locked, Unlocked};
+use leasefs_protocol::query::{CancelLock, Unlock};
 use leasefs_protocol::{
     Fence, Grant, Handle, KeyHash, LockEpoch, LockKind, LockOwner, LockRange, LockWait, Mode,
-    Parts, RawName, Recall, RecallId, SessionId, Stamp,
+    OpenId, Parts, Query, RawName, Recall, RecallId, SessionId, Stamp,
 };
 use std::time::Duration;
 
@@ -403,6 +404,31 @@ pub enum LockAsk {
     Cancel(LockWait),
     /// Have none at all any more, of no file.
     Reset,
+}
+
+impl LockAsk {
+    /// What a query asks of which file's locks; `None` if it is none of locks. `opened` is the file of its open.
+    ///
+    /// # Errors
+    /// Why it has none.
+    pub fn of<E>(
+        query: &Query,
+        opened: impl Fn(OpenId) -> Result<Handle, E>,
+    ) -> Result<Option<(Handle, Self)>, E> {
+        Ok(Some(match query {
+            Query::Lock(asked) => (opened(asked.open)?, Self::Take(asked.into(), asked.wait)),
+            Query::TestLock(asked) => (opened(asked.open)?, Self::Test(asked.into())),
+            Query::Unlock(Unlock {
+                object,
+                owner,
+                kind,
+                range,
+            }) => (*object, Self::GiveUp(*owner, *kind, *range)),
+            Query::CancelLock(CancelLock { object, wait }) => (*object, Self::Cancel(*wait)),
+            Query::ResetLocks(_) => (Handle::NONE, Self::Reset),
+            _ => return Ok(None),
+        }))
+    }
 }
 
 /// What is answered to that.

@@ -328,11 +328,5 @@ impl Core {
 }
 
 fn of(session: SessionId, lock: LockWanted<LockOwner>) -> LockWanted<Owner> {
-    LockWanted {
-        owner: (session, lock.owner),
-        kind: lock.kind,
-        mode: lock.mode,
-        range: lock.range,
-        pid: lock.pid,
-    }
+    lock.of((session, lock.owner))
 }

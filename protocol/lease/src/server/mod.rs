@@ -43,9 +43,7 @@ pub use api::{
     Action, Bouncing, Config, Event, Grace, LockAnswer, LockAsk, LoggedWrites, OpId, OpState,
     ReadItem, ReadKind, ReclaimRefusal, Reclaimed, Standing, Touch, Wanted,
 };
-pub use status::{
-    LockStatus, LockedFile, MOST_LOCKS_TOLD, RecallStatus, SessionStatus, TermZero, Waiting,
-};
+pub use status::{LockStatus, MOST_LOCKS_TOLD, RecallStatus, SessionStatus, TermZero, Waiting};
 
 use crate::time::BootTime;
 use bounce::Bounces;

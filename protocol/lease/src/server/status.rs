@@ -8,7 +8,7 @@ use super::op::{Cause, Kind, Op};
 use super::session::{OpenRecall, Session};
 use crate::locks::{LockWanted, wanted};
 use crate::time::BootTime;
-use leasefs_protocol::{Fence, Handle, HeldLock, LockOwner, LockWait, Recall, RecallId, SessionId};
+use leasefs_protocol::{Fence, Handle, LockOwner, Recall, RecallId, SessionId};
 
 /// Most operations at one object that are told to be before another: the first ones.
 const MOST_TOLD: usize = 16;
@@ -99,19 +99,6 @@ pub struct LockStatus {
     pub decided_there: bool,
 }
 
-/// A file that is locked, or whose locks a session decides, for people.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LockedFile {
-    /// The file.
-    pub object: Handle,
-    /// Who holds what; of whom decides the file's locks this is what was said last.
-    pub held: Vec<(SessionId, HeldLock)>,
-    /// Who waits, in the order in which they came, and since when.
-    pub waiting: Vec<(SessionId, LockWait, BootTime)>,
-    /// Who decides.
-    pub decides: Option<SessionId>,
-}
-
 impl Core {
     /// Locks that are held or waited for, file by file, [`MOST_LOCKS_TOLD`] at most.
     pub fn locks(&self) -> Vec<LockStatus> {
@@ -119,13 +106,7 @@ impl Core {
             let told = |lock: &LockWanted<Owner>, fence, since| LockStatus {
                 object: *object,
                 session: lock.owner.0,
-                lock: LockWanted {
-                    owner: lock.owner.1,
-                    kind: lock.kind,
-                    mode: lock.mode,
-                    range: lock.range,
-                    pid: lock.pid,
-                },
+                lock: lock.of(lock.owner.1),
                 fence,
                 since,
                 decided_there: file.decides.is_some(),
@@ -158,25 +139,6 @@ impl Core {
     /// Whether any session holds a lock, or may.
     pub fn holds_locks(&self) -> bool {
         !self.locks.is_empty()
-    }
-
-    /// Files that are locked, or whose locks a session decides, in the order of their handles.
-    pub fn locked_files(&self) -> Vec<LockedFile> {
-        let held = |held: &HeldLock<Owner>| {
-            let (session, owner) = held.owner;
-            (session, held.of(owner))
-        };
-        let status = |(object, file): (&Handle, &File)| LockedFile {
-            object: *object,
-            held: file.held.iter().map(held).collect(),
-            waiting: file
-                .waiting
-                .iter()
-                .map(|w| (w.lock.owner.0, w.wait, w.since))
-                .collect(),
-            decides: file.decides.map(|(session, _)| session),
-        };
-        self.locks.files().map(status).collect()
     }
 
     /// Sessions, in the order of their ids.

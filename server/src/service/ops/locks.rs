@@ -3,12 +3,9 @@
 use crate::runtime::Entry;
 use crate::service::Call;
 use crate::service::inputs::Inputs;
-use leasefs_lease::locks::LockWanted;
 use leasefs_lease::server::{LockAnswer, LockAsk};
-use leasefs_protocol::query::{CancelLock, Lock, TestLock, Unlock};
-use leasefs_protocol::{
-    FileKind, Handle, LockKind, LockOwner, LockRange, Query, Refusal, Response,
-};
+use leasefs_protocol::query::{Lock, TestLock, Unlock};
+use leasefs_protocol::{FileKind, Handle, LockKind, LockRange, Query, Refusal, Response};
 
 const ENOLCK: Refusal = Refusal::Host(libc::ENOLCK as u16);
 
@@ -17,48 +14,10 @@ const ENOLCK: Refusal = Refusal::Host(libc::ENOLCK as u16);
 /// # Errors
 /// What can't be asked.
 pub fn ask_of(query: &Query, inputs: &Inputs) -> Result<Option<(Handle, LockAsk)>, Refusal> {
-    let opened = || match inputs.open.as_deref() {
+    LockAsk::of(query, |_| match inputs.open.as_deref() {
         Some(open) if open.kind() == FileKind::File => Ok(*open.handle()),
         _ => Err(Refusal::BadOpen),
-    };
-    Ok(Some(match query {
-        Query::Lock(asked) => (opened()?, LockAsk::Take(wanted(asked), asked.wait)),
-        Query::TestLock(asked) => (opened()?, LockAsk::Test(tested(asked))),
-        Query::Unlock(Unlock {
-            object,
-            owner,
-            kind,
-            range,
-        }) => (*object, LockAsk::GiveUp(*owner, *kind, *range)),
-        Query::CancelLock(CancelLock { object, wait }) => (*object, LockAsk::Cancel(*wait)),
-        Query::ResetLocks(_) => (nothing()?, LockAsk::Reset),
-        _ => return Ok(None),
-    }))
-}
-
-/// No file: what is asked is of all.
-fn nothing() -> Result<Handle, Refusal> {
-    Handle::new(b"").ok_or(Refusal::Internal)
-}
-
-fn wanted(asked: &Lock) -> LockWanted<LockOwner> {
-    LockWanted {
-        owner: asked.owner,
-        kind: asked.kind,
-        mode: asked.mode,
-        range: asked.range,
-        pid: asked.pid,
-    }
-}
-
-fn tested(asked: &TestLock) -> LockWanted<LockOwner> {
-    LockWanted {
-        owner: asked.owner,
-        kind: asked.kind,
-        mode: asked.mode,
-        range: asked.range,
-        pid: 0,
-    }
+    })
 }
 
 /// Whether its range can be.

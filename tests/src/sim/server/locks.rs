@@ -4,10 +4,8 @@ use super::{Server, Sink, Work, refused};
 use crate::sim::cx::{Cx, Down};
 use crate::sim::net::{LinkId, Stream};
 use bytes::Bytes;
-use leasefs_lease::locks::LockWanted;
 use leasefs_lease::server::{Event, LockAnswer, LockAsk, OpId};
 use leasefs_protocol::lock::{LockGranted, LockOutcome};
-use leasefs_protocol::query::{CancelLock, Lock, TestLock, Unlock};
 use leasefs_protocol::{Handle, OpenId, Query, Refusal, Reply, Response, SessionId};
 
 /// A query about locks in the core.
@@ -31,25 +29,7 @@ impl Server {
         query: &Query,
     ) -> Option<Result<(Handle, LockAsk), Refusal>> {
         let opened = |open: OpenId| Ok(self.opened(session, open)?.object.handle());
-        Some(match query {
-            Query::Lock(asked) => opened(asked.open).map(|object| {
-                let lock = wanted(asked);
-                (object, LockAsk::Take(lock, asked.wait))
-            }),
-            Query::TestLock(asked) => opened(asked.open).map(|object| {
-                let lock = tested(asked);
-                (object, LockAsk::Test(lock))
-            }),
-            Query::Unlock(Unlock {
-                object,
-                owner,
-                kind,
-                range,
-            }) => Ok((*object, LockAsk::GiveUp(*owner, *kind, *range))),
-            Query::CancelLock(CancelLock { object, wait }) => Ok((*object, LockAsk::Cancel(*wait))),
-            Query::ResetLocks(_) => Ok((crate::sim::host::ROOT.handle(), LockAsk::Reset)),
-            _ => return None,
-        })
+        LockAsk::of(query, opened).transpose()
     }
 
     pub(super) fn ask_lock(
@@ -110,25 +90,5 @@ impl Server {
         if let Some(link) = self.sessions.get(&session).and_then(|s| s.link) {
             cx.down(link, Stream::Push, Down::LockGranted(granted));
         }
-    }
-}
-
-fn wanted(asked: &Lock) -> LockWanted<leasefs_protocol::LockOwner> {
-    LockWanted {
-        owner: asked.owner,
-        kind: asked.kind,
-        mode: asked.mode,
-        range: asked.range,
-        pid: asked.pid,
-    }
-}
-
-fn tested(asked: &TestLock) -> LockWanted<leasefs_protocol::LockOwner> {
-    LockWanted {
-        owner: asked.owner,
-        kind: asked.kind,
-        mode: asked.mode,
-        range: asked.range,
-        pid: 0,
     }
 }

@@ -22,7 +22,7 @@ use fsserver::interrupted::{ChangeId, Interrupted};
 use fsserver::session::answers::Answers;
 use fsserver::session::refused;
 use leasefs_lease::server::{
-    Action, Bouncing, Config, Core, Event, LockedFile, OpId, OpState, RecallStatus,
+    Action, Bouncing, Config, Core, Event, LockStatus, OpId, OpState, RecallStatus,
 };
 use leasefs_lease::time::{BootTime, lengthened};
 use leasefs_protocol::control::{ToClient, ToServer};
@@ -659,9 +659,9 @@ impl Server {
         self.core.lease_count()
     }
 
-    /// Files that are locked, or whose locks some session decides.
-    pub fn locked_files(&self) -> Vec<LockedFile> {
-        self.core.locked_files()
+    /// Locks that are held or waited for.
+    pub fn locks(&self) -> Vec<LockStatus> {
+        self.core.locks()
     }
 
     /// Opens of a session.
@@ -675,7 +675,7 @@ impl Server {
             "waiting: {:#?}\nrecalls: {:#?}\nlocked: {:#?}\nsessions: {:#?}\nworks: {:#?}",
             self.core.waiting(),
             self.core.recalls(),
-            self.core.locked_files(),
+            self.core.locks(),
             self.core.sessions(),
             self.works.keys().collect::<Vec<_>>()
         )

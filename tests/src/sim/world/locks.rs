@@ -3,7 +3,7 @@
 use super::{Plan, World};
 use crate::sim::judge::Holder;
 use crate::sim::model::Nanos;
-use leasefs_lease::server::LockedFile;
+use leasefs_lease::server::LockStatus;
 use leasefs_protocol::SessionId;
 
 impl Plan {
@@ -56,10 +56,10 @@ impl World {
             })
         });
         let here: Vec<String> = here.collect();
-        let there: Vec<LockedFile> = self.server.locked_files();
+        let there: Vec<LockStatus> = self.server.locks();
         // What is there of a file that a session decides is what it was when it got that right.
-        let told = |file: &&LockedFile| file.decides.is_none() || !file.waiting.is_empty();
-        let there: Vec<&LockedFile> = there.iter().filter(told).collect();
+        let told = |lock: &&LockStatus| !lock.decided_there;
+        let there: Vec<&LockStatus> = there.iter().filter(told).collect();
         if !here.is_empty() || (self.server.up && !there.is_empty()) {
             self.cx.judge.accuse(None, || {
                 format!("locks are left in the end: {here:?}, at the server {there:?}")

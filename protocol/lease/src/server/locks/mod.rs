@@ -50,6 +50,11 @@ impl File {
         self.held.iter().filter(move |held| held.owner.0 == session)
     }
 
+    fn take(&mut self, now: BootTime, lock: &LockWanted<Owner>, fence: Fence) {
+        self.held.take(lock, fence);
+        self.note(now, [fence]);
+    }
+
     /// Locks that are held by now.
     fn note(&mut self, now: BootTime, fences: impl IntoIterator<Item = Fence>) {
         for fence in fences {
@@ -204,12 +209,8 @@ impl LockTable {
         let Some(fence) = self.fences(1) else {
             return Taken::TooMany;
         };
-        self.files
-            .entry(object)
-            .or_default()
-            .held
-            .take(&lock, fence);
-        self.files.entry(object).or_default().note(now, [fence]);
+        let file = self.files.entry(object).or_default();
+        file.take(now, &lock, fence);
         self.stops_waiting(object, lock.owner.0, wait);
         // It may be less than its owner held; and somebody may wait for him now who was let go first.
         self.changed.insert(object);
@@ -405,8 +406,7 @@ impl LockTable {
         let fence = self.fences(1)?;
         let file = self.files.get_mut(object)?;
         let waiter = file.waiting.remove(at);
-        file.held.take(&waiter.lock, fence);
-        file.note(now, [fence]);
+        file.take(now, &waiter.lock, fence);
         self.forget_wait(&waiter, *object);
         let session = waiter.lock.owner.0;
         self.recount(session, *object);
