@@ -220,16 +220,17 @@ impl Notice {
     }
 }
 
-/// What has come of a [`Notice`]. An object the kernel doesn't know, and a connection that has ended,
-/// hold nothing: that is `Done`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What has come of a [`Notice`], the worst last. A connection that has ended holds nothing: that is `Done`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Noticed {
     /// The kernel holds nothing of what was named.
     Done,
-    /// It may still hold it.
-    Failed,
+    /// The kernel doesn't know the node of [`Notice::DropAttrs`], or not yet: it may learn it from an answer on its way.
+    Unknown,
     /// [`Notice::ForgetNames`] doesn't work now.
     Unable,
+    /// It may still hold it.
+    Failed,
 }
 
 /// Bytes that could not be brought to the server.

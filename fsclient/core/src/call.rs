@@ -145,6 +145,8 @@ pub struct Entry {
     pub shown: Shown,
     /// How long the kernel may believe that the name denotes it.
     pub valid: Duration,
+    /// How long the kernel may believe the attributes.
+    pub attr_valid: Duration,
 }
 
 /// An open as the kernel is told it.

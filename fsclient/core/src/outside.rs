@@ -97,10 +97,7 @@ impl Future for Pending {
             };
             self.told.pop();
             // Whoever drives the core may have gone: then the kernel's connection has, too.
-            match noticed.unwrap_or(Noticed::Done) {
-                Noticed::Done => {}
-                worse => self.worst = worse,
-            }
+            self.worst = self.worst.max(noticed.unwrap_or(Noticed::Done));
         }
         Poll::Ready(self.worst)
     }

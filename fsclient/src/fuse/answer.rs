@@ -1,8 +1,8 @@
 //! Who waits in the kernel, and answers as it is told them.
 //!
-//! Timeouts: of attributes in answers to GETATTR alone, of names in answers to LOOKUP alone. A
-//! reply that makes an inode known can't carry attributes that outlive it: an invalidation that
-//! comes before the kernel has taken the reply up finds nothing to invalidate.
+//! Timeouts: of attributes in answers to GETATTR and LOOKUP alone, of names in answers to LOOKUP alone. Those that
+//! make something can't carry any: the kernel takes the attributes up whatever has been invalidated
+//! since (`fuse_iget` without a version).
 
 use super::convert::{errno, file_attr, file_type};
 use crate::driver;
@@ -142,7 +142,7 @@ fn faulty_lookups() -> bool {
 fn lookup(reply: ReplyEntry, found: &Entry) {
     let attr = match faulty_lookups() {
         true => FAULTY,
-        false => AT_ONCE,
+        false => found.attr_valid,
     };
     entry(reply, found, attr, found.valid);
 }
@@ -152,8 +152,8 @@ fn entry(reply: ReplyEntry, entry: &Entry, attr_valid: Duration, valid: Duration
     reply.entry_with_ttls(&attr_valid, &valid, &attr, ONLY_GENERATION);
 }
 
-/// fuser takes the node id from the attributes. The kernel believes these at no time, so it asks for `st_ino`
-/// by GETATTR.
+/// fuser takes the node id from the attributes. Where that isn't `st_ino` the kernel believes these at no time, and asks
+/// for it by GETATTR.
 fn entry_attr(entry: &Entry) -> FileAttr {
     FileAttr {
         ino: INodeNo(entry.node.id.0),

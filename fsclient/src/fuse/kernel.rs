@@ -116,6 +116,11 @@ fn is_deaf() -> bool {
     *FAULT.get_or_init(|| fault() == Some(Fault::NoInvalidation))
 }
 
+fn is_unknown(result: &io::Result<()>) -> bool {
+    let error = result.as_ref().err();
+    error.and_then(io::Error::raw_os_error) == Some(libc::ENOENT)
+}
+
 /// A connection that has ended, and a node that the kernel has forgotten, hold nothing.
 fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
     match result {
@@ -140,7 +145,11 @@ impl Link {
         if *notice == Notice::ForgetNames && !self.can_forget_names() {
             return Noticed::Unable;
         }
-        match gone_is_fine(self.carry_out(notice)) {
+        let done = self.carry_out(notice);
+        if matches!(notice, Notice::DropAttrs(_)) && is_unknown(&done) {
+            return Noticed::Unknown;
+        }
+        match gone_is_fine(done) {
             Ok(()) => Noticed::Done,
             Err(error) => {
                 tracing::warn!(%error, ?notice, "the kernel doesn't take a notice");

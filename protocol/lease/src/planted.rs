@@ -30,6 +30,8 @@ bugs! {
     NeverApprove,
     /// The kernel keeps names that are recalled.
     KeepNames,
+    /// What the kernel doesn't know counts as gone from it, though an answer that brings it is on its way.
+    UnseenIsGone,
     /// What could not be reclaimed stays cached.
     LostKept,
     /// What is cached without contact stays until it is asked for.

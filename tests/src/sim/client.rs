@@ -551,10 +551,9 @@ impl Client {
                     if let Notice::End = notice {
                         cx.judge.accuse(None, || format!("client {index} gives up"));
                     }
-                    if let Some(kernel) = &mut self.kernel {
-                        kernel.notice_at_once(&notice);
-                    }
-                    at_once.push(Event::Notified(id, Noticed::Done));
+                    let kernel = self.kernel.as_mut();
+                    let noticed = kernel.map_or(Noticed::Done, |k| k.notice_at_once(&notice));
+                    at_once.push(Event::Notified(id, noticed));
                     return;
                 }
                 let stalled = self.stalled_until.saturating_sub(cx.now);

@@ -6,7 +6,8 @@
 //!   ones back first; new READs may come behind it meanwhile.
 //! - `read` looks at the attributes' timeout first and asks for them when it is over; a mapped read
 //!   doesn't. A size that is told is believed at once; the pages follow a little later.
-//! - An attribute reply that was asked for before an invalidation isn't believed.
+//! - An attribute reply that was asked for before an invalidation isn't believed; what makes an inode known isn't
+//!   if another was forgotten since. What isn't known can't be invalidated.
 //! - A name counts while its timeout lasts and no newer epoch has begun since it was asked for; a
 //!   rename takes timeout and epoch along.
 //! - LOOKUP of an unknown name holds its directory shared; what changes names holds it alone. Truncations
@@ -20,7 +21,7 @@ use super::ledger::FdId;
 use super::model::{CELL, CELLS, Item, MS, Nanos, Obj, PAGE, US, bytes_of, value_of};
 use super::procs::{Proc, Want};
 use leasefs_client::call::{At, Entry, Fh, ShownFor, Writing};
-use leasefs_client::{Answer, Asker, Call, EffectId, NodeId, Notice};
+use leasefs_client::{Answer, Asker, Call, EffectId, NodeId, Notice, Noticed};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Attr, FileKind, Handle, Refusal};
 use std::collections::{BTreeMap, VecDeque};
@@ -150,6 +151,7 @@ pub(super) struct Asked {
     pub want: Want,
     epoch: u64,
     version: u64,
+    evictions: u64,
     pub since: Nanos,
 }
 
@@ -197,6 +199,8 @@ pub struct Kernel {
     pub(super) clock: HostClock,
     epoch: u64,
     version: u64,
+    /// Inodes that it has forgotten.
+    evictions: u64,
     pub(super) inodes: BTreeMap<NodeId, Inode>,
     dentries: BTreeMap<(NodeId, Vec<u8>), Dentry>,
     locks: BTreeMap<NodeId, Lock>,
@@ -231,6 +235,7 @@ impl Kernel {
             clock,
             epoch: 1,
             version: 1,
+            evictions: 0,
             inodes: BTreeMap::new(),
             dentries: BTreeMap::new(),
             locks: BTreeMap::new(),
@@ -309,6 +314,7 @@ impl Kernel {
             want,
             epoch: self.epoch,
             version: self.version,
+            evictions: self.evictions,
             since: cx.now,
         };
         cx.stats.calls += 1;
@@ -380,17 +386,24 @@ impl Kernel {
         let node = entry.node.id;
         let mut follow = None;
         let same = |inode: &Inode| inode.handle == entry.node.handle;
-        if self.inodes.get(&node).is_some_and(same) {
+        let is_new = !self.inodes.get(&node).is_some_and(same);
+        if !is_new {
             let shown = ShownFor {
                 shown: entry.shown,
-                valid: Duration::ZERO,
+                valid: entry.attr_valid,
             };
             follow = self.told_attr(cx, asked, node, &shown);
         } else {
             self.know(node, entry.node.handle, &entry.shown.attr);
         }
+        let until = self.until(cx, entry.attr_valid);
+        let evicted = asked.evictions != self.evictions;
         if let Some(inode) = self.inodes.get_mut(&node) {
             inode.lookups += 1;
+            // Else it has been taken up, or is outdated.
+            if is_new && !evicted {
+                inode.until = until;
+            }
         }
         let until = self.until(cx, entry.valid);
         if let Some((dir, name)) = at {
@@ -595,23 +608,26 @@ impl Kernel {
         }
     }
 
-    /// Forgets attributes, also those of replies under way. Never blocks.
-    fn drop_attrs(&mut self, node: NodeId) {
+    /// Forgets attributes, also those of replies under way if it knows the inode. Never blocks.
+    fn drop_attrs(&mut self, node: NodeId) -> Noticed {
         self.version += 1;
         let version = self.version;
-        if let Some(inode) = self.inodes.get_mut(&node) {
-            inode.version = version;
-            inode.until = BootTime::ZERO;
-        }
+        let Some(inode) = self.inodes.get_mut(&node) else {
+            return Noticed::Unknown;
+        };
+        inode.version = version;
+        inode.until = BootTime::ZERO;
+        Noticed::Done
     }
 
     /// What never blocks is done here and now.
-    pub fn notice_at_once(&mut self, notice: &Notice) {
+    pub fn notice_at_once(&mut self, notice: &Notice) -> Noticed {
         match notice {
-            Notice::DropAttrs(node) => self.drop_attrs(*node),
+            Notice::DropAttrs(node) => return self.drop_attrs(*node),
             Notice::ForgetNames => self.epoch += 1,
             _ => {}
         }
+        Noticed::Done
     }
 
     /// What may block.
@@ -900,6 +916,7 @@ impl Kernel {
         let Some(inode) = self.inodes.remove(&node) else {
             return;
         };
+        self.evictions += 1;
         self.dentries.retain(|_, dentry| dentry.node != node);
         self.locks.remove(&node);
         self.tell_daemon(cx, US, ClientEv::Forget(node, inode.lookups));

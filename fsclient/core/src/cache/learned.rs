@@ -65,6 +65,13 @@ impl<'a> Learned<'a> {
             .map_or(Duration::ZERO, |(_, timeout)| timeout)
     }
 
+    /// Attributes of a node that the kernel is told along with a name; returns how long it may believe them.
+    pub fn attr_with_name(&mut self, node: Node, attr: &Attr) -> Duration {
+        let valid = self.attr_for_kernel(&node.handle, attr);
+        self.state.inodes.told_with_name(node.id);
+        valid
+    }
+
     /// What a name denotes.
     pub fn name(&mut self, dir: &Handle, name: &[u8], dentry: Dentry) {
         self.state

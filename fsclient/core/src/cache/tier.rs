@@ -56,6 +56,14 @@ impl<'a> Tier<'a> {
         })
     }
 
+    /// How long the kernel may believe the attributes of a node that it is told now along with a name.
+    pub fn attr_with_name(&mut self, node: Node) -> Duration {
+        let told = self.attr_for_kernel(&node.handle);
+        let valid = told.map_or(Duration::ZERO, |(_, valid)| valid);
+        self.state.inodes.told_with_name(node.id);
+        valid
+    }
+
     /// What a name denotes.
     pub fn name(&mut self, dir: &Handle, name: &[u8]) -> Option<Dentry> {
         self.read(Kind::Name, |inodes, live| inodes.name(live, dir, name))

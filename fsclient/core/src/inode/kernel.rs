@@ -191,6 +191,7 @@ impl Inodes {
             inode.kernel.get_or_insert_with(new).known.push(KnownAs {
                 id,
                 lookups: 0,
+                unseen: false,
                 stands: Stands::default(),
             });
         });
@@ -323,6 +324,28 @@ impl Inodes {
         let inode = self.inode_mut(id);
         if let Some(refs) = inode.and_then(|inode| inode.is_told(attr)) {
             refs.outdated = false;
+        }
+    }
+
+    /// The kernel is told attributes with a timeout along with a name, by which it may come to know the id.
+    pub fn told_with_name(&mut self, id: NodeId) {
+        if let Some(known) = self.known_mut(id) {
+            known.unseen = true;
+        }
+    }
+
+    /// Ids of an object that the kernel may not know before it takes up an answer with attributes.
+    pub fn unseen(&self, object: &Handle) -> Vec<NodeId> {
+        let refs = self.get(object).and_then(|inode| inode.kernel.as_ref());
+        let known = refs.into_iter().flat_map(|refs| &refs.known);
+        let unseen = known.filter(|known| known.unseen);
+        unseen.map(|known| known.id).collect()
+    }
+
+    /// The kernel knows an id, or never will.
+    pub fn is_seen(&mut self, id: NodeId) {
+        if let Some(known) = self.known_mut(id) {
+            known.unseen = false;
         }
     }
 

@@ -88,6 +88,8 @@ pub(super) struct KnownAs {
     pub id: NodeId,
     /// References that it will give back; of the root none are counted.
     pub lookups: u64,
+    /// It was told attributes along with a name, and nothing has shown since that it knows the id.
+    pub unseen: bool,
     pub stands: Stands,
 }
 

@@ -48,6 +48,13 @@ impl ToldNames {
     }
 }
 
+/// Whether the kernel may be told attributes along with a name that it is told for this long. Not of a file that it
+/// knows already ([`Ops::found`]), and not where GETATTR has another `st_ino` to tell.
+fn tells_attr(node: Node, attr: &Attr, known: bool, valid: Duration) -> bool {
+    let by_number = node.id.0 == attr.ino;
+    !valid.is_zero() && by_number && !(known && node.kind == FileKind::File)
+}
+
 impl Ops {
     /// What a name denotes, if that is cached; `Some(None)` if nothing.
     pub fn lookup_cached(&self, parent: NodeId, name: &[u8]) -> Option<Option<Entry>> {
@@ -56,7 +63,7 @@ impl Ops {
         Name::new(name).ok()?;
         let at = NameIn { parent, dir, name };
         let told = self.told(at);
-        let (node, attr, valid, known) = {
+        let (entry, known) = {
             let mut tier = self.cache().live()?;
             let handle = match tier.name(&dir, name)? {
                 Dentry::Object(handle) => handle,
@@ -78,9 +85,12 @@ impl Ops {
                 false => Duration::ZERO,
             };
             let node = tier.refer(handle, &attr, at.place());
-            (node, attr, valid, known)
+            let attr_valid = match tells_attr(node, &attr, known, valid) {
+                true => tier.attr_with_name(node),
+                false => Duration::ZERO,
+            };
+            (self.entry(node, attr, (valid, attr_valid)), known)
         };
-        let entry = self.entry(node, attr, valid);
         Some(Some(self.found(entry, known)))
     }
 
@@ -108,33 +118,37 @@ impl Ops {
         let attr = self.settled_attr(ask, &handle, attr).await?;
         self.inodes().search(parent);
         let known = self.inodes().node_of(&handle).is_some();
-        let (node, valid) = self.learn_name(&told, NameIn { parent, dir, name }, handle, &attr);
-        let entry = self.entry(node, attr, valid);
+        let entry = self.learn_name(&told, NameIn { parent, dir, name }, (handle, attr), known);
         Ok(Some(self.found(entry, known)))
     }
 
-    /// Caches what a LOOKUP was answered. Returns the node, counted as a reference, and how long the kernel
-    /// may believe in the name.
+    /// Caches what a LOOKUP was answered. Returns what the kernel is told, counted as a reference.
     fn learn_name<A>(
         &self,
         told: &Told<A>,
         at: NameIn<'_>,
-        handle: Handle,
-        attr: &Attr,
-    ) -> (Node, Duration) {
+        (handle, attr): (Handle, Attr),
+        known: bool,
+    ) -> Entry {
         let tells = self.told(at).includes(attr.kind);
         let mut learned = told.learn(self.cache());
-        learned.attr(&handle, attr);
-        let node = learned.refer(handle, attr, at.place());
-        let known = Dentry::Object(handle);
+        let node = learned.refer(handle, &attr, at.place());
+        let dentry = Dentry::Object(handle);
         let valid = match tells {
-            true => learned.name_for_kernel(&at.dir, at.name, known),
+            true => learned.name_for_kernel(&at.dir, at.name, dentry),
             false => {
-                learned.name(&at.dir, at.name, known);
+                learned.name(&at.dir, at.name, dentry);
                 Duration::ZERO
             }
         };
-        (node, valid)
+        let attr_valid = match tells_attr(node, &attr, known, valid) {
+            true => learned.attr_with_name(node, &attr),
+            false => {
+                learned.attr(&handle, &attr);
+                Duration::ZERO
+            }
+        };
+        self.entry(node, attr, (valid, attr_valid))
     }
 
     /// An entry for an answer to LOOKUP. Of a file that the kernel knows already it is made to ignore
@@ -186,15 +200,16 @@ impl Ops {
             }
             learned.refer(handle, &attr, at.place())
         };
-        self.entry(node, attr, Duration::ZERO)
+        self.entry(node, attr, (Duration::ZERO, Duration::ZERO))
     }
 
     /// A node as the kernel is told it under a name; it has been counted as a reference.
-    fn entry(&self, node: Node, attr: Attr, valid: Duration) -> Entry {
+    fn entry(&self, node: Node, attr: Attr, (valid, attr_valid): (Duration, Duration)) -> Entry {
         Entry {
             node,
             shown: self.shown(attr),
             valid,
+            attr_valid,
         }
     }
 

@@ -8,8 +8,11 @@
 //! told nothing of it, must not go on before the first one's drop is done.) Whatever the kernel got
 //! by a reply that was decided before the mark was asked for before the drop:
 //!
-//! - *Attributes:* the kernel ignores a GETATTR reply that was asked for before an invalidation
-//!   (`attr_version`), and only GETATTR replies carry attribute timeouts.
+//! - *Attributes:* the kernel ignores attributes that were asked for before an invalidation
+//!   (`attr_version`), and those of a LOOKUP reply also if it has dropped any inode meanwhile (`evict_ctr`, Linux 6.13).
+//!   But an inode that it doesn't know yet it can't invalidate: the LOOKUP reply may still be on its way. So a drop
+//!   isn't done before the kernel knows the inode, or has given all references back
+//!   ([`EngineInner::drop_unseen`]). It takes a reply up without waiting for anybody here.
 //! - *Names:* an entry carries the epoch sampled before its LOOKUP was sent. Negative entries are
 //!   never given a timeout.
 //! - *Pages:* see [`leasefs_lease::client::PageGate`]. The recall is approved when nothing of the
@@ -85,6 +88,8 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_millis(100);
 /// How often a failed drop is tried again.
 const RETRIES: u32 = 50;
+/// How long whoever has asked the kernel takes to go on with the answer, usually.
+const ARRIVES: Duration = Duration::from_micros(50);
 /// How long the kernel may take to take a size in before others are held up for it.
 pub(crate) const GROWS_WITHIN: Duration = Duration::from_millis(100);
 /// For how long the kernel is told no names after it had to forget them for another mount, or twice within that time
@@ -337,8 +342,12 @@ impl EngineInner {
         let told = !dropped.names.is_empty() && !planted::is(Bug::KeepNames);
         let names = told.then(|| self.forget_names());
         let mut failed = false;
-        for told in attrs {
-            failed |= told.await != Noticed::Done;
+        for (object, told) in dropped.attrs.iter().zip(attrs) {
+            let told = told.await;
+            failed |= told == Noticed::Failed;
+            if !planted::is(Bug::UnseenIsGone) {
+                failed |= !self.drop_unseen(object, told).await;
+            }
         }
         let names = match names {
             Some(names) => names.await,
@@ -361,6 +370,27 @@ impl EngineInner {
     fn drop_attrs(&self, object: &Handle) -> Pending {
         self.cache.inodes().outdates(object);
         self.outside.tell_of(object, Notice::DropAttrs)
+    }
+
+    /// The kernel was told to drop an object's attributes, with this result: insists until it knows each id with which
+    /// it may have been told some. False if that takes too long.
+    async fn drop_unseen(&self, object: &Handle, told: Noticed) -> bool {
+        let (unseen, begin) = (self.cache.inodes().unseen(object), self.cx.monotonic());
+        for node in unseen {
+            let (mut told, mut pause) = (told, ARRIVES);
+            while told == Noticed::Unknown && self.cache.inodes().node(node).is_some() {
+                if self.cx.monotonic().since(begin) > RETRY * RETRIES {
+                    tracing::error!("the kernel doesn't take up an answer: the lease is left to expire");
+                    self.cache.inodes().is_seen(node);
+                    return false;
+                }
+                self.cx.sleep(pause).await;
+                pause = (pause * 2).min(RETRY);
+                told = self.outside.tell(Notice::DropAttrs(node)).await;
+            }
+            self.cache.inodes().is_seen(node);
+        }
+        true
     }
 
     async fn dropping(&self) -> MutexGuard<'_, ()> {

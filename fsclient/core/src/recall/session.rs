@@ -260,7 +260,7 @@ impl EngineInner {
     /// together go one by one.
     async fn have_left(&self, dropped: &Dropped, noticed: Noticed) -> bool {
         match noticed {
-            Noticed::Done => true,
+            Noticed::Done | Noticed::Unknown => true,
             Noticed::Failed => false,
             Noticed::Unable => self.drop_names(dropped).await,
         }
