@@ -133,6 +133,22 @@ impl<'a> Tier<'a> {
         Some((at, entry.cookie, inodes.reuse_open(&live, dir, caller)?))
     }
 
+    /// Where the server goes on behind this entry of a directory's listing, and an open to go on with. For the daemon's
+    /// own use.
+    pub fn cookie_of(
+        &mut self,
+        dir: &Handle,
+        at: usize,
+        caller: &Caller,
+    ) -> Option<(u64, Arc<ServerOpen>)> {
+        let State {
+            session, inodes, ..
+        } = &mut *self.state;
+        let live = session.witness(self.now)?;
+        let cookie = inodes.listing(&live, dir)?.get(at)?.cookie;
+        Some((cookie, inodes.reuse_open(&live, dir, caller)?))
+    }
+
     /// A symlink's target.
     pub fn target(&mut self, object: &Handle) -> Option<Bytes> {
         self.read(Kind::Target, |inodes, live| inodes.target(live, object))

@@ -23,7 +23,11 @@ impl Ops {
         call: &Call,
     ) -> Option<Result<Answer, Refusal>> {
         let answer = match call {
-            Call::Lookup { parent, name } => Answer::Found(self.lookup_cached(*parent, name)?),
+            Call::Lookup { parent, name } => {
+                let found = self.lookup_cached(*parent, name)?;
+                self.walk_here(asker, *parent, name);
+                Answer::Found(found)
+            }
             Call::GetAttr { node } => Answer::Attr(self.getattr_cached(*node)?),
             Call::SetAttr { node, set, .. } => {
                 Answer::Attr(self.setattr_at_once(asker, *node, set)?)

@@ -21,6 +21,23 @@ const PAGES_WITH_NODES: u32 = 16;
 /// Pages that are looked at ahead of a reader; about as many entries as the kernel asks for at once.
 const LOOK_AHEAD: u32 = 3;
 
+/// So many entries before those that it isn't told yet what they denote, a walk asks for more: they are told meanwhile.
+const NEAR: usize = 512;
+
+/// The entry at which more is asked for of those from `at` on, if there are any.
+fn near(listing: &Listing, at: usize) -> Option<Box<[u8]>> {
+    listing.get(at)?;
+    Some(listing.get(at.checked_sub(NEAR)?)?.name.into())
+}
+
+/// A directory that is listed by an open of it.
+pub(super) struct Listed<'a> {
+    pub dir: Handle,
+    pub open: &'a Arc<ServerOpen>,
+    /// Whose verdict allowed the open.
+    pub caller: &'a Caller,
+}
+
 /// Where a directory's listing goes on.
 struct Behind {
     dir: Handle,
@@ -43,9 +60,10 @@ impl Ops {
     ///
     /// # Errors
     /// The server's refusal.
-    pub async fn opendir(&self, ask: &Ask, node: NodeId) -> Result<Fh, Refusal> {
+    pub async fn opendir(self: &Arc<Self>, ask: &Ask, node: NodeId) -> Result<Fh, Refusal> {
         let object = self.node(node)?.handle;
         let caller = self.caller(ask);
+        self.enters(&caller, node);
         let flags = (libc::O_RDONLY | libc::O_DIRECTORY) as u32;
         let server = self.open_shared(ask, &caller, object, flags).await?;
         Ok(self.add_dir(node, object, server, caller))
@@ -83,7 +101,12 @@ impl Ops {
     ///
     /// # Errors
     /// The server's refusal.
-    pub async fn readdir(&self, ask: &Ask, fh: Fh, offset: u64) -> Result<ListingFrom, Refusal> {
+    pub async fn readdir(
+        self: &Arc<Self>,
+        ask: &Ask,
+        fh: Fh,
+        offset: u64,
+    ) -> Result<ListingFrom, Refusal> {
         let open = self.opens.dir(fh).ok_or(Refusal::BadOpen)?;
         let mut stream = open.stream.lock().await;
         if offset == 0 {
@@ -101,7 +124,23 @@ impl Ops {
         while !stream.complete && !stream.reaches(offset) {
             self.read_page(ask, &open, &mut stream).await?;
         }
+        if !stream.complete && stream.is_in_last_page(offset) {
+            self.read_ahead(&open);
+        }
         Ok(stream.from(open.node, offset))
+    }
+
+    /// Asks for the next page while the entries before it are looked at.
+    fn read_ahead(self: &Arc<Self>, open: &Arc<OpenDir>) {
+        let (ops, open) = (Arc::clone(self), Arc::clone(open));
+        self.cx.spawn(async move {
+            let mut stream = open.stream.lock().await;
+            if !stream.complete {
+                let nobody = Ask::new(Asker::default());
+                // Who comes there asks again, and is told why it can't be had.
+                let _ = ops.read_page(&nobody, &open, &mut stream).await;
+            }
+        });
     }
 
     /// Caches what some entries denote: their names are known, but whoever reads them looks at each.
@@ -137,23 +176,53 @@ impl Ops {
         };
         let tier = self.cache().live();
         let found = tier.and_then(|mut tier| tier.behind(&at.dir, turn, at.name, caller));
-        let Some((here, cookie, open)) = found else {
+        if let Some((here, cookie, open)) = found {
+            let behind = Behind {
+                dir: at.dir,
+                open,
+                caller: caller.clone(),
+                cookie,
+            };
+            self.walk_ahead(at.parent, here, behind);
+        }
+    }
+
+    /// As [`Ops::walk`], when an entry is looked up here: once some way before those of which more than the name isn't
+    /// known.
+    pub(super) fn walk_here(self: &Arc<Self>, asker: Asker, parent: NodeId, name: &[u8]) {
+        let turn = self.inodes().looks_at(parent, name);
+        let Some(here) = turn.and_then(|turn| turn.checked_sub(1)) else {
             return;
         };
-        let Some(number) = self.inodes().walks_on(at.parent, here) else {
+        let caller = self.caller_of(asker);
+        let Some(dir) = self.inodes().node(parent).map(|node| node.handle) else {
             return;
         };
-        let behind = Behind {
-            dir: at.dir,
-            open,
-            caller: caller.clone(),
-            cookie,
+        let tier = self.cache().live();
+        let found = tier.and_then(|mut tier| tier.cookie_of(&dir, here, &caller));
+        if let Some((cookie, open)) = found {
+            let behind = Behind {
+                dir,
+                open,
+                caller,
+                cookie,
+            };
+            self.walk_ahead(parent, here, behind);
+        }
+    }
+
+    /// Asks for what is behind this entry, unless that is being done.
+    fn walk_ahead(self: &Arc<Self>, dir: NodeId, here: usize, behind: Behind) {
+        let Some(number) = self.inodes().walks_on(dir, here) else {
+            return;
         };
-        let (ops, dir) = (Arc::clone(self), at.parent);
+        let ops = Arc::clone(self);
         self.cx.spawn(async move {
-            let nobody = Ask::new(Asker::default());
-            let told = ops.look_ahead(&nobody, behind).await;
-            ops.inodes().walked(dir, number, here + 1 + told);
+            let (nobody, object) = (Ask::new(Asker::default()), behind.dir);
+            let to = here + 1 + ops.look_ahead(&nobody, behind).await;
+            let listing = ops.cache().live().and_then(|mut t| t.listing(&object));
+            let near = listing.and_then(|listing| near(&listing, to));
+            ops.inodes().walked(dir, number, (to, near));
         });
     }
 
@@ -174,28 +243,47 @@ impl Ops {
         stream: &mut Stream,
     ) -> Result<(), Refusal> {
         let first = stream.pages == 0;
-        stream.nodes |= self.inodes().take_searched(open.node);
+        let looked_at = self.inodes().take_looked_at(open.node) && !first;
+        stream.nodes |= self.inodes().take_searched(open.node) || looked_at;
         let nodes = stream.nodes || stream.pages < PAGES_WITH_NODES;
-        let request = query::ReadDir {
-            open: open.server.id(),
-            cookie: stream.cookie,
-            nodes,
-        };
         if !nodes {
             stream.plain_from.get_or_insert(stream.entries.len());
         }
-        let told = self.call_as(ask, open.caller.clone(), request).await?;
-        if first {
-            stream.lease = told.learn(self.cache()).listing(&open.object);
-        }
-        self.learn_nodes(&told, &open.object);
-        stream.extend(&told.answer.entries, told.answer.end, &self.listing_room)?;
-        self.keep_listing(stream);
+        let of = Listed {
+            dir: open.object,
+            open: &open.server,
+            caller: &open.caller,
+        };
+        self.take_page(ask, of, stream, nodes).await?;
         if stream.complete {
             let number = self.cx.number();
-            self.inodes()
-                .walks_from(open.node, stream.plain_from, number);
+            let from = stream.plain_from;
+            let from = from.map(|at| (at, near(&stream.entries, at)));
+            self.inodes().walks_from(open.node, from, number);
         }
+        Ok(())
+    }
+
+    /// Reads the next page of a listing; with what its entries denote, if `nodes`.
+    pub(super) async fn take_page(
+        &self,
+        ask: &Ask,
+        of: Listed<'_>,
+        stream: &mut Stream,
+        nodes: bool,
+    ) -> Result<(), Refusal> {
+        let request = query::ReadDir {
+            open: of.open.id(),
+            cookie: stream.cookie,
+            nodes,
+        };
+        let told = self.call_as(ask, of.caller.clone(), request).await?;
+        if stream.pages == 0 {
+            stream.lease = told.learn(self.cache()).listing(&of.dir);
+        }
+        self.learn_nodes(&told, &of.dir);
+        stream.extend(&told.answer.entries, told.answer.end, &self.listing_room)?;
+        self.keep_listing(stream);
         Ok(())
     }
 

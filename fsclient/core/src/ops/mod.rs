@@ -3,6 +3,7 @@
 //!
 //! Methods that aren't `async` answer from the cache, or not at all.
 
+mod ahead;
 mod answer;
 mod attr;
 mod buffered;
@@ -30,6 +31,7 @@ use crate::recall::Engine;
 use crate::run::{Cx, Part, Places, first};
 use crate::session::{Abandon, Answered, CallOptions, Rpc};
 use crate::writeback::Writeback;
+use ahead::Ahead;
 use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
@@ -183,6 +185,7 @@ pub(crate) struct Ops {
     filled: Part<u64>,
     stale: Stale,
     listing_room: ListingRoom,
+    ahead: Part<Ahead>,
     /// Who tells the server that locks are lost.
     resetting: Places,
 }
@@ -203,6 +206,7 @@ impl Ops {
             filled: Part::default(),
             stale: Stale::default(),
             listing_room: ListingRoom::new(MAX_LISTED),
+            ahead: Part::default(),
             resetting: Places::new(1),
         }
     }

@@ -109,6 +109,7 @@ impl Ops {
         let request = query::Lookup { dir, name: raw };
         let caller = self.caller(ask);
         self.walk(&caller, NameIn { parent, dir, name });
+        self.searches(&caller, NameIn { parent, dir, name });
         let told = self.call_as(ask, caller, request).await?;
         let Some(Object { handle, attr }) = told.answer else {
             let mut learned = told.learn(self.cache());
@@ -116,7 +117,7 @@ impl Ops {
             return Ok(None);
         };
         let attr = self.settled_attr(ask, &handle, attr).await?;
-        self.inodes().search(parent);
+        self.inodes().search(parent, name);
         let known = self.inodes().node_of(&handle).is_some();
         let entry = self.learn_name(&told, NameIn { parent, dir, name }, (handle, attr), known);
         Ok(Some(self.found(entry, known)))

@@ -19,6 +19,8 @@ pub(super) struct Stream {
     pub cookie: u64,
     /// Pages read from the server.
     pub pages: u32,
+    /// Where the last of them begins.
+    last_page: usize,
     /// Whoever reads it looks at the entries, too.
     pub nodes: bool,
     /// The first entry that came without what it denotes.
@@ -45,6 +47,11 @@ impl Stream {
         offset.saturating_sub(OWN_ENTRIES) < self.entries.len() as u64
     }
 
+    /// Whether `offset` is in the page that came last.
+    pub fn is_in_last_page(&self, offset: u64) -> bool {
+        offset.saturating_sub(OWN_ENTRIES) >= self.last_page as u64
+    }
+
     /// Where the server goes on at `offset`, as far as it has been read.
     pub fn cookie_at(&self, offset: u64) -> u64 {
         let before = offset.checked_sub(OWN_ENTRIES + 1);
@@ -68,6 +75,7 @@ impl Stream {
         // A page without entries that isn't the last would be asked for for ever.
         self.complete = end || more.is_empty();
         self.pages = self.pages.saturating_add(1);
+        self.last_page = self.entries.len();
         if let Some(last) = more.last() {
             self.cookie = last.cookie;
             // Copied only if an answer with them is on its way still.

@@ -10,7 +10,7 @@ use leasefs_lease::client::DropKind;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::control::{ReclaimLease, Standing, Welcome};
 use leasefs_protocol::lock::{FileLocks, LockGranted};
-use leasefs_protocol::{Handle, LockEpoch, OpenId, Recall};
+use leasefs_protocol::{Handle, LockEpoch, OpenId, Parts, Recall, Scope};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -160,11 +160,26 @@ impl Engine {
     }
 }
 
+/// The directory of which a recall says that entries are changed.
+fn changes_entries(recall: &Recall) -> Option<&Handle> {
+    match &recall.scope {
+        Scope::Object {
+            object,
+            parts,
+            names,
+        } => (!names.is_empty() || parts.contains(Parts::LISTING)).then_some(object),
+        Scope::Everything => None,
+    }
+}
+
 impl EngineInner {
     async fn take_back(self: Arc<Self>, recall: Recall) {
         let dropping = self.dropping().await;
         let recalled = {
             let mut state = self.cache.state();
+            if let Some(dir) = changes_entries(&recall) {
+                state.inodes.entries_are_recalled(dir, self.cx.monotonic());
+            }
             let dropped = state.recall(&recall);
             dropped.map(|dropped| (dropped, state.locks.recalled(&recall)))
         };

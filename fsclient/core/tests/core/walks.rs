@@ -195,3 +195,70 @@ fn a_walk_ends_with_the_lease_on_its_listing() {
     let asked = world.take_asked();
     assert!(asked.iter().all(|asked| page(asked).is_none()), "{asked:?}");
 }
+
+/// Entries of a page of a directory that is longer than what is asked for ahead.
+const FULL: u64 = 64;
+/// What the entries of the first pages denote is known.
+const KNOWN: u64 = WITH_NODES as u64 * FULL;
+/// The entries of which that is known when more is asked for.
+const NEAR: u64 = 512;
+
+fn long_name(at: u64) -> Box<[u8]> {
+    format!("{at:05}").into_bytes().into()
+}
+
+/// Its entries are names of a few files.
+fn tell_long_page(world: &mut World, asked: &Asked, end: u64) -> (u64, bool) {
+    let Request::Query(Query::ReadDir(query::ReadDir { cookie, nodes, .. })) =
+        asked.frame.request.clone()
+    else {
+        panic!("no page: {asked:?}");
+    };
+    let file = |at: u64| (at % 100) as u8 + 1;
+    let entries = (cookie..cookie + FULL).map(|at| DirEntry {
+        name: RawName(long_name(at).into()),
+        ino: attr(file(at), FILE).ino,
+        kind: FILE,
+        cookie: at + 1,
+        node: nodes.then(|| (handle(file(at)), attr(file(at), FILE))),
+    });
+    let entries: Vec<DirEntry> = entries.collect();
+    let mut grants = vec![
+        grant(0, Parts::NAMES, 2),
+        grant(0, Parts::LISTING, 2),
+    ];
+    grants.extend((1..=100).map(|file| grant(file, Parts::ATTRS, 2)));
+    let end = cookie + FULL >= end;
+    world.grant(asked, Response::Entries(Entries { entries, end }), grants);
+    (cookie, nodes)
+}
+
+#[test]
+fn a_walk_asks_for_what_is_ahead_before_it_comes_there() {
+    let mut world = World::new();
+    let (fh, end) = (open(&mut world), KNOWN + 2 * FULL);
+    for at in (0..end).step_by(FULL as usize) {
+        let offset = if at == 0 { 0 } else { at + 2 };
+        world.call(Call::ReadDir { fh, offset });
+        let asked = world.asked();
+        assert_eq!(tell_long_page(&mut world, &asked, end), (at, at < KNOWN));
+    }
+    let look = |world: &mut World, at| {
+        let (parent, name) = (NodeId::ROOT, long_name(at));
+        let call = world.call(Call::Lookup { parent, name });
+        assert!(matches!(world.answered(call), Ok(Answer::Found(Some(_)))));
+    };
+    for at in 0..KNOWN - NEAR {
+        look(&mut world, at);
+        assert!(!world.is_asked(), "at {at}");
+    }
+    look(&mut world, KNOWN - NEAR);
+    for page in [KNOWN, KNOWN + FULL] {
+        let asked = world.asked();
+        assert_eq!(tell_long_page(&mut world, &asked, end), (page, true));
+    }
+    for at in KNOWN - NEAR + 1..end {
+        look(&mut world, at);
+    }
+    assert!(!world.is_asked());
+}

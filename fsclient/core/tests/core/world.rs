@@ -8,11 +8,12 @@ use leasefs_client::{
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{IdentityPolicy, Standing, ToClient, ToServer, Welcome};
-use leasefs_protocol::{BootId, Grant, Recall, Refusal, Reply, Response};
+use leasefs_protocol::{BootId, Grant, Query, Recall, Refusal, Reply, Request, Response};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub const PATIENT: Timeout = Timeout::After(Duration::from_secs(60));
+const O_DIRECTORY: u32 = 0o200_000;
 /// No pause between two attempts to connect is longer.
 const RECONNECTS: Duration = Duration::from_secs(12);
 
@@ -40,6 +41,9 @@ pub struct World {
     pub lively: bool,
     datagrams: u64,
     asked: VecDeque<Asked>,
+    /// Whether what is asked for ahead of anybody is asked of the test. Else the server refuses it at once.
+    pub lists_ahead: bool,
+    opendirs: u32,
     said: VecDeque<ToServer>,
     /// The client wants to connect: to this process, if it lives.
     pub connects: Option<BootId>,
@@ -99,6 +103,8 @@ impl World {
             lively: true,
             datagrams: 0,
             asked: VecDeque::new(),
+            lists_ahead: false,
+            opendirs: 0,
             said: VecDeque::new(),
             connects: None,
             serves: false,
@@ -140,11 +146,21 @@ impl World {
                 connection,
                 frame,
                 payload,
-            } => self.asked.push_back(Asked {
-                connection,
-                frame,
-                payload,
-            }),
+            } => {
+                let asked = Asked {
+                    connection,
+                    frame,
+                    payload,
+                };
+                if self.is_ahead(&asked) {
+                    return Some(Event::Reply {
+                        connection,
+                        reply: asked.reply(Err(Refusal::Access)),
+                        payload: Bytes::new(),
+                    });
+                }
+                self.asked.push_back(asked);
+            }
             Effect::Control(on, message) => return self.control(on, message),
             Effect::Serve(_) => self.serves = true,
             Effect::Listen(on) => {
@@ -305,7 +321,25 @@ impl World {
         self.call_of(asker, call)
     }
 
+    /// Whether a directory is opened that nobody opens.
+    fn is_ahead(&mut self, asked: &Asked) -> bool {
+        let flags = match &asked.frame.request {
+            Request::Query(Query::Open(open)) => open.flags.bits(),
+            _ => 0,
+        };
+        let of_directory = flags & O_DIRECTORY != 0;
+        if self.lists_ahead || !of_directory {
+            return false;
+        }
+        match self.opendirs.checked_sub(1) {
+            Some(left) => self.opendirs = left,
+            None => return true,
+        }
+        false
+    }
+
     pub fn call_of(&mut self, asker: Asker, call: Call) -> Waiter {
+        self.opendirs += u32::from(matches!(call, Call::OpenDir { .. }));
         self.waiters += 1;
         let waiter = Waiter(self.waiters);
         self.tell(Event::Call {

@@ -1,0 +1,179 @@
+//! Directories are listed before anybody asks where somebody goes through a tree: for each name looked up there it would cost a
+//! round trip, for each directory two more, one after the other.
+
+use super::dir::Listed;
+use super::names::NameIn;
+use super::stream::Stream;
+use super::{Ask, Ops};
+use crate::call::{Asker, Listing, NodeId};
+use crate::run::Map;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::{Caller, FileKind, Handle, Refusal};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pages of a directory that are asked for.
+const PAGES: u32 = 4;
+/// Directories beside one that is entered: so many that follow it in its parent's listing, and so many by their names.
+const BESIDE: usize = 8;
+/// Directories that are being listed at a time.
+const AT_A_TIME: usize = 16;
+/// Among so many entries neighbours are looked for.
+const LONGEST: usize = 4096;
+/// A directory that was listed isn't listed again for so long: what others change there again and again is of no use.
+const AGAIN: Duration = Duration::from_secs(10);
+/// So many are remembered.
+const REMEMBERED: usize = 4096;
+
+/// Who was listed lately, and how many are being listed.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    listed: Map<Handle, BootTime>,
+    under_way: usize,
+}
+
+impl Ahead {
+    fn begins(&mut self, now: BootTime, dir: Handle) -> bool {
+        let lately = |at: &BootTime| now.since(*at) <= AGAIN;
+        if self.under_way >= AT_A_TIME || self.listed.get(&dir).is_some_and(lately) {
+            return false;
+        }
+        if self.listed.len() >= REMEMBERED {
+            self.listed.retain(|_, at| lately(at));
+        }
+        if self.listed.len() < REMEMBERED {
+            self.listed.insert(dir, now);
+        }
+        self.under_way += 1;
+        true
+    }
+}
+
+impl Ops {
+    /// A name of a directory has to be asked for. Who has asked for another one, or has entered another directory beside
+    /// this one, will probably want more of its names.
+    pub(super) fn searches(self: &Arc<Self>, caller: &Caller, at: NameIn<'_>) {
+        let now = self.cx.monotonic();
+        let goes_through = self.enters(caller, at.parent);
+        let explored = self.inodes().is_explored(at.parent, at.name, now);
+        if explored || goes_through && self.inodes().is_left_alone(at.parent, now) {
+            self.list_ahead(caller, at.dir);
+        }
+    }
+
+    /// A directory of which nothing is known is looked into. True if another one beside it was lately: then those that
+    /// follow are listed.
+    pub(super) fn enters(self: &Arc<Self>, caller: &Caller, dir: NodeId) -> bool {
+        let entered = self.inodes().enters(dir, self.cx.monotonic());
+        let Some((parent, name)) = entered else {
+            return false;
+        };
+        for object in self.beside(&parent, &name) {
+            self.list_ahead(caller, object);
+        }
+        true
+    }
+
+    /// The directories that follow one in its parent, if that has been listed.
+    fn beside(&self, parent: &Handle, name: &[u8]) -> Vec<Handle> {
+        let Some(mut tier) = self.cache().live() else {
+            return Vec::new();
+        };
+        let listing = tier.listing(parent).filter(|all| all.len() <= LONGEST);
+        let following = listing.map_or(Vec::new(), |listing| following(&listing, name));
+        let known = following.iter().filter_map(|name| tier.denoted(parent, name));
+        known.collect()
+    }
+
+    fn list_ahead(self: &Arc<Self>, caller: &Caller, dir: Handle) {
+        let listed = |ops: &Self| ops.cache().live().map(|mut t| t.listing(&dir).is_some());
+        let has_room = self.cache().has_room(&self.cache().state());
+        // Without leases it would be of no use.
+        let wanted = has_room && listed(self) == Some(false);
+        if !wanted || !self.ahead.borrow_mut().begins(self.cx.monotonic(), dir) {
+            return;
+        }
+        let (ops, caller) = (Arc::clone(self), caller.clone());
+        self.cx.spawn(async move {
+            // Who comes there asks himself, and is told what stands against it.
+            let _ = ops.list(&caller, dir).await;
+            ops.ahead.borrow_mut().under_way -= 1;
+        });
+    }
+
+    async fn list(&self, caller: &Caller, dir: Handle) -> Result<(), Refusal> {
+        let nobody = Ask::new(Asker::default());
+        let flags = (libc::O_RDONLY | libc::O_DIRECTORY) as u32;
+        let server = self.open_shared(&nobody, caller, dir, flags).await?;
+        let (mut stream, mut listed) = (Stream::default(), Ok(()));
+        while listed.is_ok() && !stream.complete && stream.pages < PAGES {
+            let of = Listed {
+                dir,
+                open: &server,
+                caller,
+            };
+            listed = self.take_page(&nobody, of, &mut stream, true).await;
+        }
+        self.inodes().open_is_left(&dir, &server);
+        listed
+    }
+}
+
+/// The names of directories that follow one, in a listing's order and by their names.
+fn following(listing: &Listing, name: &[u8]) -> Vec<Box<[u8]>> {
+    let directories = || listing.iter().filter(|e| e.kind == FileKind::Directory);
+    let behind = directories().skip_while(|entry| entry.name != name);
+    let behind = behind.skip(1).take(BESIDE);
+    let mut later: Vec<&[u8]> = directories()
+        .map(|entry| entry.name)
+        .filter(|other| *other > name)
+        .collect();
+    later.sort_unstable();
+    later.truncate(BESIDE);
+    let mut all: Vec<Box<[u8]>> = later.into_iter().map(Into::into).collect();
+    all.extend(behind.map(|entry| entry.name.into()));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasefs_protocol::{DirEntry, RawName};
+
+    fn listing(names: &[(&str, FileKind)]) -> Listing {
+        let mut listing = Listing::default();
+        for (at, (name, kind)) in names.iter().enumerate() {
+            Arc::make_mut(&mut listing).push(&DirEntry {
+                name: RawName((*name).into()),
+                ino: at as u64,
+                kind: *kind,
+                cookie: at as u64 + 1,
+                node: None,
+            });
+        }
+        listing
+    }
+
+    #[test]
+    fn directories_follow_in_either_order() {
+        let (dir, file) = (FileKind::Directory, FileKind::File);
+        let names = [("d", dir), ("b", dir), ("c", file), ("a", dir), ("e", dir)];
+        let listing = listing(&names);
+        let follow = |name: &[u8]| following(&listing, name).concat();
+        assert_eq!(follow(b"b"), b"deae");
+        assert_eq!(follow(b"e"), b"");
+        assert_eq!(follow(b"x"), b"");
+    }
+
+    #[test]
+    fn a_directory_is_listed_again_after_a_while_and_few_at_a_time() {
+        let (mut ahead, now) = (Ahead::default(), BootTime::ZERO);
+        let dir = |number: u8| Handle::new(&[number]).expect("short");
+        assert!(ahead.begins(now, dir(0)) && !ahead.begins(now, dir(0)));
+        let begun = (1..100).filter(|number| ahead.begins(now, dir(*number)));
+        assert_eq!(begun.count(), AT_A_TIME - 1);
+        ahead.under_way = 0;
+        let later = now + AGAIN + AGAIN;
+        assert!(!ahead.begins(now, dir(0)) && ahead.begins(later, dir(0)));
+    }
+}
