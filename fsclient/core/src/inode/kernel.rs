@@ -28,6 +28,11 @@ const CALM: Duration = Duration::from_secs(2);
 /// Who has looked into a directory, and into another one beside it within this time, goes through a tree.
 const GOES_ON: Duration = Duration::from_secs(10);
 
+/// So many entries may be looked up in any order before more is asked for than they are.
+const MOST_STRAY: usize = 8;
+/// For each entry that is looked up so many may be asked for ahead.
+const WORTH: usize = 8;
+
 /// Ids that aren't inode numbers begin here.
 const OWN_IDS: u64 = 1 << 63;
 
@@ -77,6 +82,9 @@ struct Walk {
     near: Option<Box<[u8]>>,
     /// What those behind denote is being asked for.
     asks: bool,
+    /// Names that were looked up, and entries that it was asked for ahead.
+    looked: usize,
+    ahead: usize,
 }
 
 impl KernelRefs {
@@ -322,6 +330,8 @@ impl Inodes {
                 at,
                 near,
                 asks: false,
+                looked: 0,
+                ahead: 0,
             });
         }
     }
@@ -337,6 +347,7 @@ impl Inodes {
         let looks = self.refs_mut(id)?.looks.as_mut()?;
         looks.looked_at = true;
         let walk = looks.walk.as_mut()?;
+        walk.looked += 1;
         walk.near.take_if(|near| **near == *name)?;
         Some(walk.at)
     }
@@ -344,6 +355,16 @@ impl Inodes {
     /// Whose turn it is if whoever looks at a directory's entries goes on in their order.
     pub fn walk(&self, id: NodeId) -> Option<usize> {
         self.looks(id)?.walk.as_ref().map(|walk| walk.at)
+    }
+
+    /// An entry is looked up that isn't next. Whether so many are that all will be, in another order (by inode numbers,
+    /// as `find` has it).
+    pub fn strays(&mut self, id: NodeId) -> bool {
+        let walk = self.looks_mut(id).and_then(|looks| looks.walk.as_mut());
+        walk.is_some_and(|walk| {
+            walk.looked += 1;
+            walk.looked >= MOST_STRAY && walk.ahead <= walk.looked * WORTH
+        })
     }
 
     /// The walk has come to an entry, which is asked for. Its number, if those behind are to be asked for, too.
@@ -358,6 +379,7 @@ impl Inodes {
         let walk = self.looks_mut(id).and_then(|looks| looks.walk.as_mut());
         if let Some(walk) = walk.filter(|walk| walk.number == number) {
             walk.asks = false;
+            walk.ahead += to.saturating_sub(walk.at);
             if walk.at <= to {
                 (walk.at, walk.near) = (to, near);
             }
@@ -581,6 +603,18 @@ mod tests {
         assert_eq!(inodes.walk(root), Some(7), "of another listing");
         inodes.walks_from(root, None, 3);
         assert_eq!(inodes.walks_on(root, 8), None);
+    }
+
+    #[test]
+    fn who_looks_at_entries_in_any_order_is_told_of_more_in_proportion() {
+        let (mut inodes, root) = (inodes(), NodeId::ROOT);
+        inodes.walks_from(root, Some((5, None)), 1);
+        let asks = (1..).find(|_| inodes.strays(root));
+        assert_eq!(asks, Some(MOST_STRAY));
+        inodes.walks_on(root, 4);
+        inodes.walked(root, 1, (5 + 80 * WORTH, None));
+        let further = (1..).find(|_| inodes.strays(root));
+        assert_eq!(further, Some(80 - MOST_STRAY));
     }
 
     #[test]

@@ -176,26 +176,39 @@ impl Ops {
         };
         let tier = self.cache().live();
         let found = tier.and_then(|mut tier| tier.behind(&at.dir, turn, at.name, caller));
-        if let Some((here, cookie, open)) = found {
-            let behind = Behind {
-                dir: at.dir,
-                open,
-                caller: caller.clone(),
-                cookie,
-            };
-            self.walk_ahead(at.parent, here, behind);
+        match found {
+            Some((here, cookie, open)) => {
+                let behind = Behind {
+                    dir: at.dir,
+                    open,
+                    caller: caller.clone(),
+                    cookie,
+                };
+                self.walk_ahead(at.parent, here, behind);
+            }
+            None => {
+                if self.inodes().strays(at.parent) {
+                    self.walk_from(caller.clone(), at.parent, at.dir, turn);
+                }
+            }
         }
     }
 
     /// As [`Ops::walk`], when an entry is looked up here: once some way before those of which more than the name isn't
     /// known.
     pub(super) fn walk_here(self: &Arc<Self>, asker: Asker, parent: NodeId, name: &[u8]) {
-        let turn = self.inodes().looks_at(parent, name);
-        let Some(here) = turn.and_then(|turn| turn.checked_sub(1)) else {
+        let Some(turn) = self.inodes().looks_at(parent, name) else {
             return;
         };
-        let caller = self.caller_of(asker);
-        let Some(dir) = self.inodes().node(parent).map(|node| node.handle) else {
+        let dir = self.inodes().node(parent).map(|node| node.handle);
+        if let Some(dir) = dir {
+            self.walk_from(self.caller_of(asker), parent, dir, turn);
+        }
+    }
+
+    /// Asks for what is from this entry on.
+    fn walk_from(self: &Arc<Self>, caller: Caller, parent: NodeId, dir: Handle, turn: usize) {
+        let Some(here) = turn.checked_sub(1) else {
             return;
         };
         let tier = self.cache().live();
