@@ -17,6 +17,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+/// `FUSE_NOTIFY_INVAL_INODE`. fuser's own call doesn't say that the kernel doesn't know the inode.
+const NOTIFY_INVAL_INODE: i32 = 2;
 /// `FUSE_NOTIFY_STORE`.
 const NOTIFY_STORE: i32 = 4;
 /// An address where nothing is mapped.
@@ -160,7 +162,7 @@ impl Link {
 
     fn carry_out(&self, notice: &Notice) -> io::Result<()> {
         match notice {
-            Notice::DropAttrs(NodeId(id)) => self.notifier.inval_inode(INodeNo(*id), -1, 0),
+            Notice::DropAttrs(node) => self.drop_attrs(*node),
             Notice::ForgetNames => self.forget_names(),
             Notice::DropPages { node, offset, len } => {
                 let offset = i64::try_from(*offset).unwrap_or(i64::MAX);
@@ -212,20 +214,23 @@ impl Link {
     }
 
     fn forget_names(&self) -> io::Result<()> {
-        // `struct fuse_out_header`: length, notification code, no request.
-        let mut header = [0; 16];
-        header[..4].copy_from_slice(&16_u32.to_ne_bytes());
-        header[4..8].copy_from_slice(&NOTIFY_INC_EPOCH.to_ne_bytes());
-        (&self.device).write_all(&header)
+        (&self.device).write_all(&notification::<16>(NOTIFY_INC_EPOCH))
+    }
+
+    fn drop_attrs(&self, NodeId(node): NodeId) -> io::Result<()> {
+        let mut message = notification::<40>(NOTIFY_INVAL_INODE);
+        // `struct fuse_notify_inval_inode_out`: node, offset (attributes alone), length.
+        message[16..24].copy_from_slice(&node.to_ne_bytes());
+        message[24..32].copy_from_slice(&(-1_i64).to_ne_bytes());
+        (&self.device).write_all(&message)
     }
 
     /// `FUSE_NOTIFY_STORE` of the last byte. The kernel makes the file long enough for it before
     /// it takes the byte; the byte comes from an address that holds nothing, so that it never
     /// touches a page. That failure is the success.
     fn grow(&self, NodeId(node): NodeId, size: u64) -> io::Result<()> {
-        let mut head = [0_u8; 40];
+        let mut head = notification::<40>(NOTIFY_STORE);
         head[..4].copy_from_slice(&41_u32.to_ne_bytes());
-        head[4..8].copy_from_slice(&NOTIFY_STORE.to_ne_bytes());
         // `struct fuse_notify_store_out`: node, offset, size.
         head[16..24].copy_from_slice(&node.to_ne_bytes());
         head[24..32].copy_from_slice(&(size - 1).to_ne_bytes());
@@ -251,6 +256,14 @@ impl Link {
             _ => Err(io::Error::other("the kernel took a byte from nowhere")),
         }
     }
+}
+
+/// A message of this length that begins with its `struct fuse_out_header`: length, notification code, no request.
+fn notification<const LENGTH: usize>(code: i32) -> [u8; LENGTH] {
+    let mut message = [0; LENGTH];
+    message[..4].copy_from_slice(&(LENGTH as u32).to_ne_bytes());
+    message[4..8].copy_from_slice(&code.to_ne_bytes());
+    message
 }
 
 /// The device number of what is mounted there, without asking the daemon behind it.

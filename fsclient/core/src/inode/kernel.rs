@@ -286,7 +286,9 @@ impl Inodes {
 
     /// Another mount changes what is in a directory.
     pub fn entries_are_recalled(&mut self, dir: &Handle, now: BootTime) {
-        let refs = self.get_mut(dir).and_then(|inode| inode.kernel.as_deref_mut());
+        let refs = self
+            .get_mut(dir)
+            .and_then(|inode| inode.kernel.as_deref_mut());
         if let Some(refs) = refs.filter(|refs| refs.kind == FileKind::Directory) {
             refs.looks.get_or_insert_default().recalled = Some(now);
         }
@@ -309,21 +311,15 @@ impl Inodes {
         let place = self.known(id)?.stands.last()?.clone();
         let entered = (place.name.clone(), now);
         let before = self.looks_mut(place.parent)?.entered.replace(entered);
-        let lately = |(name, at): (Box<[u8]>, BootTime)| {
-            name != place.name && now.since(at) <= GOES_ON
-        };
+        let lately =
+            |(name, at): (Box<[u8]>, BootTime)| name != place.name && now.since(at) <= GOES_ON;
         let parent = **self.nodes.get(&place.parent)?;
         before.is_some_and(lately).then_some((parent, place.name))
     }
 
     /// A directory has been listed; `at`: the first entry of which it isn't known what it denotes, and one before it.
     /// `number`: of no walk before.
-    pub fn walks_from(
-        &mut self,
-        id: NodeId,
-        at: Option<(usize, Option<Box<[u8]>>)>,
-        number: u64,
-    ) {
+    pub fn walks_from(&mut self, id: NodeId, at: Option<(usize, Option<Box<[u8]>>)>, number: u64) {
         if let Some(looks) = self.looks_mut(id) {
             looks.walk = at.map(|(at, near)| Walk {
                 number,

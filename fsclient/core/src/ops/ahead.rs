@@ -81,7 +81,9 @@ impl Ops {
         };
         let listing = tier.listing(parent).filter(|all| all.len() <= LONGEST);
         let following = listing.map_or(Vec::new(), |listing| following(&listing, name));
-        let known = following.iter().filter_map(|name| tier.denoted(parent, name));
+        let known = following
+            .iter()
+            .filter_map(|name| tier.denoted(parent, name));
         known.collect()
     }
 

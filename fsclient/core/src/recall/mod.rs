@@ -380,7 +380,9 @@ impl EngineInner {
             let (mut told, mut pause) = (told, ARRIVES);
             while told == Noticed::Unknown && self.cache.inodes().node(node).is_some() {
                 if self.cx.monotonic().since(begin) > RETRY * RETRIES {
-                    tracing::error!("the kernel doesn't take up an answer: the lease is left to expire");
+                    tracing::error!(
+                        "the kernel doesn't take up an answer: the lease is left to expire"
+                    );
                     self.cache.inodes().is_seen(node);
                     return false;
                 }

@@ -223,10 +223,7 @@ fn tell_long_page(world: &mut World, asked: &Asked, end: u64) -> (u64, bool) {
         node: nodes.then(|| (handle(file(at)), attr(file(at), FILE))),
     });
     let entries: Vec<DirEntry> = entries.collect();
-    let mut grants = vec![
-        grant(0, Parts::NAMES, 2),
-        grant(0, Parts::LISTING, 2),
-    ];
+    let mut grants = vec![grant(0, Parts::NAMES, 2), grant(0, Parts::LISTING, 2)];
     grants.extend((1..=100).map(|file| grant(file, Parts::ATTRS, 2)));
     let end = cookie + FULL >= end;
     world.grant(asked, Response::Entries(Entries { entries, end }), grants);
