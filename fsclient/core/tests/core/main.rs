@@ -1,6 +1,7 @@
 //! A client whose kernel, server and clocks are the test's: what happens goes in, what it wants done comes
 //! out. Nothing here waits.
 
+mod ahead;
 mod anything;
 mod calls;
 mod connections;
