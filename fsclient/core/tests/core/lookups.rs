@@ -3,7 +3,8 @@
 use crate::said::{FILE, attr, grant, handle, recall};
 use crate::world::{Waiter, World};
 use leasefs_client::call::Entry;
-use leasefs_client::{Answer, Call, NodeId, Notice};
+use leasefs_client::{Answer, Call, Event, NodeId, Notice};
+use leasefs_protocol::control::ToServer;
 use leasefs_protocol::{Parts, Response, answer};
 use std::time::Duration;
 
@@ -78,4 +79,59 @@ fn a_name_that_a_file_was_renamed_to_is_asked_for_each_time_for_a_while() {
     assert!(matches!(world.answered(rename), Ok(Answer::Done)));
     world.pass(Duration::from_secs(5));
     assert!(found(&mut world, 200).valid.is_zero());
+}
+
+/// Whether it has approved a recall since this was asked last.
+fn approves(world: &mut World) -> bool {
+    let said = world.take_said();
+    said.iter().any(|said| matches!(said, ToServer::Approve(_)))
+}
+
+/// The answer is on its way still, and would bring them whatever was dropped before.
+#[test]
+fn attributes_that_came_with_a_name_are_given_up_when_the_kernel_knows_of_what() {
+    for forgotten in [false, true] {
+        let mut world = World::new();
+        let entry = found(&mut world, 1);
+        assert!(!entry.attr_valid.is_zero());
+        world.knows_nothing = true;
+        recalls(&mut world, 1, 1, Parts::ATTRS, &[]);
+        let node = entry.node.id;
+        for _ in 0..10 {
+            world.pass(Duration::from_millis(50));
+            assert!(!approves(&mut world), "nothing is dropped");
+        }
+        let drops = world
+            .told
+            .iter()
+            .filter(|told| **told == Notice::DropAttrs(node));
+        assert!(
+            (8..40).contains(&drops.count()),
+            "insists, less and less often"
+        );
+        match forgotten {
+            true => world.tell(Event::Forget { node, count: 1 }),
+            false => world.knows_nothing = false,
+        }
+        world.pass(Duration::from_secs(1));
+        assert!(approves(&mut world));
+    }
+}
+
+/// What it was told before is nothing that an answer could bring back.
+#[test]
+fn what_the_kernel_has_forgotten_is_given_up_at_once() {
+    let mut world = World::new();
+    let entry = found(&mut world, 1);
+    world.call(Call::GetAttr {
+        node: entry.node.id,
+    });
+    recalls(&mut world, 1, 1, Parts::ATTRS, &[]);
+    assert!(approves(&mut world));
+    // Known for sure, from here on: the name is told, the attributes aren't.
+    let entry = found(&mut world, 200);
+    assert!(entry.attr_valid.is_zero(), "of a file that it knows");
+    world.knows_nothing = true;
+    recalls(&mut world, 2, 1, Parts::ATTRS, &[]);
+    assert!(approves(&mut world));
 }

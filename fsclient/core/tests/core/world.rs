@@ -53,6 +53,8 @@ pub struct World {
     pub holds_pages: bool,
     /// Whether it fails to do what it is told.
     pub fails: bool,
+    /// Whether it knows none of the nodes that it was told.
+    pub knows_nothing: bool,
     held: Vec<EffectId>,
     pub told: Vec<Notice>,
     pub watched: Vec<(CallId, u32)>,
@@ -111,6 +113,7 @@ impl World {
             cut_off: None,
             holds_pages: false,
             fails: false,
+            knows_nothing: false,
             held: Vec::new(),
             told: Vec::new(),
             watched: Vec::new(),
@@ -192,6 +195,7 @@ impl World {
     fn notified(&mut self, id: EffectId, notice: Notice) -> Option<Event<Waiter>> {
         let holds = self.holds_pages && matches!(notice, Notice::DropPages { .. });
         let noticed = match (self.fails, &notice) {
+            (false, Notice::DropAttrs(_)) if self.knows_nothing => Noticed::Unknown,
             (false, _) => Noticed::Done,
             (true, Notice::ForgetNames) => Noticed::Unable,
             (true, _) => Noticed::Failed,
