@@ -120,7 +120,7 @@ impl Runs {
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
-                .from(110),
+                .from(820),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
                 both.and_host_crashes().from(10)
@@ -134,22 +134,22 @@ impl Runs {
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
             Bug::CloseLost => Self::rough(&["break"]).from(67),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
+            Bug::FetchStale => Self::ANY.from(380),
             Bug::SyncLeftOut => Self::ANY.from(395),
             Bug::SyncUntold => Self::rough(&["part"]).from(35),
             Bug::ForgetRefused => Self::rough(&["part"]).from(630),
-            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(1405),
-            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(820),
+            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(61),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(265),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(875),
-            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(680),
-            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(40),
+            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(155),
+            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(500),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
-            Bug::RenewOverdue => Self::ANY.from(4100),
+            Bug::RenewOverdue => Self::ANY.from(1667),
             Bug::ReleaseStale => Self::rough(&[]).from(154),
-            Bug::OldAnswer => Self::ANY.from(11_450),
+            Bug::OldAnswer => Self::ANY.from(3817),
             Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(695),
-            Bug::LateUnderLock | Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => {
-                Self::ANY.with_locks()
-            }
+            Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => Self::ANY.with_locks(),
+            Bug::LateUnderLock => Self::ANY.with_locks().from(619),
             Bug::GrantStale => Self::ANY.with_locks().from(1600),
             Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(515),
             _ => Self::ANY,

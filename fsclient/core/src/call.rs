@@ -1,11 +1,12 @@
 //! Requests of the kernel and their answers.
 
 use crate::listing::Names;
-pub use crate::locks::LockCall;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::lock::LockFound;
-use leasefs_protocol::{Attr, Caller, FileKind, FsStat, Handle, LockOwner, SetAttr};
+use leasefs_protocol::{
+    Attr, Caller, FileKind, FsStat, Handle, LockKind, LockMode, LockOwner, LockRange, SetAttr,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -216,6 +217,23 @@ impl ListingFrom {
             }
         }
     }
+}
+
+/// What a process wants to do with a file's locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockCall {
+    /// Whose locks, as the kernel tells owners apart.
+    pub owner: LockOwner,
+    /// Of which kind.
+    pub kind: LockKind,
+    /// Which bytes.
+    pub range: LockRange,
+    /// Shared or exclusive; `None` unlocks.
+    pub mode: Option<LockMode>,
+    /// The process.
+    pub pid: u32,
+    /// It waits if it has to.
+    pub wait: bool,
 }
 
 /// What is asked of the mount.

@@ -16,6 +16,7 @@ mod eviction;
 mod gate;
 mod in_use;
 mod kernel;
+mod looks;
 mod places;
 mod sets;
 mod shared_opens;

@@ -1,7 +1,8 @@
 //! The locks of one file.
 
-use super::{CONFLICTS, Decision, LockCall, Of};
+use super::{CONFLICTS, Decision, Of};
 use crate::call::Fh;
+use crate::call::LockCall;
 use crate::run::Places;
 use leasefs_lease::locks::{LockWanted, Locks};
 use leasefs_protocol::limits::MAX_LOCKS_OF_FILE;

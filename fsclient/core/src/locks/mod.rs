@@ -14,7 +14,7 @@
 
 mod file;
 
-use crate::call::Fh;
+use crate::call::{Fh, LockCall};
 use crate::run::{Bell, Places};
 use file::FileState;
 use futures_channel::oneshot;
@@ -29,23 +29,6 @@ use leasefs_protocol::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// What a process wants to do with a file's locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockCall {
-    /// Whose locks, as the kernel tells owners apart.
-    pub owner: LockOwner,
-    /// Of which kind.
-    pub kind: LockKind,
-    /// Which bytes.
-    pub range: LockRange,
-    /// Shared or exclusive; `None` unlocks.
-    pub mode: Option<LockMode>,
-    /// The process.
-    pub pid: u32,
-    /// It waits if it has to.
-    pub wait: bool,
-}
 
 impl LockCall {
     pub(crate) fn wanted(&self, mode: LockMode) -> LockWanted<LockOwner> {

@@ -5,8 +5,8 @@
 
 use super::opens::OpenFile;
 use super::{Ask, Ops};
-use crate::call::{Fh, NodeId};
-use crate::locks::{Answered, Decision, LockCall, Of, Woken};
+use crate::call::{Fh, LockCall, NodeId};
+use crate::locks::{Answered, Decision, Of, Woken};
 use crate::run::{Place, first};
 use crate::session::CallOptions;
 use futures_channel::oneshot;

@@ -1,0 +1,270 @@
+//! What goes on in a directory that the kernel knows: who looks its names up, who goes through its listing, who changes it.
+
+use super::Inodes;
+use super::kernel::KernelRefs;
+use crate::call::NodeId;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::{FileKind, Handle};
+use std::time::Duration;
+
+/// How long the names of a directory are left alone after one was changed here.
+const CALM: Duration = Duration::from_secs(2);
+
+/// Who has looked into a directory, and into another one beside it within this time, goes through a tree.
+const GOES_ON: Duration = Duration::from_secs(10);
+
+/// So many entries may be looked up in any order before more is asked for than they are.
+const MOST_STRAY: usize = 8;
+
+/// For each entry that is looked up so many may be asked for ahead.
+const WORTH: usize = 8;
+/// What goes on in a directory.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    /// The name that was looked up in it last since [`Inodes::take_searched`].
+    searched: Option<Box<[u8]>>,
+    /// A name was looked up here in it since [`Inodes::take_looked_at`].
+    looked_at: bool,
+    /// If its listing came without what all of its entries denote.
+    walk: Option<Walk>,
+    /// The directory in it that was looked into last, and when.
+    entered: Option<(Box<[u8]>, BootTime)>,
+    /// When another mount last changed what is in it.
+    recalled: Option<BootTime>,
+    /// When a name of it was last changed here.
+    stirred: Option<BootTime>,
+}
+
+/// Somebody may go through a directory's listing.
+#[derive(Debug)]
+struct Walk {
+    /// Another for each listing.
+    number: u64,
+    /// Whose turn it is then.
+    at: usize,
+    /// An entry some way before that: who looks at it will come there.
+    near: Option<Box<[u8]>>,
+    /// What those behind denote is being asked for.
+    asks: bool,
+    /// Names that were looked up, and entries that it was asked for ahead.
+    looked: usize,
+    ahead: usize,
+}
+
+impl Inodes {
+    /// A name that exists had to be looked up at the server.
+    pub fn search(&mut self, id: NodeId, name: &[u8]) {
+        if let Some(looks) = self.looks_mut(id) {
+            looks.searched = Some(name.into());
+        }
+    }
+
+    /// Whether another name than this one was, and nobody changes names there.
+    pub fn is_explored(&self, id: NodeId, name: &[u8], now: BootTime) -> bool {
+        let looks = self.looks(id);
+        let another = |looks: &Looks| looks.searched.as_deref().is_some_and(|last| last != name);
+        looks.is_some_and(another) && self.is_left_alone(id, now)
+    }
+
+    /// Whether no name of a directory was changed lately, here or elsewhere.
+    pub fn is_left_alone(&self, id: NodeId, now: BootTime) -> bool {
+        let recalled = self.looks(id).and_then(|looks| looks.recalled);
+        recalled.is_none_or(|at| now.since(at) > GOES_ON) && self.is_calm(id, now)
+    }
+
+    /// Another mount changes what is in a directory.
+    pub fn entries_are_recalled(&mut self, dir: &Handle, now: BootTime) {
+        let refs = self
+            .get_mut(dir)
+            .and_then(|inode| inode.kernel.as_deref_mut());
+        if let Some(refs) = refs.filter(|refs| refs.kind == FileKind::Directory) {
+            refs.looks.get_or_insert_default().recalled = Some(now);
+        }
+    }
+
+    /// As [`Inodes::take_searched`], but it stays so.
+    pub fn is_searched(&self, id: NodeId) -> bool {
+        self.looks(id).is_some_and(|looks| looks.searched.is_some())
+    }
+
+    /// Whether names of a directory were looked up at the server since this was asked last:
+    /// whoever lists it wants to know more of its entries than their names.
+    pub fn take_searched(&mut self, id: NodeId) -> bool {
+        let looks = self.refs_mut(id).and_then(|refs| refs.looks.as_mut());
+        looks.is_some_and(|looks| looks.searched.take().is_some())
+    }
+
+    /// A directory is looked into of which nothing is known. Where it is, if another one there was lately.
+    pub fn enters(&mut self, id: NodeId, now: BootTime) -> Option<(Handle, Box<[u8]>)> {
+        let place = self.known(id)?.stands.last()?.clone();
+        let entered = (place.name.clone(), now);
+        let before = self.looks_mut(place.parent)?.entered.replace(entered);
+        let lately =
+            |(name, at): (Box<[u8]>, BootTime)| name != place.name && now.since(at) <= GOES_ON;
+        let parent = **self.nodes.get(&place.parent)?;
+        before.is_some_and(lately).then_some((parent, place.name))
+    }
+
+    /// A directory has been listed; `at`: the first entry of which it isn't known what it denotes, and one before it.
+    /// `number`: of no walk before.
+    pub fn walks_from(&mut self, id: NodeId, at: Option<(usize, Option<Box<[u8]>>)>, number: u64) {
+        if let Some(looks) = self.looks_mut(id) {
+            looks.walk = at.map(|(at, near)| Walk {
+                number,
+                at,
+                near,
+                asks: false,
+                looked: 0,
+                ahead: 0,
+            });
+        }
+    }
+
+    /// Whether names of a directory were looked up here since this was asked last: whoever lists it looks at its entries.
+    pub fn take_looked_at(&mut self, id: NodeId) -> bool {
+        let looks = self.looks_mut(id);
+        looks.is_some_and(|looks| std::mem::take(&mut looks.looked_at))
+    }
+
+    /// A name is looked up here. Whose turn it is soon if a walk comes by it now, once.
+    pub fn looks_at(&mut self, id: NodeId, name: &[u8]) -> Option<usize> {
+        let looks = self.refs_mut(id)?.looks.as_mut()?;
+        looks.looked_at = true;
+        let walk = looks.walk.as_mut()?;
+        walk.looked += 1;
+        walk.near.take_if(|near| **near == *name)?;
+        Some(walk.at)
+    }
+
+    /// Whose turn it is if whoever looks at a directory's entries goes on in their order.
+    pub fn walk(&self, id: NodeId) -> Option<usize> {
+        self.looks(id)?.walk.as_ref().map(|walk| walk.at)
+    }
+
+    /// An entry is looked up that isn't next. Whether so many are that all will be, in another order (by inode numbers,
+    /// as `find` has it).
+    pub fn strays(&mut self, id: NodeId) -> bool {
+        let walk = self.looks_mut(id).and_then(|looks| looks.walk.as_mut());
+        walk.is_some_and(|walk| {
+            walk.looked += 1;
+            walk.looked >= MOST_STRAY && walk.ahead <= walk.looked * WORTH
+        })
+    }
+
+    /// The walk has come to an entry, which is asked for. Its number, if those behind are to be asked for, too.
+    pub fn walks_on(&mut self, id: NodeId, here: usize) -> Option<u64> {
+        let walk = self.looks_mut(id)?.walk.as_mut()?;
+        walk.at = here + 1;
+        (!std::mem::replace(&mut walk.asks, true)).then_some(walk.number)
+    }
+
+    /// What those entries denote has been told up to this one; `near` as in [`Inodes::walks_from`].
+    pub fn walked(&mut self, id: NodeId, number: u64, (to, near): (usize, Option<Box<[u8]>>)) {
+        let walk = self.looks_mut(id).and_then(|looks| looks.walk.as_mut());
+        if let Some(walk) = walk.filter(|walk| walk.number == number) {
+            walk.asks = false;
+            walk.ahead += to.saturating_sub(walk.at);
+            if walk.at <= to {
+                (walk.at, walk.near) = (to, near);
+            }
+        }
+    }
+
+    /// A name of a directory is being changed here.
+    pub fn stir(&mut self, id: NodeId, now: BootTime) {
+        if let Some(looks) = self.looks_mut(id) {
+            looks.stirred = Some(now);
+        }
+    }
+
+    /// Whether no name of a directory was changed here lately. Where names come and go the kernel
+    /// had better not know them: it can only be made to forget all at once.
+    pub fn is_calm(&self, id: NodeId, now: BootTime) -> bool {
+        let calm = |at: BootTime| now.since(at) > CALM;
+        let stirred = |refs: &KernelRefs| refs.looks.as_ref()?.stirred;
+        self.refs(id)
+            .is_some_and(|refs| stirred(refs).is_none_or(calm))
+    }
+
+    fn looks(&self, id: NodeId) -> Option<&Looks> {
+        self.refs(id)?.looks.as_deref()
+    }
+
+    fn looks_mut(&mut self, id: NodeId) -> Option<&mut Looks> {
+        Some(self.refs_mut(id)?.looks.get_or_insert_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+
+    /// The root alone.
+    fn inodes() -> Inodes {
+        let root = Handle::new(&[0]).expect("one byte");
+        Inodes::new(root, Memory::default())
+    }
+
+    #[test]
+    fn a_directory_is_searched_until_that_was_asked() {
+        let mut inodes = inodes();
+        for id in [NodeId::ROOT] {
+            assert!(!inodes.take_searched(id));
+            inodes.search(id, b"a");
+            assert!(inodes.is_searched(id) && inodes.take_searched(id));
+            assert!(!inodes.take_searched(id));
+        }
+    }
+
+    #[test]
+    fn a_walk_asks_once_at_a_time_and_never_goes_back() {
+        let (mut inodes, root) = (inodes(), NodeId::ROOT);
+        inodes.walks_from(root, Some((5, None)), 1);
+        assert_eq!(inodes.walks_on(root, 5), Some(1));
+        assert_eq!(inodes.walks_on(root, 40), None);
+        inodes.walked(root, 1, (20, None));
+        assert_eq!(inodes.walk(root), Some(41));
+        assert_eq!(inodes.walks_on(root, 41), Some(1));
+        inodes.walks_from(root, Some((7, None)), 2);
+        inodes.walked(root, 1, (90, None));
+        assert_eq!(inodes.walk(root), Some(7), "of another listing");
+        inodes.walks_from(root, None, 3);
+        assert_eq!(inodes.walks_on(root, 8), None);
+    }
+
+    #[test]
+    fn who_looks_at_entries_in_any_order_is_told_of_more_in_proportion() {
+        let (mut inodes, root) = (inodes(), NodeId::ROOT);
+        inodes.walks_from(root, Some((5, None)), 1);
+        let asks = (1..).find(|_| inodes.strays(root));
+        assert_eq!(asks, Some(MOST_STRAY));
+        inodes.walks_on(root, 4);
+        inodes.walked(root, 1, (5 + 80 * WORTH, None));
+        let further = (1..).find(|_| inodes.strays(root));
+        assert_eq!(further, Some(80 - MOST_STRAY));
+    }
+
+    #[test]
+    fn a_walk_is_near_once_each_time_it_was_told_how_far_it_can_go() {
+        let (mut inodes, root) = (inodes(), NodeId::ROOT);
+        inodes.walks_from(root, Some((5, Some(b"c".as_slice().into()))), 1);
+        assert_eq!(inodes.looks_at(root, b"b"), None);
+        assert_eq!(inodes.looks_at(root, b"c"), Some(5));
+        assert_eq!(inodes.looks_at(root, b"c"), None);
+        inodes.walked(root, 1, (9, Some(b"g".as_slice().into())));
+        assert_eq!(inodes.looks_at(root, b"g"), Some(9));
+    }
+
+    #[test]
+    fn a_directory_is_calm_again_a_while_after_its_last_change() {
+        let mut inodes = inodes();
+        let now = BootTime::ZERO;
+        for id in [NodeId::ROOT] {
+            assert!(inodes.is_calm(id, now));
+            inodes.stir(id, now);
+            assert!(!inodes.is_calm(id, now + CALM));
+            assert!(inodes.is_calm(id, now + CALM + CALM));
+        }
+    }
+}
