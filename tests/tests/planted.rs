@@ -147,10 +147,10 @@ impl Runs {
             Bug::RenewOverdue => Self::ANY.from(1667),
             Bug::ReleaseStale => Self::rough(&[]).from(154),
             Bug::OldAnswer => Self::ANY.from(3817),
-            Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(695),
+            Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(35_700),
             Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => Self::ANY.with_locks(),
             Bug::LateUnderLock => Self::ANY.with_locks().from(619),
-            Bug::GrantStale => Self::ANY.with_locks().from(1600),
+            Bug::GrantStale => Self::ANY.with_locks().from(31_900),
             Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(515),
             _ => Self::ANY,
         }
