@@ -113,24 +113,14 @@ impl<'a> Tier<'a> {
         self.read(Kind::Listing, |inodes, live| inodes.listing(live, dir))
     }
 
-    /// Where this name is in a directory's listing, if it is at `from` or soon behind, where the server goes on behind
-    /// it, and an open to go on with. For the daemon's own use.
-    pub fn behind(
-        &mut self,
-        dir: &Handle,
-        from: usize,
-        name: &[u8],
-        caller: &Caller,
-    ) -> Option<(usize, u64, Arc<ServerOpen>)> {
+    /// Where this name is in a directory's listing, if it is at `from` or soon behind. For the daemon's own use.
+    pub fn place(&mut self, dir: &Handle, from: usize, name: &[u8]) -> Option<usize> {
         let State {
             session, inodes, ..
         } = &mut *self.state;
-        let live = session.witness(self.now)?;
-        let listing = inodes.listing(&live, dir)?;
-        let soon = (from..listing.len()).take(SOON);
-        let mut soon = soon.filter_map(|at| Some((at, listing.get(at)?)));
-        let (at, entry) = soon.find(|(_, entry)| entry.name == name)?;
-        Some((at, entry.cookie, inodes.reuse_open(&live, dir, caller)?))
+        let listing = inodes.listing(&session.witness(self.now)?, dir)?;
+        let mut soon = (from..listing.len()).take(SOON);
+        soon.find(|at| listing.get(*at).is_some_and(|entry| entry.name == name))
     }
 
     /// Where the server goes on behind this entry of a directory's listing, and an open to go on with. For the daemon's

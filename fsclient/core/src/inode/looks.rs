@@ -1,7 +1,6 @@
 //! What goes on in a directory that the kernel knows: who looks its names up, who goes through its listing, who changes it.
 
 use super::Inodes;
-use super::kernel::KernelRefs;
 use crate::call::NodeId;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{FileKind, Handle};
@@ -15,9 +14,9 @@ const GOES_ON: Duration = Duration::from_secs(10);
 
 /// So many entries may be looked up in any order before more is asked for than they are.
 const MOST_STRAY: usize = 8;
-
 /// For each entry that is looked up so many may be asked for ahead.
 const WORTH: usize = 8;
+
 /// What goes on in a directory.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
@@ -181,9 +180,8 @@ impl Inodes {
     /// had better not know them: it can only be made to forget all at once.
     pub fn is_calm(&self, id: NodeId, now: BootTime) -> bool {
         let calm = |at: BootTime| now.since(at) > CALM;
-        let stirred = |refs: &KernelRefs| refs.looks.as_ref()?.stirred;
-        self.refs(id)
-            .is_some_and(|refs| stirred(refs).is_none_or(calm))
+        let stirred = self.looks(id).and_then(|looks| looks.stirred);
+        self.refs(id).is_some() && stirred.is_none_or(calm)
     }
 
     fn looks(&self, id: NodeId) -> Option<&Looks> {

@@ -88,11 +88,11 @@ impl Ops {
     }
 
     fn list_ahead(self: &Arc<Self>, caller: &Caller, dir: Handle) {
-        let listed = |ops: &Self| ops.cache().live().map(|mut t| t.listing(&dir).is_some());
         let has_room = self.cache().has_room(&self.cache().state());
         // Without leases it would be of no use.
-        let wanted = has_room && listed(self) == Some(false);
-        if !wanted || !self.ahead.borrow_mut().begins(self.cx.monotonic(), dir) {
+        let tier = self.cache().live();
+        let is_unknown = tier.is_some_and(|mut tier| tier.listing(&dir).is_none());
+        if !has_room || !is_unknown || !self.ahead.borrow_mut().begins(self.cx.monotonic(), dir) {
             return;
         }
         let (ops, caller) = (Arc::clone(self), caller.clone());
@@ -105,15 +105,14 @@ impl Ops {
 
     async fn list(&self, caller: &Caller, dir: Handle) -> Result<(), Refusal> {
         let nobody = Ask::new(Asker::default());
-        let flags = (libc::O_RDONLY | libc::O_DIRECTORY) as u32;
-        let server = self.open_shared(&nobody, caller, dir, flags).await?;
+        let server = self.open_directory(&nobody, caller, dir).await?;
+        let of = Listed {
+            dir,
+            open: &server,
+            caller,
+        };
         let (mut stream, mut listed) = (Stream::default(), Ok(()));
         while listed.is_ok() && !stream.complete && stream.pages < PAGES {
-            let of = Listed {
-                dir,
-                open: &server,
-                caller,
-            };
             listed = self.take_page(&nobody, of, &mut stream, true).await;
         }
         self.inodes().open_is_left(&dir, &server);

@@ -31,6 +31,7 @@ fn near(listing: &Listing, at: usize) -> Option<Box<[u8]>> {
 }
 
 /// A directory that is listed by an open of it.
+#[derive(Clone, Copy)]
 pub(super) struct Listed<'a> {
     pub dir: Handle,
     pub open: &'a Arc<ServerOpen>,
@@ -38,13 +39,14 @@ pub(super) struct Listed<'a> {
     pub caller: &'a Caller,
 }
 
-/// Where a directory's listing goes on.
-struct Behind {
-    dir: Handle,
-    open: Arc<ServerOpen>,
-    /// Whose verdict allowed the open.
-    caller: Caller,
-    cookie: u64,
+impl<'a> Listed<'a> {
+    fn by(open: &'a OpenDir) -> Self {
+        Self {
+            dir: open.object,
+            open: &open.server,
+            caller: &open.caller,
+        }
+    }
 }
 
 impl Ops {
@@ -64,9 +66,18 @@ impl Ops {
         let object = self.node(node)?.handle;
         let caller = self.caller(ask);
         self.enters(&caller, node);
-        let flags = (libc::O_RDONLY | libc::O_DIRECTORY) as u32;
-        let server = self.open_shared(ask, &caller, object, flags).await?;
+        let server = self.open_directory(ask, &caller, object).await?;
         Ok(self.add_dir(node, object, server, caller))
+    }
+
+    pub(super) async fn open_directory(
+        &self,
+        ask: &Ask,
+        caller: &Caller,
+        object: Handle,
+    ) -> Result<Arc<ServerOpen>, Refusal> {
+        let flags = (libc::O_RDONLY | libc::O_DIRECTORY) as u32;
+        self.open_shared(ask, caller, object, flags).await
     }
 
     fn add_dir(&self, node: NodeId, object: Handle, server: Arc<ServerOpen>, caller: Caller) -> Fh {
@@ -113,13 +124,8 @@ impl Ops {
             *stream = Stream::default();
         }
         if stream.complete && stream.reaches(offset) && self.inodes().take_searched(open.node) {
-            let behind = Behind {
-                dir: open.object,
-                open: Arc::clone(&open.server),
-                caller: open.caller.clone(),
-                cookie: stream.cookie_at(offset),
-            };
-            self.look_ahead(ask, behind).await;
+            let of = Listed::by(&open);
+            self.look_ahead(ask, of, stream.cookie_at(offset)).await;
         }
         while !stream.complete && !stream.reaches(offset) {
             self.read_page(ask, &open, &mut stream).await?;
@@ -145,22 +151,16 @@ impl Ops {
 
     /// Caches what some entries denote: their names are known, but whoever reads them looks at each.
     /// Returns how many it was told of.
-    async fn look_ahead(&self, ask: &Ask, mut behind: Behind) -> usize {
+    async fn look_ahead(&self, ask: &Ask, of: Listed<'_>, mut cookie: u64) -> usize {
         let mut entries = 0;
         for _ in 0..LOOK_AHEAD {
-            let request = query::ReadDir {
-                open: behind.open.id(),
-                cookie: behind.cookie,
-                nodes: true,
-            };
             // It only saves requests: without it each entry is looked up for itself.
-            let Ok(told) = self.call_as(ask, behind.caller.clone(), request).await else {
+            let Ok(told) = self.page(ask, of, cookie, true).await else {
                 break;
             };
-            self.learn_nodes(&told, &behind.dir);
             entries += told.answer.entries.len();
             match told.answer.entries.last() {
-                Some(last) if !told.answer.end => behind.cookie = last.cookie,
+                Some(last) if !told.answer.end => cookie = last.cookie,
                 _ => break,
             }
         }
@@ -175,67 +175,53 @@ impl Ops {
             return;
         };
         let tier = self.cache().live();
-        let found = tier.and_then(|mut tier| tier.behind(&at.dir, turn, at.name, caller));
-        match found {
-            Some((here, cookie, open)) => {
-                let behind = Behind {
-                    dir: at.dir,
-                    open,
-                    caller: caller.clone(),
-                    cookie,
-                };
-                self.walk_ahead(at.parent, here, behind);
-            }
-            None => {
-                if self.inodes().strays(at.parent) {
-                    self.walk_from(caller.clone(), at.parent, at.dir, turn);
-                }
-            }
+        let next = tier.and_then(|mut tier| tier.place(&at.dir, turn, at.name));
+        let here = match next {
+            Some(here) => Some(here),
+            None => turn
+                .checked_sub(1)
+                .filter(|_| self.inodes().strays(at.parent)),
+        };
+        if let Some(here) = here {
+            self.walk_ahead(caller.clone(), at.parent, at.dir, here);
         }
     }
 
     /// As [`Ops::walk`], when an entry is looked up here: once some way before those of which more than the name isn't
     /// known.
     pub(super) fn walk_here(self: &Arc<Self>, asker: Asker, parent: NodeId, name: &[u8]) {
-        let Some(turn) = self.inodes().looks_at(parent, name) else {
+        let turn = self.inodes().looks_at(parent, name);
+        let Some(here) = turn.and_then(|turn| turn.checked_sub(1)) else {
             return;
         };
         let dir = self.inodes().node(parent).map(|node| node.handle);
         if let Some(dir) = dir {
-            self.walk_from(self.caller_of(asker), parent, dir, turn);
-        }
-    }
-
-    /// Asks for what is from this entry on.
-    fn walk_from(self: &Arc<Self>, caller: Caller, parent: NodeId, dir: Handle, turn: usize) {
-        let Some(here) = turn.checked_sub(1) else {
-            return;
-        };
-        let tier = self.cache().live();
-        let found = tier.and_then(|mut tier| tier.cookie_of(&dir, here, &caller));
-        if let Some((cookie, open)) = found {
-            let behind = Behind {
-                dir,
-                open,
-                caller,
-                cookie,
-            };
-            self.walk_ahead(parent, here, behind);
+            self.walk_ahead(self.caller_of(asker), parent, dir, here);
         }
     }
 
     /// Asks for what is behind this entry, unless that is being done.
-    fn walk_ahead(self: &Arc<Self>, dir: NodeId, here: usize, behind: Behind) {
-        let Some(number) = self.inodes().walks_on(dir, here) else {
+    fn walk_ahead(self: &Arc<Self>, caller: Caller, parent: NodeId, dir: Handle, here: usize) {
+        let tier = self.cache().live();
+        let found = tier.and_then(|mut tier| tier.cookie_of(&dir, here, &caller));
+        let Some((cookie, open)) = found else {
+            return;
+        };
+        let Some(number) = self.inodes().walks_on(parent, here) else {
             return;
         };
         let ops = Arc::clone(self);
         self.cx.spawn(async move {
-            let (nobody, object) = (Ask::new(Asker::default()), behind.dir);
-            let to = here + 1 + ops.look_ahead(&nobody, behind).await;
-            let listing = ops.cache().live().and_then(|mut t| t.listing(&object));
+            let (nobody, caller) = (Ask::new(Asker::default()), &caller);
+            let of = Listed {
+                dir,
+                open: &open,
+                caller,
+            };
+            let to = here + 1 + ops.look_ahead(&nobody, of, cookie).await;
+            let listing = ops.cache().live().and_then(|mut t| t.listing(&dir));
             let near = listing.and_then(|listing| near(&listing, to));
-            ops.inodes().walked(dir, number, (to, near));
+            ops.inodes().walked(parent, number, (to, near));
         });
     }
 
@@ -262,11 +248,7 @@ impl Ops {
         if !nodes {
             stream.plain_from.get_or_insert(stream.entries.len());
         }
-        let of = Listed {
-            dir: open.object,
-            open: &open.server,
-            caller: &open.caller,
-        };
+        let of = Listed::by(open);
         self.take_page(ask, of, stream, nodes).await?;
         if stream.complete {
             let number = self.cx.number();
@@ -285,19 +267,31 @@ impl Ops {
         stream: &mut Stream,
         nodes: bool,
     ) -> Result<(), Refusal> {
-        let request = query::ReadDir {
-            open: of.open.id(),
-            cookie: stream.cookie,
-            nodes,
-        };
-        let told = self.call_as(ask, of.caller.clone(), request).await?;
+        let told = self.page(ask, of, stream.cookie, nodes).await?;
         if stream.pages == 0 {
             stream.lease = told.learn(self.cache()).listing(&of.dir);
         }
-        self.learn_nodes(&told, &of.dir);
         stream.extend(&told.answer.entries, told.answer.end, &self.listing_room)?;
         self.keep_listing(stream);
         Ok(())
+    }
+
+    /// A page of a listing; what its entries denote is cached, if it came with them.
+    async fn page(
+        &self,
+        ask: &Ask,
+        of: Listed<'_>,
+        cookie: u64,
+        nodes: bool,
+    ) -> Result<Told<Entries>, Refusal> {
+        let request = query::ReadDir {
+            open: of.open.id(),
+            cookie,
+            nodes,
+        };
+        let told = self.call_as(ask, of.caller.clone(), request).await?;
+        self.learn_nodes(&told, &of.dir);
+        Ok(told)
     }
 
     /// Caches a listing that is complete.
