@@ -1,6 +1,6 @@
 //! `fsclient mount`.
 
-use super::StateArg;
+use super::{StateArg, say};
 use crate::daemon::{self, Job, StateDir, mounts};
 use crate::fuse::Allowed;
 use clap::Args;
@@ -161,7 +161,16 @@ fn read_source(argument: &str) -> Result<String, String> {
     } else {
         argument.to_owned()
     };
-    Ok(text.trim().to_owned())
+    match text.trim() {
+        "" => Err(format!(
+            "there is no ticket in {}: `fsserver ticket` on the server prints one",
+            match argument {
+                "-" => "what standard input had",
+                other => other,
+            }
+        )),
+        text => Ok(text.to_owned()),
+    }
 }
 
 fn read_ticket_file(file: &Path) -> Result<String, String> {
@@ -190,20 +199,20 @@ fn detach(job: &Job, state: &StateDir) -> Result<(), String> {
     if let Some(stdin) = child.stdin.take() {
         serde_json::to_writer(stdin, job).map_err(|e| failed("instruct", e.into()))?;
     }
-    let mut verdict = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout)
-            .read_line(&mut verdict)
-            .map_err(|e| failed("hear from", e))?;
+    let stdout = child.stdout.take().into_iter();
+    for line in stdout.flat_map(|stdout| BufReader::new(stdout).lines()) {
+        let line = line.map_err(|e| failed("hear from", e))?;
+        match line.split_once(' ') {
+            Some(("ready", _)) => return Ok(()),
+            Some(("error", message)) => return Err(message.to_owned()),
+            Some(("note", message)) => say(message),
+            _ => break,
+        }
     }
-    match verdict.trim_end().split_once(' ') {
-        Some(("ready", _)) => Ok(()),
-        Some(("error", message)) => Err(message.to_owned()),
-        _ => Err(format!(
-            "the daemon has ended unexpectedly; its log is {}",
-            log.path.display()
-        )),
-    }
+    Err(format!(
+        "the daemon has ended unexpectedly; its log is {}",
+        log.path.display()
+    ))
 }
 
 #[cfg(test)]

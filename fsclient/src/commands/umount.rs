@@ -4,6 +4,7 @@ use super::status::to_write;
 use super::{StateArg, say};
 use crate::daemon::control::{self, AskError};
 use crate::daemon::mounts;
+use crate::recovery::path_for_people;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ pub(super) fn run(args: &UmountArgs) -> Result<(), String> {
             Ok(())
         }
         Err(AskError::Refused(reason)) => Err(reason),
-        Err(AskError::Silent(error)) => without_daemon(&dir, args.force, &error),
+        Err(error) => without_daemon(&dir, args.force, &error),
     }
 }
 
@@ -62,8 +63,8 @@ impl Patience {
 
     /// Says how it gets on. False if the daemon hangs.
     fn look(&mut self, dir: &Path) -> bool {
-        let status = control::ask(dir, &control::Request::Status).and_then(|mut a| a.result());
-        if let Ok(Some(status)) = status {
+        let status = control::ask(dir, &control::Request::Status).and_then(|mut a| a.status());
+        if let Ok(status) = status {
             self.lived = Instant::now();
             let left = (status.dirty.bytes > 0).then(|| to_write(&status.dirty));
             if left.is_some() && left != self.said {
@@ -79,18 +80,28 @@ impl Patience {
 }
 
 /// Removes what a dead daemon left, or by force what a hanging one has.
-fn without_daemon(dir: &Path, force: bool, error: &std::io::Error) -> Result<(), String> {
-    if !mounts::is_leasefs(dir)? {
-        return Err(format!("{} is not a leasefs mount", dir.display()));
+fn without_daemon(dir: &Path, force: bool, error: &AskError) -> Result<(), String> {
+    let shown = path_for_people(dir);
+    match mounts::mounted_by(dir)? {
+        None => return Err(format!("{shown} is not a leasefs mount")),
+        Some(user) if !may_unmount(user) => {
+            return Err(format!(
+                "{shown} is a mount of user {user}: only that user and root may unmount it"
+            ));
+        }
+        Some(_) => {}
     }
-    if force || dies(dir) {
+    if force || (matches!(error, AskError::Silent(_)) && dies(dir)) {
         return mounts::detach(dir);
     }
     Err(format!(
-        "the daemon of {} does not answer ({error}): `fsclient umount --force {}` unmounts without it",
-        dir.display(),
-        dir.display()
+        "{shown}: {error}; `fsclient umount --force {shown}` unmounts without it"
     ))
+}
+
+fn may_unmount(user: u32) -> bool {
+    let own = rustix::process::geteuid();
+    own.is_root() || own.as_raw() == user
 }
 
 /// A daemon that was killed this moment needs another to be gone.

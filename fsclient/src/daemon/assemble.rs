@@ -1,6 +1,7 @@
 //! Puts a mount together: the session, its core, the kernel's side.
 
 use super::job::Job;
+use super::pins::{Pinned, not_enrolled};
 use super::state::StateDir;
 use super::status::{Dirty, MountStatus};
 use crate::driver::{Refuge, Setup, caller};
@@ -10,7 +11,7 @@ use crate::session::{self, ConnectError, Link};
 use leasefs_client::{CacheStatus, Config, Memory, Owner, Timeout};
 use leasefs_protocol::control::{IdentityPolicy, Welcome};
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
-use leasefs_protocol::ticket::{ServerAddr, Source};
+use leasefs_protocol::ticket::{Addresses, Source};
 use leasefs_protocol::{KeyHash, RawName, SessionId, printable};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::BTreeMap;
@@ -39,8 +40,8 @@ pub(super) struct Assembled {
 
 /// Where to mount from.
 struct From {
-    server: ServerAddr,
-    key: KeyHash,
+    servers: Addresses,
+    key: Pinned,
     ticket: Option<[u8; 32]>,
     subdir: Vec<String>,
 }
@@ -49,22 +50,41 @@ impl From {
     fn resolve(job: &Job, state: &StateDir) -> Result<Self, String> {
         match job.source.parse().map_err(|e| format!("{e}"))? {
             Source::Ticket(ticket) => Ok(Self {
-                server: ticket.server,
-                key: ticket.key,
+                servers: ticket.servers,
+                key: Pinned::Key(ticket.key),
                 ticket: Some(ticket.secret),
                 subdir: Vec::new(),
             }),
             Source::Enrolled { server, subdir } => Ok(Self {
                 key: state.pins().get(&server)?,
-                server,
+                servers: server.into(),
                 ticket: None,
                 subdir,
             }),
         }
     }
 
-    fn for_people(&self) -> String {
-        format!("{}:/{}", self.server, self.subdir.join("/"))
+    /// Connects. Of several keys that the server may have it shows one, and is asked again to prove that it is its own.
+    async fn connect(&self, config: &mut session::Config) -> Result<Link, String> {
+        let mut link = session::first(config).await;
+        if let (Err(error), Pinned::AnyOf(known)) = (&link, &self.key)
+            && let Some(found) = error.other_key()
+        {
+            if !known.contains(&found) {
+                return Err(not_enrolled(self.servers.first()));
+            }
+            config.key = found;
+            link = session::first(config).await;
+        }
+        let link = link.map_err(for_people)?;
+        config.servers.prefer(link.server());
+        Ok(link)
+    }
+
+    /// By these addresses the server is known from now on.
+    fn pin(&self, state: &StateDir, key: KeyHash) -> Result<(), String> {
+        let mut servers = self.servers.all().iter();
+        servers.try_for_each(|server| state.pins().set(server, key))
     }
 }
 
@@ -76,9 +96,11 @@ pub(super) async fn assemble(
 ) -> Result<Assembled, String> {
     fuse::check_kernel().map_err(|e| e.to_string())?;
     let from = From::resolve(job, state)?;
-    let source = from.for_people();
-    let config = Arc::new(session_config(job, state, &from)?);
-    let link = session::first(&config).await.map_err(for_people)?;
+    let mut config = session_config(job, state, &from)?;
+    let link = from.connect(&mut config).await?;
+    let source = source(&config, &from.subdir);
+    let config = Arc::new(config);
+    let key = config.key;
     let welcome = link.welcome().clone();
     let kernel = Arc::new(Kernel::default());
     let setup = Setup {
@@ -92,9 +114,7 @@ pub(super) async fn assemble(
         session: config,
     };
     let driver = begin(setup, link)?;
-    if from.ticket.is_some() {
-        state.pins().set(&from.server, from.key)?;
-    }
+    from.pin(state, key)?;
     if job.allow.anything() && welcome.identity == IdentityPolicy::Squash {
         driver.goodbye().await;
         return Err(one_owner(&source));
@@ -110,14 +130,19 @@ pub(super) async fn assemble(
     })
 }
 
+/// `HOST:PORT:/SUBDIR`.
+fn source(config: &session::Config, subdir: &[String]) -> String {
+    format!("{}:/{}", config.servers.first(), subdir.join("/"))
+}
+
 /// The server's reasons are its own words.
-fn for_people(error: ConnectError) -> String {
+fn for_people(error: impl std::fmt::Display) -> String {
     printable(&error.to_string()).to_string()
 }
 
 /// The session stands, unless what the server has said is no good.
 fn begin(setup: Setup, link: Link) -> Result<Arc<Driver>, String> {
-    let server = setup.session.server.clone();
+    let server = setup.session.servers.first().clone();
     let driver = Driver::start(setup, link).map_err(|e| format!("can't start: {e}"))?;
     match driver.session_status().trouble {
         None => Ok(driver),
@@ -144,14 +169,17 @@ fn core_config(job: &Job, welcome: &Welcome) -> Config {
 }
 
 fn session_config(job: &Job, state: &StateDir, from: &From) -> Result<session::Config, String> {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Ok(session::Config {
-        server: from.server.clone(),
-        key: from.key,
+        servers: from.servers.clone(),
+        key: match &from.key {
+            Pinned::Key(key) => *key,
+            // Which one, its first answer says.
+            Pinned::AnyOf(known) => known.first().copied().unwrap_or_default(),
+        },
         identity: state.identity()?,
         ticket: from.ticket,
         session: new_session()?,
-        name: format!("{}:{}", host.trim(), job.dir.display()),
+        name: format!("{}:{}", own_name(), job.dir.display()),
         subdir: from
             .subdir
             .iter()
@@ -160,6 +188,19 @@ fn session_config(job: &Job, state: &StateDir, from: &From) -> Result<session::C
         drift_ppm: DEFAULT_DRIFT_PPM,
         connect_timeout: CONNECT_TIMEOUT,
     })
+}
+
+/// This client's, for the server's people: its host, and whose it is if it isn't root's.
+fn own_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let user = rustix::process::geteuid();
+    match user.is_root() {
+        true => host.trim().to_owned(),
+        false => {
+            let name = std::env::var("USER").unwrap_or_else(|_| user.as_raw().to_string());
+            format!("{name}@{}", host.trim())
+        }
+    }
 }
 
 fn new_session() -> Result<SessionId, String> {
@@ -224,6 +265,18 @@ fn hint(error: &std::io::Error) -> &'static str {
 }
 
 impl Assembled {
+    /// What root should know of a mount on which it is nobody.
+    pub(super) fn nobody(&self) -> Option<String> {
+        let squashed = self.driver.status().identity.as_deref() == Some("root_squash");
+        (squashed && rustix::process::geteuid().is_root()).then(|| {
+            format!(
+                "root is nobody on {} (root_squash), other users are themselves; a ticket by `fsserver ticket --trust` \
+                 gives root its rights",
+                self.mounted.mountpoint().display()
+            )
+        })
+    }
+
     /// For `fsclient status`.
     pub(super) fn status(&self) -> MountStatus {
         let cached = self.driver.cache_status();
@@ -234,6 +287,7 @@ impl Assembled {
             state_dir: self.state_dir.clone(),
             pid: std::process::id(),
             read_only: self.read_only,
+            write_through: !self.write_back,
             session: self.driver.status(),
             lease_ms_left: u64::try_from(cached.remaining.as_millis()).unwrap_or(u64::MAX),
             leases: by_kind(&cached),

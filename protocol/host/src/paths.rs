@@ -38,6 +38,14 @@ pub fn runtime() -> PathBuf {
     }
 }
 
+/// Where the sockets of another user may be, whose environment isn't known.
+pub fn runtimes_of(user: u32) -> [PathBuf; 2] {
+    [
+        format!("/run/user/{user}/leasefs").into(),
+        std::env::temp_dir().join(format!("leasefs-{user}")),
+    ]
+}
+
 /// A path of the environment; one that depends on where the process stands is none.
 fn absolute(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os(name).map(PathBuf::from);

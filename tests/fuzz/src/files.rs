@@ -3,7 +3,7 @@
 
 use crate::memory;
 use crate::place::Place;
-use fsclient::daemon::StateDir as ClientDir;
+use fsclient::daemon::{Pinned, StateDir as ClientDir};
 use fsserver::intent::Intent;
 use fsserver::records::{Found, Owner, Records, Rights};
 use fsserver::state::{Location, Policy, Role, State, StateDir};
@@ -172,7 +172,7 @@ fn client(place: &Path) {
     let _ = Identity::load(&place.join("client/client.key")).map(|_| ());
     let server: ServerAddr = "nas".parse().expect("an address");
     if dir.pins().set(&server, CLIENT).is_ok() {
-        assert_eq!(dir.pins().get(&server), Ok(CLIENT));
+        assert_eq!(dir.pins().get(&server), Ok(Pinned::Key(CLIENT)));
     }
     recovery(&dir);
 }

@@ -1,7 +1,7 @@
 //! Where the file of an item is, or where it is to go.
 
 use crate::commands::say;
-use crate::daemon::control;
+use crate::daemon::survey;
 use crate::recovery::{Item, RecoveryId, path_for_people};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, open, openat, openat2, unlinkat};
 use rustix::io::Errno;
@@ -131,7 +131,7 @@ fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
 
 /// A mount of the item's source, one that can be written to if there is one.
 fn mount_of(item: &Item) -> Result<PathBuf, String> {
-    let mounts = control::all().into_iter().flatten();
+    let mounts = survey().unwrap_or_default().mounts.into_iter();
     let fitting = mounts.filter(|mount| mount.source == item.source);
     let best = fitting.min_by_key(|mount| mount.read_only);
     best.map(|mount| mount.dir).ok_or_else(|| {

@@ -106,10 +106,11 @@ impl Drop for Scratch {
 fn session_config(fake: &Fake) -> Arc<session::Config> {
     let address = fake.server.local_addr();
     Arc::new(session::Config {
-        server: ServerAddr {
+        servers: ServerAddr {
             host: address.ip().to_string(),
             port: address.port(),
-        },
+        }
+        .into(),
         key: fake.identity.key_hash(),
         identity: Identity::generate().expect("identity"),
         ticket: Some([5; 32]),
