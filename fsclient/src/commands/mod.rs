@@ -1,6 +1,7 @@
 //! The command line.
 
 mod elect;
+mod helper;
 mod mount;
 mod recover;
 mod status;
@@ -51,6 +52,9 @@ struct StateArg {
 
 /// Runs the command of this process's arguments.
 pub fn run() -> ExitCode {
+    if let Some(code) = helper::by_name() {
+        return code;
+    }
     let result = match Cli::parse().command {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(&args),

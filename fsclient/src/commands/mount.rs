@@ -48,6 +48,15 @@ pub(super) struct MountArgs {
     /// Let device nodes of the mount lead to this machine's devices; as --suid
     #[arg(long)]
     dev: bool,
+    /// Let no program of the mount be run
+    #[arg(long)]
+    noexec: bool,
+    /// Where the server makes all users one, show everything as this user's [default: who mounts]
+    #[arg(long, value_name = "UID")]
+    uid: Option<u32>,
+    /// The same for the group
+    #[arg(long, value_name = "GID")]
+    gid: Option<u32>,
 }
 
 impl MountArgs {
@@ -55,6 +64,7 @@ impl MountArgs {
         let allow = Allowed {
             suid: self.suid,
             dev: self.dev,
+            exec: !self.noexec,
         };
         match allow.anything() && !rustix::process::geteuid().is_root() {
             true => Err("only root may mount with --suid or --dev: leave them out".to_owned()),
@@ -139,6 +149,8 @@ pub(super) fn run(args: MountArgs) -> Result<(), String> {
         write_back: !args.write_through,
         read_only: args.read_only,
         allow,
+        uid: args.uid,
+        gid: args.gid,
     };
     if args.foreground {
         return daemon::run_foreground(job);

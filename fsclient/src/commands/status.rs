@@ -104,14 +104,13 @@ fn kept(args: &StatusArgs, mounts: &[MountStatus]) -> Vec<Kept> {
 }
 
 fn kept_in(state_dir: PathBuf) -> Vec<Kept> {
-    let say = |error: &RecoveryError| say(&error.to_string());
     let items = StateDir::find(Some(&state_dir)).map(|state| state.recovery().items());
-    let items = items.map(|items| items.inspect_err(say).unwrap_or_default());
     let items = items.unwrap_or_default().into_iter();
     let kept = |item| Kept {
         state_dir: state_dir.clone(),
         item,
     };
+    let say = |error: &RecoveryError| say(&error.to_string());
     items
         .filter_map(|item| item.inspect_err(say).ok())
         .map(kept)

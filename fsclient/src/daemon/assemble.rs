@@ -1,6 +1,7 @@
 //! Puts a mount together: the session, its core, the kernel's side.
 
 use super::job::Job;
+use super::mounts;
 use super::pins::{Pinned, not_enrolled};
 use super::state::StateDir;
 use super::status::{Dirty, MountStatus};
@@ -107,7 +108,7 @@ pub(super) async fn assemble(
         core: core_config(job, &welcome),
         kernel: kernel.clone(),
         refuge: Refuge {
-            folder: state.recovery(),
+            recovery: state.recovery(),
             source: source.clone(),
         },
         runtime,
@@ -118,6 +119,12 @@ pub(super) async fn assemble(
     if job.allow.anything() && welcome.identity == IdentityPolicy::Squash {
         driver.goodbye().await;
         return Err(one_owner(&source));
+    }
+    if (job.uid.is_some() || job.gid.is_some()) && welcome.identity != IdentityPolicy::Squash {
+        driver.goodbye().await;
+        return Err(format!(
+            "{source} shows files as their owners', so --uid and --gid have no meaning there: mount without them"
+        ));
     }
     let mounted = mount(job, &source, &welcome, (driver.clone(), kernel))?;
     Ok(Assembled {
@@ -154,7 +161,7 @@ fn core_config(job: &Job, welcome: &Welcome) -> Config {
     Config {
         root: welcome.root,
         identity: welcome.identity,
-        owner: owner(),
+        owner: owner(job),
         buffers: job.write_back,
         timeout: job.timeout.map_or(Timeout::Hard, Timeout::After),
         memory: Memory::new(job.memory),
@@ -220,10 +227,10 @@ fn by_kind(cached: &CacheStatus) -> BTreeMap<String, u64> {
 }
 
 /// Whom the mount belongs to.
-fn owner() -> Owner {
+fn owner(job: &Job) -> Owner {
     Owner {
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
+        uid: job.uid.unwrap_or(rustix::process::getuid().as_raw()),
+        gid: job.gid.unwrap_or(rustix::process::getgid().as_raw()),
     }
 }
 
@@ -234,14 +241,26 @@ fn mount(
     (driver, kernel): (Arc<Driver>, Arc<Kernel>),
 ) -> Result<Mounted, String> {
     let config = MountConfig {
-        source: source.to_owned(),
+        source: mounts::source_shown(&as_written(job, source)),
         mountpoint: job.dir.clone(),
         read_only: job.read_only || welcome.read_only,
         identity: welcome.identity,
         allow: job.allow,
     };
-    fuse::mount(&config, driver, kernel)
-        .map_err(|e| format!("can't mount on {}: {e}{}", job.dir.display(), hint(&e)))
+    fuse::mount(&config, driver, kernel).map_err(|error| {
+        // That of fusermount3 is a line.
+        let reason = error.to_string();
+        let (dir, hint) = (job.dir.display(), hint(error.kind(), &reason));
+        format!("can't mount on {dir}: {}{hint}", reason.trim_end())
+    })
+}
+
+/// The source as it was given, so that `mount -a` finds it mounted. A ticket is nobody's business.
+fn as_written(job: &Job, source: &str) -> String {
+    match job.source.parse() {
+        Ok(Source::Enrolled { .. }) => job.source.clone(),
+        Ok(Source::Ticket(_)) | Err(_) => source.to_owned(),
+    }
 }
 
 /// Everything would be shown as a program or device of the mounting user, root.
@@ -252,10 +271,11 @@ fn one_owner(source: &str) -> String {
     )
 }
 
-fn hint(error: &std::io::Error) -> &'static str {
+fn hint(kind: ErrorKind, reason: &str) -> &'static str {
     let root = rustix::process::geteuid().is_root();
-    match error.kind() {
-        ErrorKind::PermissionDenied if !root => {
+    let denied = reason.contains("Permission denied") || reason.contains("not permitted");
+    match kind {
+        _ if !root && denied => {
             " (an unprivileged mount needs fusermount3, /dev/fuse with mode 0666, and a mount \
              point that is your own)"
         }

@@ -80,6 +80,11 @@ pub fn all() -> Result<Vec<Mount>, String> {
     Ok(ours.filter(topmost).cloned().collect())
 }
 
+/// A source as the mount table has it: commas would end an option of the set-user-id helper.
+pub fn source_shown(source: &str) -> String {
+    source.replace([',', '\\'], "_")
+}
+
 /// Whether the topmost mount there is one of ours.
 ///
 /// # Errors

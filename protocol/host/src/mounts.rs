@@ -32,6 +32,8 @@ pub struct Mount {
     pub root: PathBuf,
     /// Where it shows it.
     pub point: PathBuf,
+    /// Whether nothing can be changed there.
+    pub read_only: bool,
     /// Whether it is one of ours.
     pub is_leasefs: bool,
     /// What is mounted.
@@ -69,6 +71,10 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let (id, parent) = (number(words.next()?)?, number(words.next()?)?);
     let device = device(words.next()?)?;
     let (root, point) = (unescape(words.next()?), unescape(words.next()?));
+    let read_only = words
+        .next()?
+        .split(|byte| *byte == b',')
+        .any(|word| word == b"ro");
     let mut behind = words.skip_while(|word| *word != b"-").skip(1);
     Some(Mount {
         id,
@@ -76,6 +82,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         device,
         root,
         point,
+        read_only,
         is_leasefs: behind.next()? == LEASEFS,
         source: unescape(behind.next()?).display().to_string(),
         user: behind.next().and_then(user),
@@ -141,6 +148,7 @@ mod tests {
             },
             root: "/".into(),
             point: "/mnt/a b\\c".into(),
+            read_only: false,
             is_leasefs: true,
             source: "nas:/".to_owned(),
             user: Some(7),

@@ -8,13 +8,16 @@ use std::path::PathBuf;
 #[error("no state directory: neither XDG_STATE_HOME nor HOME is set; name one with --state")]
 pub struct NoPlace;
 
+/// Root's state directory.
+pub const ROOTS: &str = "/var/lib/leasefs";
+
 /// This user's state directory: /var/lib/leasefs as root, else in `$XDG_STATE_HOME`.
 ///
 /// # Errors
 /// That the environment names no place.
 pub fn state() -> Result<PathBuf, NoPlace> {
     if geteuid().is_root() {
-        return Ok("/var/lib/leasefs".into());
+        return Ok(ROOTS.into());
     }
     absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))

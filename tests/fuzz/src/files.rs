@@ -179,17 +179,12 @@ fn client(place: &Path) {
 
 /// Items are described without leading anywhere, and their pieces are those of the description.
 fn recovery(dir: &ClientDir) {
-    let folder = dir.recovery();
-    for item in folder
-        .items()
-        .expect("the folder is there")
-        .into_iter()
-        .flatten()
-    {
+    for item in dir.recovery().items().into_iter().flatten() {
         let shown = item.file();
         assert!(!shown.chars().any(char::is_control), "shown as {shown:?}");
         let _ = (item.full_size(), item.reason.to_string());
-        let Ok(pieces) = folder.pieces(&item) else {
+        let folder = dir.recovery().folder_with(item.id);
+        let Ok(pieces) = folder.expect("has it").pieces(&item) else {
             continue;
         };
         let mut bytes = 0;

@@ -1,8 +1,8 @@
 //! `fsclient recover restore`.
 
-use super::MountArg;
 use super::overlay::overlay;
 use super::place::{Place, failed, is_path};
+use super::{MountArg, list};
 use crate::commands::say;
 use crate::recovery::{Folder, Item, RecoveryId};
 use clap::Args;
@@ -14,7 +14,7 @@ use std::path::Path;
 #[derive(Debug, Args)]
 pub(super) struct RestoreArgs {
     /// As `list` shows it
-    id: RecoveryId,
+    pub(super) id: RecoveryId,
     /// Name of the new file, beside the old one; with a `/` in it, a path anywhere [default:
     /// NAME.recovered-ID]
     #[arg(long = "as", value_name = "NAME")]
@@ -33,6 +33,14 @@ pub(super) fn run(folder: &Folder, args: &RestoreArgs) -> Result<(), String> {
         target.remove();
     }
     written?;
+    let base = base.and_then(|base| Some(base.metadata().ok()?.len()));
+    let gaps = item.gaps(base.unwrap_or_default());
+    if !gaps.is_empty() {
+        say(&format!(
+            "note: nobody has kept these bytes, they are zeros{}",
+            list::ranges(&gaps)
+        ));
+    }
     println!("{} is restored as {}", item.id, target.for_people());
     println!(
         "when all is well, `fsclient recover discard {}` removes what is kept",
@@ -64,21 +72,15 @@ fn base_and_target(item: &Item, args: &RestoreArgs) -> Result<(Option<File>, Pla
 fn present(place: &Place) -> Result<Option<File>, String> {
     let base = place.read()?;
     if base.is_none() {
-        note(&format!("there is no {} now", place.for_people()));
+        say(&format!("note: there is no {} now", place.for_people()));
     }
     Ok(base)
 }
 
 /// A server that is gone for good is no reason not to get at what is kept.
 fn without(error: String) -> Option<File> {
-    note(&error);
+    say(&format!("note: {error}"));
     None
-}
-
-fn note(why: &str) {
-    say(&format!(
-        "note: {why}; bytes that were not kept become zeros"
-    ));
 }
 
 fn default_name(place: &Place, id: RecoveryId) -> OsString {
