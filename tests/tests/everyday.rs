@@ -20,6 +20,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const AT_ONCE: Duration = Duration::from_secs(5);
 /// Some user without any rights of his own.
 const USER: u32 = 12_345;
+/// One that has a name, which fusermount3 wants: `daemon`.
+const NAMED: u32 = 1;
 
 fn client(arguments: &[&str]) -> Command {
     let mut command = Command::new(&Binaries::get().client);
@@ -50,8 +52,9 @@ fn refusal(command: Command) -> String {
 fn done(command: Command) -> String {
     let what = format!("{command:?}");
     let (output, _) = run(command);
-    assert!(output.status.success(), "{what}: {}", said(&output));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{what}: {told}{}", said(&output));
+    told
 }
 
 /// `fsclient mount`, in the background.
@@ -375,6 +378,85 @@ fn a_client_is_named_after_its_host_and_a_killed_ones_session_after_its_client()
     assert!(status.contains(&expected), "{status}");
 }
 
+#[test]
+fn mount_and_umount_of_the_system_find_their_helpers_options_and_what_is_mounted() {
+    let world = world("helper", 0, "trust");
+    let (dir, state) = (
+        world.sandbox.folder("dir"),
+        world.sandbox.root().join("state"),
+    );
+    let ticket = world.server.ticket_for(world.server.address);
+    done(mount(&ticket, &dir, &state));
+    fs::write(dir.join("f"), "x").expect("written");
+    let as_helper = |name: &str, arguments: &[&str]| {
+        let mut command = client(&[]);
+        command.arg0(name).args(arguments);
+        command
+    };
+    let text = dir.to_str().expect("text");
+    done(as_helper("/sbin/umount.fuse.leasefs", &[text, "-v"]));
+    assert!(!is_mounted(&dir));
+    let source = format!("{}:/", world.server.address);
+    let options = format!(
+        "rw,ro,noexec,_netdev,x-a.b=c,timeout=30s,state={}",
+        state.display()
+    );
+    let helped = as_helper(
+        "/sbin/mount.leasefs",
+        &[&source, text, "-n", "-o", &options],
+    );
+    done(helped);
+    let mut shown = Command::new("findmnt");
+    shown.args(["-no", "SOURCE,FSTYPE,OPTIONS", text]);
+    let shown = done(shown);
+    assert!(
+        shown.starts_with(&format!("{source} ")),
+        "as it was written: {shown}"
+    );
+    for part in ["fuse.leasefs", "ro", "nosuid", "nodev", "noexec"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let denied = fs::write(dir.join("f"), "y").expect_err("read-only");
+    assert_eq!(denied.raw_os_error(), Some(libc::EROFS));
+    done(as_helper("umount.leasefs", &["-f", text]));
+    assert!(!is_mounted(&dir));
+    let wrong = as_helper("mount.leasefs", &[&source, text, "-o", "soft"]);
+    let (output, _) = run(wrong);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let failed = as_helper("mount.leasefs", &["127.0.0.1:1:/", text]);
+    assert_eq!(run(failed).0.status.code(), Some(32));
+}
+
+#[test]
+fn where_all_users_are_one_everything_is_shown_as_the_user_that_is_named() {
+    let options = WorldOptions::mounts(0).identity("squash");
+    let squash = World::start_on("shown", &options, |export| {
+        chown(export, Some(USER + 1), Some(USER + 1)).expect("chown");
+    });
+    let (dir, state) = (
+        squash.sandbox.folder("dir"),
+        squash.sandbox.root().join("state"),
+    );
+    let owner = ["--uid", "12345", "--gid", "54321"];
+    let mut command = mount(
+        &squash.server.ticket_for(squash.server.address),
+        &dir,
+        &state,
+    );
+    command.args(owner);
+    done(command);
+    fs::write(dir.join("f"), "x").expect("written");
+    let shown = fs::metadata(dir.join("f")).expect("attributes");
+    assert_eq!((shown.uid(), shown.gid()), (12_345, 54_321));
+    done(umount(&dir));
+    let trust = world("not-shown", 0, "trust");
+    let state = trust.sandbox.root().join("state");
+    let mut command = mount(&trust.server.ticket_for(trust.server.address), &dir, &state);
+    command.args(owner);
+    let refused = refusal(command);
+    assert!(refused.contains("--uid"), "{refused}");
+}
+
 /// A directory in which all users may do as in /tmp.
 fn shared(world: &World) -> PathBuf {
     let shared = world.sandbox.folder("tmp");
@@ -413,17 +495,17 @@ fn with_fuse_for_all(tmp: &Path, script: &str) -> String {
 fn root_sees_and_unmounts_what_a_user_has_mounted_and_no_other_user_does() {
     let world = world("users", 0, "trust");
     let (tmp, dir) = (shared(&world), world.sandbox.folder("dir"));
-    chown(&dir, Some(USER), Some(USER)).expect("chown");
-    let options = ["--as", &format!("{USER}:{USER}")];
+    chown(&dir, Some(NAMED), Some(NAMED)).expect("chown");
+    let options = ["--as", &format!("{NAMED}:{NAMED}")];
     let ticket = world.server.ticket_with(world.server.address, &options);
     let dir = dir.to_str().expect("text");
     let told = with_fuse_for_all(
         &tmp,
         &format!(
-            "as {USER} $fsclient mount '{ticket}' {dir} --state $TMPDIR/state; $fsclient status | head -1; \
+            "as {NAMED} $fsclient mount '{ticket}' {dir} --state $TMPDIR/state; $fsclient status | grep '^{dir} '; \
              as {other} $fsclient umount {dir} && echo unmounted by another; $fsclient umount {dir}; \
              grep {dir} /proc/mounts || echo gone",
-            other = USER + 1
+            other = USER
         ),
     );
     let lines: Vec<&str> = told.lines().collect();
@@ -432,7 +514,7 @@ fn root_sees_and_unmounts_what_a_user_has_mounted_and_no_other_user_does() {
     };
     assert!(shown.starts_with(dir), "{told}");
     assert!(
-        refused.contains(&format!("is a mount of user {USER}")),
+        refused.contains(&format!("is a mount of user {NAMED}")),
         "{told}"
     );
 }
