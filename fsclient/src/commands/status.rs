@@ -32,7 +32,7 @@ pub(super) struct StatusArgs {
 pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
     let Survey {
         mut mounts,
-        unanswered,
+        mut unanswered,
     } = match &args.dir {
         Some(dir) => Survey {
             mounts: vec![one(&mounts::locate(dir)?)?],
@@ -43,6 +43,8 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
     if let Some(state) = &args.state.state {
         let state = std::path::absolute(state).map_err(|e| e.to_string())?;
         mounts.retain(|mount| mount.state_dir == state || args.dir.is_some());
+        // Of these nobody says whether they have it.
+        unanswered.clear();
     }
     let kept = kept(args, &mounts);
     let document = StatusDocument {
@@ -84,6 +86,7 @@ fn unanswered_for_people(mount: &Unanswered) -> String {
         "dead" => format!("has died: {}", what_to_do(&mount.dir)),
         "stopped" => "is stopped: SIGCONT lets it go on".to_owned(),
         "hangs" => format!("does not answer: `fsclient umount --force {dir}` unmounts without it"),
+        "hidden" => "is not found: was it started with another LEASEFS_RUNTIME_DIR?".to_owned(),
         _ => "is of another version than this command".to_owned(),
     };
     let source = escaped(&mount.source);

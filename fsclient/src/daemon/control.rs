@@ -131,18 +131,6 @@ pub enum AskError {
     Refused(String),
 }
 
-impl AskError {
-    /// In a word.
-    pub(super) fn state(&self) -> &'static str {
-        match self {
-            Self::Silent(error) if is_timeout(error) => "hangs",
-            Self::Silent(_) => "dead",
-            Self::Stopped(_) => "stopped",
-            Self::Refused(_) => "refuses",
-        }
-    }
-}
-
 impl Asked {
     /// The status that was asked for.
     ///
@@ -193,7 +181,8 @@ fn is_stopped(pid: u32) -> bool {
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }
 
-fn is_timeout(error: &io::Error) -> bool {
+/// Whether it would have answered later.
+pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut

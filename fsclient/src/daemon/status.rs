@@ -48,7 +48,7 @@ pub struct Unanswered {
     pub source: String,
     /// Whose it is.
     pub user: u32,
-    /// Of its daemon: `dead`, `stopped`, `hangs`, or `refuses` what this command asks.
+    /// Of its daemon: `dead`, `stopped`, `hangs`, `refuses` what this command asks, or `hidden`: its socket isn't found.
     pub state: String,
 }
 

@@ -1,9 +1,16 @@
 //! All mounts there are, and what their daemons say.
 
-use super::control::{self, Request};
+use super::control::{self, AskError, Request};
 use super::mounts;
 use super::status::{MountStatus, Unanswered};
 use rustix::process::geteuid;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// How long a mount without a socket may take to show whether it is dead.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is known of all mounts.
 #[derive(Debug, Default)]
@@ -36,7 +43,7 @@ pub fn survey() -> Result<Survey, String> {
         match control::ask(&mount.point, &Request::Status).and_then(|mut asked| asked.status()) {
             Ok(status) => survey.mounts.push(status),
             Err(error) => survey.unanswered.push(Unanswered {
-                state: error.state().to_owned(),
+                state: state(&error, &mount.point).to_owned(),
                 dir: mount.point,
                 source: mount.source,
                 user,
@@ -45,4 +52,26 @@ pub fn survey() -> Result<Survey, String> {
     }
     survey.mounts.sort_by(|a, b| a.dir.cmp(&b.dir));
     Ok(survey)
+}
+
+/// Of a daemon that doesn't answer, in a word.
+fn state(error: &AskError, dir: &Path) -> &'static str {
+    match error {
+        AskError::Stopped(_) => "stopped",
+        AskError::Refused(_) => "refuses",
+        AskError::Silent(error) if control::is_timeout(error) => "hangs",
+        AskError::Silent(_) => without_socket(dir),
+    }
+}
+
+/// It may be dead, or have its socket where it isn't looked for. The mount tells, if it doesn't hang.
+fn without_socket(dir: &Path) -> &'static str {
+    let (tell, told) = mpsc::channel();
+    let dir = dir.to_owned();
+    thread::spawn(move || tell.send(mounts::is_dead(&dir)));
+    match told.recv_timeout(PATIENCE) {
+        Ok(true) => "dead",
+        Ok(false) => "hidden",
+        Err(_) => "hangs",
+    }
 }

@@ -93,7 +93,7 @@ pub struct Item {
     /// The file's handle, in hexadecimal.
     pub object: String,
     /// Who wrote it, if that is known.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writer: Option<User>,
     /// Why it is here.
     #[serde(flatten)]
