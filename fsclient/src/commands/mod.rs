@@ -3,6 +3,7 @@
 mod elect;
 mod helper;
 mod mount;
+mod progress;
 mod recover;
 mod status;
 mod umount;

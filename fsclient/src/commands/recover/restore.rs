@@ -3,6 +3,7 @@
 use super::overlay::overlay;
 use super::place::{Place, failed, is_path};
 use super::{MountArg, list};
+use crate::commands::progress::Progress;
 use crate::commands::say;
 use crate::recovery::{Folder, Item, RecoveryId};
 use clap::Args;
@@ -27,14 +28,18 @@ pub(super) fn run(folder: &Folder, args: &RestoreArgs) -> Result<(), String> {
     let item = folder.item(args.id).map_err(|e| e.to_string())?;
     let (base, target) = base_and_target(&item, args)?;
     let mut file = target.create()?;
-    let written = overlay(folder, &item, base.as_ref(), &mut file)
+    let length = base.as_ref().and_then(|base| base.metadata().ok());
+    let length = length.map_or(0, |base| base.len());
+    let mut progress = Progress::new("restoring");
+    progress.at(0, length.min(item.full_size()) + item.bytes);
+    let written = overlay(folder, &item, base.as_ref(), &mut file, &mut progress)
         .and_then(|()| finish(&file, base.as_ref(), &target));
     if written.is_err() {
         target.remove();
     }
+    drop(progress);
     written?;
-    let base = base.and_then(|base| Some(base.metadata().ok()?.len()));
-    let gaps = item.gaps(base.unwrap_or_default());
+    let gaps = item.gaps(length);
     if !gaps.is_empty() {
         say(&format!(
             "note: nobody has kept these bytes, they are zeros{}",
