@@ -6,7 +6,7 @@ use crate::clock;
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::BootId;
-use leasefs_protocol::control::{Hello, ToClient, ToServer, Welcome};
+use leasefs_protocol::control::{FEATURES, Hello, ToClient, ToServer, Welcome};
 use leasefs_protocol::limits::{HELLO_TIMEOUT, PROTOCOL_VERSION};
 use leasefs_transport::{
     CloseCode, Connection, FrameError, FrameReader, FrameWriter, Lost, TransportError, connect,
@@ -39,10 +39,10 @@ impl Link {
 }
 
 /// What was said on a connection's control stream.
-struct Welcomed {
-    writer: FrameWriter,
-    reader: FrameReader,
-    welcome: Welcome,
+pub(super) struct Welcomed {
+    pub(super) writer: FrameWriter,
+    pub(super) reader: FrameReader,
+    pub(super) welcome: Welcome,
     sent: BootTime,
 }
 
@@ -99,7 +99,7 @@ fn broken(config: &Config, reason: impl ToString) -> ConnectError {
 }
 
 /// The first connection that stands, to any of the server's addresses.
-async fn reach(config: &Config) -> Result<Connection, ConnectError> {
+pub(super) async fn reach(config: &Config) -> Result<Connection, ConnectError> {
     let addresses = resolve(config).await?;
     let mut attempts = JoinSet::new();
     for (index, address) in addresses.into_iter().enumerate() {
@@ -142,7 +142,7 @@ async fn resolve(config: &Config) -> Result<Vec<SocketAddr>, ConnectError> {
     }
 }
 
-async fn hello(
+pub(super) async fn hello(
     config: &Config,
     connection: &Connection,
     last_process: Option<BootId>,
@@ -152,7 +152,7 @@ async fn hello(
     let sent = clock::boot();
     let hello = Hello {
         version: PROTOCOL_VERSION,
-        features: 0,
+        features: FEATURES,
         session: config.session,
         ticket: config.ticket.filter(|_| last_process.is_none()),
         name: config.name.clone(),

@@ -1,6 +1,6 @@
 //! Operations that change nothing.
 
-use super::{locks, named};
+use super::{explain, locks, named};
 use crate::runtime::Admission;
 use crate::service::Call;
 use crate::service::access::{Accesses, of_opened_data};
@@ -45,6 +45,7 @@ pub fn bounds(query: &Query) -> Result<(), Refusal> {
         }
         Query::Seek(Seek { offset, .. }) if *offset > MAX_OFFSET => Err(ENXIO),
         Query::Close(close) => at_most(close.opens.len(), MAX_BATCH, Refusal::Invalid),
+        Query::Explain(explain) => at_most(explain.path.len(), MAX_BATCH, Refusal::Invalid),
         Query::GetXattr(GetXattr { name, .. }) => xattr_name(name),
         query => locks::bounds(query),
     }
@@ -128,6 +129,7 @@ fn at_once(call: &Call, query: &Query, open: Result<&OpenFile, Refusal>) -> Resu
             Told::data(asked, value)
         }
         Query::ListXattr(asked) => Told::data(asked, store.listxattr(&who()?, &asked.object)?),
+        Query::Explain(asked) => Told::of(asked, explain::explained(call, asked)?),
         // Answered elsewhere, or without their open.
         Query::Lookup(_)
         | Query::Open(_)
