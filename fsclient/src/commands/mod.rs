@@ -1,10 +1,12 @@
 //! The command line.
 
+mod doctor;
 mod elect;
 mod mount;
 mod recover;
 mod status;
 mod umount;
+mod why;
 
 use crate::daemon;
 use clap::{Args, Parser, Subcommand};
@@ -30,6 +32,10 @@ enum Command {
     Elect(elect::ElectArgs),
     /// Show the mounts of this user
     Status(status::StatusArgs),
+    /// Tell what an access to a file waits for, or would
+    Why(why::WhyArgs),
+    /// Look whether this machine is fit, and whether its servers can be reached
+    Doctor(doctor::DoctorArgs),
     /// Data that could not be brought in and is kept on this machine
     Recover(recover::RecoverArgs),
     /// What `mount` becomes when it goes to the background; reads its job from standard input
@@ -55,6 +61,8 @@ pub fn run() -> ExitCode {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Why(args) => why::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Recover(args) => recover::run(&args),
         Command::Elect(args) => return elect::run(&args),
         Command::Daemon { .. } => return daemon::run_detached(),

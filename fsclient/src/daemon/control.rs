@@ -4,6 +4,7 @@
 //! `status` and `umount` find them whatever the state directory.
 
 use super::status::MountStatus;
+use super::why::Why;
 use leasefs_host::control::Address;
 use leasefs_host::{paths, private};
 use ring::digest;
@@ -23,11 +24,16 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// What a daemon is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
     /// Its state.
     Status,
+    /// What an access to a path below the mount point waits for, or would.
+    Why {
+        /// From the mount point on.
+        path: Vec<u8>,
+    },
     /// To unmount and end; answered when it is unmounted.
     Umount {
         /// Even if it is in use.
@@ -40,6 +46,7 @@ pub enum Request {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Response {
     Status(Box<MountStatus>),
+    Why(Box<Why>),
     Done,
     Error(String),
 }
@@ -77,7 +84,7 @@ pub fn ask(mount: &Path, request: &Request) -> Result<Asked, AskError> {
 
 fn ask_at(address: &Address, request: &Request) -> Result<Asked, AskError> {
     let patience = match request {
-        Request::Status => STATUS_TIMEOUT,
+        Request::Status | Request::Why { .. } => STATUS_TIMEOUT,
         Request::Umount { .. } => LOOK,
     };
     Ok(Asked(address.ask(request, patience)?))
@@ -102,8 +109,22 @@ impl Asked {
     pub fn result(&mut self) -> Result<Option<MountStatus>, AskError> {
         match self.0.answer()? {
             Response::Status(status) => Ok(Some(*status)),
-            Response::Done => Ok(None),
+            Response::Done | Response::Why(_) => Ok(None),
             Response::Error(error) => Err(AskError::Refused(error)),
+        }
+    }
+
+    /// The answer to [`Request::Why`].
+    ///
+    /// # Errors
+    /// As [`Asked::result`].
+    pub fn why(&mut self) -> Result<Why, AskError> {
+        match self.0.answer()? {
+            Response::Why(why) => Ok(*why),
+            Response::Error(error) => Err(AskError::Refused(error)),
+            Response::Status(_) | Response::Done => Err(AskError::Refused(
+                "the daemon answers something else".into(),
+            )),
         }
     }
 

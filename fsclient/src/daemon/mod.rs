@@ -15,8 +15,10 @@ mod sleeping;
 mod state;
 mod status;
 mod waking;
+mod why;
 
 pub use job::Job;
 pub use life::{run_detached, run_foreground};
 pub use state::StateDir;
 pub use status::{Dirty, Kept, Lock, MemoryStatus, MountStatus, StatusDocument};
+pub use why::{Cost, Here, Other, There, Why};

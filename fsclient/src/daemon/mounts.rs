@@ -77,6 +77,24 @@ pub fn is_leasefs(dir: &Path) -> Result<bool, String> {
     Ok(mounts::at(&table()?, dir).is_some_and(|mount| mount.is_leasefs))
 }
 
+/// The mount points of this user's mounts whose daemons are there, and of those whose are dead, which is said of each.
+///
+/// # Errors
+/// If the mount table can't be read.
+pub fn own_silent() -> Result<Vec<(PathBuf, bool)>, String> {
+    let ours = table()?.into_iter().filter(|mount| mount.is_leasefs);
+    let whole = ours.filter(|mount| mount.root == Path::new("/"));
+    let standing = whole.map(|mount| {
+        let (listens, dead) = (
+            super::control::is_listening(&mount.point),
+            is_dead(&mount.point),
+        );
+        // Another user's is neither, as seen from here.
+        (listens || dead).then_some((mount.point, dead))
+    });
+    Ok(standing.flatten().collect())
+}
+
 /// Whether the mount's daemon is gone.
 pub fn is_dead(dir: &Path) -> bool {
     // A daemon that lives but hangs would hang us too: one that listens isn't asked that way.
