@@ -5,6 +5,7 @@ mod elect;
 mod mount;
 mod recover;
 mod status;
+mod top;
 mod umount;
 mod why;
 
@@ -32,6 +33,8 @@ enum Command {
     Elect(elect::ElectArgs),
     /// Show the mounts of this user
     Status(status::StatusArgs),
+    /// Show the mounts of this user as they get on
+    Top(top::ClientTopArgs),
     /// Tell what an access to a file waits for, or would
     Why(why::WhyArgs),
     /// Look whether this machine is fit, and whether its servers can be reached
@@ -61,6 +64,7 @@ pub fn run() -> ExitCode {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Why(args) => why::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Recover(args) => recover::run(&args),
