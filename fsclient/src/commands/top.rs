@@ -6,9 +6,12 @@ use crate::session::Waiting;
 use clap::Args;
 use leasefs_top::{Cell, Column, Sample, Table, TopArgs, View};
 use std::path::Path;
+use std::time::Duration;
 
 /// So many kinds of requests are told.
 const KINDS: usize = 3;
+/// How long a daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct ClientTopArgs {
@@ -108,20 +111,28 @@ const LOCKS: &[Column] = &[
 pub(super) fn run(args: &ClientTopArgs) -> Result<(), String> {
     let state = args.state.state.as_deref().map(std::path::absolute);
     let state = state.transpose().map_err(|e| e.to_string())?;
-    let look = move || {
-        let all = control::all().into_iter().flatten();
-        let of_state =
-            |mount: &MountStatus| state.as_deref().is_none_or(|dir| mount.state_dir == dir);
-        Ok(all.filter(of_state).collect())
-    };
+    let look = move || Ok(looked(control::all_within(PATIENCE), state.as_deref()));
     leasefs_top::run(&args.top, BY_CALLS, look, view)
 }
 
-type Mounts = Vec<MountStatus>;
+/// What was seen at a look.
+#[derive(Clone, Debug, Default)]
+struct Mounts {
+    all: Vec<MountStatus>,
+    /// How many daemons didn't answer.
+    silent: usize,
+}
+
+fn looked(found: Vec<Result<MountStatus, String>>, state: Option<&Path>) -> Mounts {
+    let silent = found.iter().filter(|status| status.is_err()).count();
+    let mut all: Vec<MountStatus> = found.into_iter().flatten().collect();
+    all.retain(|mount| state.is_none_or(|dir| mount.state_dir == dir));
+    Mounts { all, silent }
+}
 
 /// A count of a mount at a look; 0 where it wasn't there.
 fn of(mounts: &Mounts, dir: &Path, count: impl Fn(&MountStatus) -> u64) -> u64 {
-    let mount = mounts.iter().find(|mount| mount.dir == dir);
+    let mount = mounts.all.iter().find(|mount| mount.dir == dir);
     mount.map_or(0, count)
 }
 
@@ -130,7 +141,7 @@ fn path(path: &Path) -> Cell {
 }
 
 fn view(seen: &Sample<Mounts>) -> View {
-    let mounts = &seen.now;
+    let mounts = &seen.now.all;
     let tables = vec![
         Table {
             name: "mounts",
@@ -157,7 +168,7 @@ fn view(seen: &Sample<Mounts>) -> View {
 
 /// Of all mounts together.
 fn rows<T>(
-    mounts: &Mounts,
+    mounts: &[MountStatus],
     of: impl Fn(&MountStatus) -> &Vec<T>,
     row: impl Fn(&MountStatus, &T) -> Vec<Cell>,
 ) -> Vec<Vec<Cell>> {
@@ -168,7 +179,7 @@ fn rows<T>(
 }
 
 fn facts(seen: &Sample<Mounts>) -> Vec<(&'static str, String)> {
-    let mounts = &seen.now;
+    let mounts = &seen.now.all;
     let sum = |of: fn(&MountStatus) -> u64| mounts.iter().map(of).sum::<u64>();
     let rate = |of: fn(&MountStatus) -> u64| {
         let rates = mounts
@@ -195,10 +206,13 @@ fn facts(seen: &Sample<Mounts>) -> Vec<(&'static str, String)> {
         ),
         ("locks", sum(|mount| mount.locks.len() as u64).to_string()),
     ];
+    if seen.now.silent > 0 {
+        facts.push(("do not answer", seen.now.silent.to_string()));
+    }
     if let [mount] = mounts.as_slice() {
-        let same = |at: &Mounts| at.iter().position(|one| one.dir == mount.dir);
-        let fastest =
-            seen.fastest(|at| same(at).and_then(|place| Some(&at.get(place)?.session.requests)));
+        let same = |at: &Mounts| at.all.iter().position(|one| one.dir == mount.dir);
+        let fastest = seen
+            .fastest(|at| same(at).and_then(|place| Some(&at.all.get(place)?.session.requests)));
         let fastest = fastest.iter().take(KINDS);
         let fastest: Vec<String> = fastest
             .map(|(kind, rate)| format!("{kind} {rate}"))
@@ -271,7 +285,6 @@ fn lock(lock: &Lock) -> Vec<Cell> {
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::time::Duration;
 
     fn at(calls: u64, cached: u64, sent: u64, state: &str) -> Mounts {
         let status = json!({
@@ -287,7 +300,8 @@ mod tests {
             "locks": [{"file": "f", "pid": 9, "kind": "flock", "shared": false, "first": 0, "last": null,
                 "token": null, "decided_here": false, "holder": null}],
         });
-        vec![serde_json::from_value(status).expect("a status")]
+        let mount = serde_json::from_value(status).expect("a status");
+        looked(vec![Ok(mount), Err("frozen".into())], None)
     }
 
     fn seen(before: Mounts, now: Mounts) -> View {
@@ -308,6 +322,7 @@ mod tests {
         assert_eq!(row[3], Cell::shown(25, "25 %".into()), "50 of 200");
         assert_eq!(row[4], Cell::number(10));
         assert_eq!(row[7], Cell::shown(1_250, "1.25 ms".into()));
+        assert!(view.facts.contains(&("do not answer", "1".into())));
         assert!(view.facts.contains(&("most", "read 10".into())), "{view:?}");
     }
 

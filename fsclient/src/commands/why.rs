@@ -5,6 +5,7 @@ use super::status::{lock_for_people, seconds, waiting_for_people};
 use crate::daemon::control::{self, AskError};
 use crate::daemon::{Cost, Here, Other, There, Why};
 use crate::recovery::path_for_people;
+use crate::session::Waiting;
 use clap::Args;
 use leasefs_host::mounts::{self, Mount};
 use leasefs_protocol::escaped;
@@ -134,7 +135,12 @@ fn for_people(path: &Path, why: &Why) -> String {
     if let Some(trouble) = &why.trouble {
         lines.push(format!("  server    {}", escaped(trouble)));
     }
-    lines.extend(why.waiting.iter().map(waiting_for_people));
+    // On what is told already.
+    let waiting = why.waiting.iter().map(|waiting| Waiting {
+        object: None,
+        ..waiting.clone()
+    });
+    lines.extend(waiting.map(|waiting| waiting_for_people(&waiting)));
     lines.extend(why.locks.iter().map(lock_for_people));
     if let Some(there) = &why.server {
         lines.extend(elsewhere(there));
@@ -191,7 +197,7 @@ fn elsewhere(there: &There) -> Vec<String> {
     }
     if there.waiting > 0 {
         lines.push(format!(
-            "  at server {} operation(s) wait for it",
+            "  queue     {} operation(s) wait for it at the server",
             there.waiting
         ));
     }
@@ -299,6 +305,8 @@ fn cost(cost: Cost, there: &There) -> String {
                 .map(|mount| escaped(mount).to_string())
                 .collect();
             let who = match (silent, named.is_empty()) {
+                (1, true) if recalls == 1 => "it".to_owned(),
+                (1, false) if recalls == 1 => named.join(", "),
                 (1, true) => "one of them".to_owned(),
                 (1, false) => format!("one of them, {},", named.join(", ")),
                 (n, true) => format!("{n} of them"),
@@ -388,6 +396,10 @@ mod tests {
         assert_eq!(write(&here, &silent(Some("b:/m"))), said);
         let said = "from here would recall 2 mounts; one of them does not answer: at most 8.0 s";
         assert_eq!(write(&here, &silent(None)), said);
+        let mut alone = silent(Some("b:/m"));
+        alone.write.recalls = 1;
+        let said = "from here would recall 1 mount; b:/m does not answer: at most 8.0 s";
+        assert_eq!(write(&here, &alone), said);
     }
 
     #[test]

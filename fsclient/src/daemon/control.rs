@@ -79,14 +79,14 @@ pub struct Asked(leasefs_host::control::Asked);
 /// # Errors
 /// If it can't be reached.
 pub fn ask(mount: &Path, request: &Request) -> Result<Asked, AskError> {
-    ask_at(&address(mount)?, request)
-}
-
-fn ask_at(address: &Address, request: &Request) -> Result<Asked, AskError> {
     let patience = match request {
         Request::Status | Request::Why { .. } => STATUS_TIMEOUT,
         Request::Umount { .. } => LOOK,
     };
+    ask_at(&address(mount)?, request, patience)
+}
+
+fn ask_at(address: &Address, request: &Request, patience: Duration) -> Result<Asked, AskError> {
     Ok(Asked(address.ask(request, patience)?))
 }
 
@@ -193,9 +193,14 @@ pub(super) fn addresses() -> io::Result<Vec<Address>> {
 
 /// The state of all daemons of this user, by mount point; an error for one that doesn't answer.
 pub fn all() -> Vec<Result<MountStatus, String>> {
+    all_within(STATUS_TIMEOUT)
+}
+
+/// The same, if they answer within that time. They are asked side by side.
+pub fn all_within(patience: Duration) -> Vec<Result<MountStatus, String>> {
     let status = |address: &Address| {
         let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", address.name());
-        ask_at(address, &Request::Status)
+        ask_at(address, &Request::Status, patience)
             .and_then(|mut asked| asked.result())
             .map_err(|e| failed(&e))?
             .ok_or_else(|| failed(&"the daemon gave no status"))
@@ -204,7 +209,16 @@ pub fn all() -> Vec<Result<MountStatus, String>> {
         Ok(addresses) => addresses,
         Err(error) => return vec![Err(error.to_string())],
     };
-    let mut all: Vec<_> = addresses.iter().map(status).collect();
+    let mut all: Vec<_> = std::thread::scope(|scope| {
+        let asked = addresses
+            .iter()
+            .map(|address| scope.spawn(move || status(address)));
+        let asked: Vec<_> = asked.collect();
+        asked
+            .into_iter()
+            .filter_map(|asked| asked.join().ok())
+            .collect()
+    });
     all.sort_by_key(|status| status.as_ref().ok().map(|status| status.dir.clone()));
     all
 }

@@ -77,11 +77,11 @@ pub fn is_leasefs(dir: &Path) -> Result<bool, String> {
     Ok(mounts::at(&table()?, dir).is_some_and(|mount| mount.is_leasefs))
 }
 
-/// The mount points of this user's mounts whose daemons are there, and of those whose are dead, which is said of each.
+/// The mount points of this user's mounts, and whether their daemons are dead.
 ///
 /// # Errors
 /// If the mount table can't be read.
-pub fn own_silent() -> Result<Vec<(PathBuf, bool)>, String> {
+pub fn own() -> Result<Vec<(PathBuf, bool)>, String> {
     let ours = table()?.into_iter().filter(|mount| mount.is_leasefs);
     let whole = ours.filter(|mount| mount.root == Path::new("/"));
     let standing = whole.map(|mount| {

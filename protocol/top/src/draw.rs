@@ -98,9 +98,10 @@ fn facts(view: &View, width: u16) -> Vec<Line<'static>> {
 
 fn show(frame: &mut Frame<'_>, area: Rect, table: &Table, order: Option<Order>) {
     let area = Rect {
+        x: area.x.saturating_add(1),
         y: area.y.saturating_add(1),
+        width: area.width.saturating_sub(2),
         height: area.height.saturating_sub(1),
-        ..area
     };
     let titles = table.columns.iter().enumerate().map(|(at, column)| {
         let sorted = order.filter(|order| order.column == at);
@@ -122,7 +123,7 @@ fn show(frame: &mut Frame<'_>, area: Rect, table: &Table, order: Option<Order>) 
     });
     let shape = Shape::new(rows, table.columns.iter().map(width_of))
         .header(Row::new(titles).style(HEAD))
-        .column_spacing(1);
+        .column_spacing(2);
     frame.render_widget(shape, area);
 }
 
@@ -212,19 +213,19 @@ mod tests {
         let lines = drawn((80, 24), &view(3), by_rate(0), None);
         assert!(lines[0].starts_with(" fsserver"));
         assert!(lines[1].contains("requests/s 1,234"));
-        assert!(lines[3].starts_with("MOUNT") && lines[3].trim_end().ends_with("REQ/S\u{25be}"));
+        assert!(lines[3].starts_with(" MOUNT") && lines[3].trim_end().ends_with("REQ/S\u{25be}"));
         assert!(
-            lines[4].starts_with("host:/mnt/2"),
+            lines[4].starts_with(" host:/mnt/2"),
             "the fastest is first: {lines:#?}"
         );
         assert_eq!(
-            lines[4].chars().last(),
+            lines[4].trim_end().chars().last(),
             Some('2'),
             "numbers stand to the right"
         );
         let shown = lines
             .iter()
-            .filter(|line| line.starts_with("host:"))
+            .filter(|line| line.starts_with(" host:"))
             .count();
         assert_eq!(shown, 3 + usize::from(MOST_ROWS), "{lines:#?}");
         assert!(lines[23].contains("q quit"));
@@ -233,9 +234,9 @@ mod tests {
     #[test]
     fn scrolling_shows_later_rows_and_never_an_empty_table() {
         let lines = drawn((80, 24), &view(40), by_rate(10), None);
-        assert!(lines[4].starts_with("host:/mnt/29"), "{lines:#?}");
+        assert!(lines[4].starts_with(" host:/mnt/29"), "{lines:#?}");
         let lines = drawn((80, 24), &view(3), by_rate(99), None);
-        assert!(lines[4].starts_with("host:/mnt/0"), "{lines:#?}");
+        assert!(lines[4].starts_with(" host:/mnt/0"), "{lines:#?}");
     }
 
     #[test]

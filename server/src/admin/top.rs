@@ -26,10 +26,6 @@ const SESSIONS: &[Column] = &[
         width: 0,
     },
     Column {
-        title: "CLIENT",
-        width: 12,
-    },
-    Column {
         title: "REQ/S",
         width: 8,
     },
@@ -50,7 +46,7 @@ const SESSIONS: &[Column] = &[
         width: 8,
     },
 ];
-const BY_RATE: usize = 2;
+const BY_RATE: usize = 1;
 
 const WAITING: &[Column] = &[
     Column {
@@ -227,7 +223,6 @@ fn session(seen: &Sample<ServerStatus>, session: &SessionStatus) -> Vec<Cell> {
     };
     vec![
         Cell::text(&session.mount).alarm_if(session.address.is_none()),
-        Cell::text(&session.client),
         Cell::number(seen.rate(of)),
         Cell::number(session.leases as u64),
         Cell::number(session.opens as u64),
@@ -365,8 +360,8 @@ mod tests {
     #[test]
     fn a_session_that_has_not_renewed_for_half_a_term_stands_out() {
         let row = &seen(0, 0).tables[0].rows[0];
-        assert_eq!(row[6], Cell::millis(Some(1_000)).alarm_if(true));
-        assert_eq!(row[5], Cell::owed(1));
+        assert_eq!(row[5], Cell::millis(Some(1_000)).alarm_if(true));
+        assert_eq!(row[4], Cell::owed(1));
     }
 
     #[test]

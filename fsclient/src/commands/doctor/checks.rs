@@ -221,6 +221,15 @@ pub(super) fn state(found: &StateFound) -> Vec<Check> {
     checks
 }
 
+/// Of the list of servers.
+pub(super) fn enrolled(servers: Result<usize, &String>) -> Check {
+    match servers {
+        Ok(0) => Check::ok("servers", "this client is enrolled with none yet"),
+        Ok(servers) => Check::ok("servers", format!("this client is enrolled with {servers}")),
+        Err(error) => Check::problem("servers", error, "mounts need the list of servers' keys"),
+    }
+}
+
 /// Of a mount.
 pub(super) fn mount(found: &MountFound) -> Check {
     let name = format!(

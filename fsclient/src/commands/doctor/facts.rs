@@ -174,25 +174,35 @@ pub(super) fn state(state: &StateDir) -> StateFound {
     }
 }
 
-/// Of all mounts of this user that have a daemon, and of those that have lost theirs.
+/// Of all mounts of this user that have a daemon, and of those that have lost theirs. Daemons are asked side by side.
 pub(super) fn mounts() -> Vec<MountFound> {
-    let status = control::all().into_iter();
-    let mut found: Vec<MountFound> = status
-        .flatten()
-        .map(|mount| MountFound {
-            dir: mount.dir,
-            state: mount.session.state,
-            trouble: mount.session.trouble,
-        })
-        .collect();
-    let mut silent = mounts::own_silent().unwrap_or_default();
-    silent.retain(|(dir, _)| found.iter().all(|mount| mount.dir != *dir));
-    found.extend(silent.into_iter().map(|(dir, dead)| MountFound {
+    let standing = mounts::own().unwrap_or_default();
+    std::thread::scope(|scope| {
+        let asked = standing
+            .into_iter()
+            .map(|(dir, dead)| scope.spawn(move || mount(dir, dead)));
+        let asked: Vec<_> = asked.collect();
+        asked
+            .into_iter()
+            .filter_map(|asked| asked.join().ok())
+            .collect()
+    })
+}
+
+fn mount(dir: PathBuf, dead: bool) -> MountFound {
+    let asked =
+        || control::ask(&dir, &control::Request::Status).and_then(|mut asked| asked.result());
+    let status = (!dead).then(asked).and_then(Result::ok).flatten();
+    let (state, trouble) = match status {
+        Some(mount) => (mount.session.state, mount.session.trouble),
+        None if dead => ("dead".to_owned(), None),
+        None => ("unanswered".to_owned(), None),
+    };
+    MountFound {
         dir,
-        state: if dead { "dead" } else { "unanswered" }.to_owned(),
-        trouble: None,
-    }));
-    found
+        state,
+        trouble,
+    }
 }
 
 /// Tries a server whose key is known, or not.

@@ -52,14 +52,15 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), String> {
 }
 
 async fn all(args: &DoctorArgs, state: &StateDir) -> Vec<Check> {
-    let servers = servers(args, state);
-    let tried: Vec<_> = servers
+    let enrolled = state.pins().all();
+    let tried: Vec<_> = servers(args, enrolled.as_deref().unwrap_or_default())
         .into_iter()
         .map(|(server, key)| tokio::spawn(facts::server(state.clone(), server, key)))
         .collect();
     let mounts = tokio::task::spawn_blocking(facts::mounts);
     let mut checks = checks::system(&facts::system().await);
     checks.extend(checks::state(&facts::state(state)));
+    checks.push(checks::enrolled(enrolled.as_deref().map(<[_]>::len)));
     checks.extend(mounts.await.unwrap_or_default().iter().map(checks::mount));
     for tried in tried {
         if let Ok(found) = tried.await {
@@ -70,17 +71,18 @@ async fn all(args: &DoctorArgs, state: &StateDir) -> Vec<Check> {
 }
 
 /// Those to be tried, with their keys where they are known.
-fn servers(args: &DoctorArgs, state: &StateDir) -> Vec<(ServerAddr, Option<KeyHash>)> {
-    let enrolled = state.pins().all().unwrap_or_default();
+fn servers(
+    args: &DoctorArgs,
+    enrolled: &[(ServerAddr, KeyHash)],
+) -> Vec<(ServerAddr, Option<KeyHash>)> {
     match &args.server {
         None => enrolled
-            .into_iter()
-            .map(|(server, key)| (server, Some(key)))
+            .iter()
+            .map(|(server, key)| (server.clone(), Some(*key)))
             .collect(),
         Some(server) => {
-            let mut keys = enrolled.into_iter();
-            let key = keys.find_map(|(known, key)| (known == *server).then_some(key));
-            vec![(server.clone(), key)]
+            let known = enrolled.iter().find(|(known, _)| known == server);
+            vec![(server.clone(), known.map(|(_, key)| *key))]
         }
     }
 }

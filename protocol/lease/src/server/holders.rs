@@ -107,26 +107,33 @@ impl Core {
             write: holder.map_or(Parts::NONE, |holder| holder.write),
             ends,
             silent: ends.left_at(now) < long || session.is_overdue(now),
-            recall: self.oldest_recall(session, object, holder),
+            recall: self.oldest_recall(now, session, (object, holder)),
             locks,
             lock_waits,
         }
     }
 
-    /// Of the session's open recalls that are of the object, or of everything.
+    /// Since when, and until when at most: of the session's open recalls that are of the object, or of everything.
     fn oldest_recall(
         &self,
+        now: BootTime,
         session: &Session,
-        object: Option<&Object>,
-        holder: Option<&Holder>,
+        (object, holder): (Option<&Object>, Option<&Holder>),
     ) -> Option<(BootTime, BootTime)> {
         let of_object = object.zip(holder).into_iter();
         let of_object = of_object.flat_map(|(object, holder)| object.recalls_of(holder.session));
         let open = of_object.chain(session.everything);
         let open: Vec<&OpenRecall> = open.filter_map(|id| session.recalls.get(&id)).collect();
         let since = open.iter().map(|recall| recall.sent).min()?;
-        let until = open.iter().map(|r| session.latest_end(r, &self.config));
-        Some((since, until.max()?))
+        // Who is overdue isn't renewed any more.
+        let until = match session.is_overdue(now) {
+            true => session.expires,
+            false => open
+                .iter()
+                .map(|r| session.latest_end(r, &self.config))
+                .max(),
+        };
+        Some((since, until?))
     }
 }
 
