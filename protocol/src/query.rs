@@ -298,6 +298,6 @@ pub struct ResetLocks;
 pub struct Explain {
     /// Where the path begins.
     pub dir: Handle,
-    /// Its components, looked up one by one with the caller's rights; at most [`crate::limits::MAX_BATCH`].
+    /// Its components, looked up one by one with the caller's rights; at most [`crate::limits::MAX_PATH`].
     pub path: Vec<RawName>,
 }
