@@ -28,10 +28,6 @@ const MOUNTS: &[Column] = &[
         width: 0,
     },
     Column {
-        title: "STATE",
-        width: 12,
-    },
-    Column {
         title: "CALLS/S",
         width: 8,
     },
@@ -52,11 +48,11 @@ const MOUNTS: &[Column] = &[
         width: 10,
     },
     Column {
-        title: "RTT",
-        width: 9,
+        title: "SERVER",
+        width: 12,
     },
 ];
-const BY_CALLS: usize = 2;
+const BY_CALLS: usize = 1;
 
 const WAITING: &[Column] = &[
     Column {
@@ -77,11 +73,11 @@ const WAITING: &[Column] = &[
     },
     Column {
         title: "SINCE",
-        width: 9,
+        width: 8,
     },
     Column {
         title: "AT MOST",
-        width: 9,
+        width: 8,
     },
 ];
 
@@ -92,19 +88,19 @@ const LOCKS: &[Column] = &[
     },
     Column {
         title: "PROCESS",
-        width: 9,
+        width: 8,
     },
     Column {
         title: "KIND",
-        width: 16,
+        width: 15,
     },
     Column {
         title: "STATE",
-        width: 7,
+        width: 6,
     },
     Column {
         title: "HELD UP BY",
-        width: 24,
+        width: 26,
     },
 ];
 
@@ -240,17 +236,19 @@ fn mount(seen: &Sample<Mounts>, mount: &MountStatus) -> Vec<Cell> {
             Cell::shown(percent, format!("{percent} %"))
         }
     };
-    let connected = mount.session.state == "connected";
     let rtt = mount.session.rtt_us.unwrap_or_default();
+    let server = match mount.session.state.as_str() {
+        "connected" => Cell::shown(rtt, format!("{}.{:02} ms", rtt / 1_000, rtt % 1_000 / 10)),
+        state => Cell::text(state).alarm_if(true),
+    };
     vec![
         path(&mount.dir),
-        Cell::text(&mount.session.state).alarm_if(!connected),
         Cell::number(rate(|mount| mount.kernel_requests)),
         share,
         Cell::number(rate(|mount| mount.session.requests_total)),
         Cell::number(objects(mount)),
         Cell::bytes(mount.dirty.bytes),
-        Cell::shown(rtt, format!("{}.{:02} ms", rtt / 1_000, rtt % 1_000 / 10)),
+        server,
     ]
 }
 
@@ -319,9 +317,9 @@ mod tests {
         );
         let row = &view.tables[0].rows[0];
         assert_eq!(row[BY_CALLS], Cell::number(100));
-        assert_eq!(row[3], Cell::shown(25, "25 %".into()), "50 of 200");
-        assert_eq!(row[4], Cell::number(10));
-        assert_eq!(row[7], Cell::shown(1_250, "1.25 ms".into()));
+        assert_eq!(row[2], Cell::shown(25, "25 %".into()), "50 of 200");
+        assert_eq!(row[3], Cell::number(10));
+        assert_eq!(row[6], Cell::shown(1_250, "1.25 ms".into()));
         assert!(view.facts.contains(&("do not answer", "1".into())));
         assert!(view.facts.contains(&("most", "read 10".into())), "{view:?}");
     }
@@ -330,8 +328,8 @@ mod tests {
     fn where_nothing_was_asked_there_is_no_share_and_a_mount_that_is_cut_off_stands_out() {
         let view = seen(at(5, 5, 5, "silent"), at(5, 5, 5, "silent"));
         let row = &view.tables[0].rows[0];
-        assert_eq!(row[3], Cell::shown(0, "-".into()));
-        assert_eq!(row[1], Cell::text("silent").alarm_if(true));
+        assert_eq!(row[2], Cell::shown(0, "-".into()));
+        assert_eq!(row[6], Cell::text("silent").alarm_if(true));
     }
 
     #[test]

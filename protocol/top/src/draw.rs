@@ -123,7 +123,7 @@ fn show(frame: &mut Frame<'_>, area: Rect, table: &Table, order: Option<Order>) 
     });
     let shape = Shape::new(rows, table.columns.iter().map(width_of))
         .header(Row::new(titles).style(HEAD))
-        .column_spacing(2);
+        .column_spacing(1);
     frame.render_widget(shape, area);
 }
 

@@ -97,23 +97,23 @@ const LOCKS: &[Column] = &[
     },
     Column {
         title: "INODE",
-        width: 12,
+        width: 10,
     },
     Column {
         title: "PROCESS",
-        width: 9,
+        width: 8,
     },
     Column {
         title: "KIND",
-        width: 16,
+        width: 15,
     },
     Column {
         title: "STATE",
-        width: 7,
+        width: 6,
     },
     Column {
         title: "SINCE",
-        width: 9,
+        width: 8,
     },
 ];
 
