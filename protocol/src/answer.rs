@@ -1,6 +1,7 @@
 //! What operations are answered.
 
 use crate::attr::{Attr, DirEntry, FsStat, Version};
+use crate::explain::Explained;
 use crate::ids::{Handle, OpenId, OpenToken};
 use crate::lock::{LockFound, Locked, Unlocked};
 use crate::refusal::Refusal;
@@ -36,6 +37,8 @@ pub enum Response {
     LockFound(Option<LockFound>),
     /// Bytes are unlocked, or a request for a lock is given up.
     Unlocked(Unlocked),
+    /// Who holds what of an object.
+    Explained(Explained),
 }
 
 /// What some operation is answered. Its conversions are the only ones from and to what is on the wire.
@@ -72,7 +75,7 @@ macro_rules! answers {
     };
 }
 
-answers! { Object Attr Opened Created Written Offset Entries FsStat Locked Unlocked }
+answers! { Object Attr Opened Created Written Offset Entries FsStat Locked Unlocked Explained }
 
 impl Answer for () {
     fn is(response: &Response) -> bool {
@@ -227,6 +230,7 @@ impl Response {
                 let nodes = entries.iter_mut().filter_map(|e| e.node.as_mut());
                 nodes.for_each(|(handle, _)| change(handle));
             }
+            Self::Explained(explained) => change(&mut explained.object),
             Self::Done
             | Self::NoEntry
             | Self::Attr(_)

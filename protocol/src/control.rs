@@ -10,6 +10,11 @@ use crate::lock::{FileLocks, LockGranted};
 use crate::name::RawName;
 use serde::{Deserialize, Serialize};
 
+/// An optional feature: [`crate::query::Explain`] can be asked.
+pub const EXPLAINS: u64 = 1;
+/// The optional features that this side has. What belongs to one is never sent to who doesn't have it.
+pub const FEATURES: u64 = EXPLAINS;
+
 /// Client to server, on the control stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]
@@ -92,7 +97,7 @@ pub enum Push {
 pub struct Hello {
     /// The client's protocol version.
     pub version: u32,
-    /// Optional features the client has; none so far.
+    /// Optional features the client has.
     pub features: u64,
     /// The mount's session.
     pub session: SessionId,

@@ -9,6 +9,7 @@ pub mod change;
 pub mod codec;
 pub mod control;
 pub mod escape;
+pub mod explain;
 pub mod ids;
 pub mod lease;
 pub mod limits;

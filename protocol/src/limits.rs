@@ -133,6 +133,10 @@ pub const MAX_UNREAD: usize = 1024 * 1024;
 pub const MAX_RECALLS_UNREAD: usize = 4 * 1024 * 1024;
 /// Bytes of answers that may wait in front of one stream.
 pub const MAX_LANE_QUEUE: usize = 4 * 1024 * 1024;
+/// Most names of a path that is looked up in one request.
+pub const MAX_PATH: usize = 256;
+/// Most sessions of which it is told what they hold of one object.
+pub const MAX_HOLDERS_TOLD: usize = 64;
 /// Longest host name and mount point a client may tell; the rest is cut off.
 pub const MAX_MOUNT: usize = 512;
 /// Most addresses of a server in a ticket.

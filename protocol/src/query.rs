@@ -2,6 +2,7 @@
 
 use crate::answer::{Entries, Object, Offset, Opened};
 use crate::attr::{Attr, FsStat};
+use crate::explain::Explained;
 use crate::ids::{Handle, LockOwner, LockWait, OpenId};
 use crate::lock::{LockFound, LockKind, LockMode, LockRange, Locked, Unlocked};
 use crate::name::RawName;
@@ -30,6 +31,7 @@ operations! {
         TestLock => Option<LockFound>, "test_lock";
         CancelLock => Unlocked, "cancel_lock";
         ResetLocks => Unlocked, "reset_locks";
+        Explain => Explained, "explain";
     }
 }
 
@@ -37,7 +39,7 @@ operations! {
 macro_rules! handle {
     ($query:expr) => {
         match $query {
-            Self::Lookup(Lookup { dir, .. }) => Some(dir),
+            Self::Lookup(Lookup { dir, .. }) | Self::Explain(Explain { dir, .. }) => Some(dir),
             Self::GetAttr(GetAttr { object })
             | Self::ReadLink(ReadLink { object })
             | Self::Open(Open { object, .. })
@@ -288,3 +290,14 @@ pub struct CancelLock {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]
 pub struct ResetLocks;
+
+/// What an access to the object of a path would wait for. Nobody's leases change. Not asked of a server that doesn't have
+/// [`crate::control::EXPLAINS`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct Explain {
+    /// Where the path begins.
+    pub dir: Handle,
+    /// Its components, looked up one by one with the caller's rights; at most [`crate::limits::MAX_PATH`].
+    pub path: Vec<RawName>,
+}

@@ -12,10 +12,19 @@ fn kinds() -> impl Iterator<Item = &'static str> {
 }
 
 /// Counts by kind.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters {
     kinds: [AtomicU64; KINDS],
     renewals: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            kinds: std::array::from_fn(|_| AtomicU64::default()),
+            renewals: AtomicU64::default(),
+        }
+    }
 }
 
 impl Counters {

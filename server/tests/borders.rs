@@ -119,6 +119,10 @@ fn all_kinds(object: Handle, own: Handle) -> Vec<Ask> {
             name: xattr(),
         })),
         Ask::Query(Query::ListXattr(query::ListXattr { object })),
+        Ask::Query(Query::Explain(query::Explain {
+            dir: object,
+            path: vec![name()],
+        })),
         Ask::Change(Change::SetXattr(change::SetXattr {
             object,
             name: xattr(),

@@ -736,3 +736,47 @@ async fn set_id_bits_are_cleared_by_nobody_who_does_not_write() {
         assert_eq!(mode.permissions().mode() & 0o7777, 0o4755, "{open:?}");
     }
 }
+
+fn explain(dir: Handle, path: &[&str]) -> Query {
+    let path = path.iter().map(|name| raw(name)).collect();
+    Query::Explain(query::Explain { dir, path })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_find_a_file_is_told_nothing_of_its_holders_and_who_may_not_read_it_no_names() {
+    let house = House::new();
+    private_directory(&house);
+    std::fs::write(house.path("hidden"), b"secret").expect("a file");
+    chmod(&house.path("hidden"), 0o600);
+    std::fs::write(house.path("open"), b"open").expect("a file");
+    let server = house.serve().await;
+    let mut root = Who::enrolled(&house, 1).connect(&server).await;
+    let from = root.root();
+    let private = look(&mut root, from, "private").await;
+    look(&mut root, private, "f").await;
+    look(&mut root, from, "hidden").await;
+    look(&mut root, from, "open").await;
+    let mut bob = bob(&house, &server).await;
+    for path in [&["private", "f"][..], &["private", "none"]] {
+        let refusal = bob.refusal(explain(from, path)).await;
+        assert_eq!(refusal, errno(libc::EACCES), "{path:?}");
+    }
+    let named = async |client: &mut Client, name: &str| {
+        let reply = client.ask(explain(from, &[name])).await;
+        assert!(
+            reply.grants.is_empty(),
+            "asking has taken a lease: {reply:?}"
+        );
+        match reply.result.expect("told") {
+            leasefs_protocol::Response::Explained(told) => {
+                assert_eq!(told.holders.len(), 1, "{told:?}");
+                told.holders[0].mount.is_some()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(!named(&mut bob, "hidden").await);
+    assert!(named(&mut bob, "open").await);
+    no_recall(&mut root).await;
+    server.stop().await;
+}

@@ -3,6 +3,7 @@
 use crate::listing::Names;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
+use leasefs_protocol::explain::Explained;
 use leasefs_protocol::lock::LockFound;
 use leasefs_protocol::{
     Attr, Caller, FileKind, FsStat, Handle, LockKind, LockMode, LockOwner, LockRange, SetAttr,
@@ -393,6 +394,10 @@ pub enum Call {
         to: At,
         len: u64,
     },
+    /// Of the daemon: who holds what of the object of a path below the mount's root. Changes nobody's leases.
+    Explain {
+        path: Vec<Box<[u8]>>,
+    },
     /// Of the daemon: everything buffered is to be at the server.
     FlushAll,
     /// Of the daemon: everything is to be on the server's disk.
@@ -435,6 +440,8 @@ pub enum Answer {
     Offset(u64),
     /// A lock that stands against another one, if there is one.
     Lock(Option<LockFound>),
+    /// Who holds what of an object.
+    Explained(Box<Explained>),
 }
 
 impl Answer {

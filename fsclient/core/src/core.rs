@@ -1,8 +1,8 @@
 //! The core of a client.
 
 use crate::api::{Action, CallId, Effect, Event, Noticed, Now, Signals, Undelivered};
-use crate::cache::{Cache, CacheStatus};
-use crate::call::{Answer, Asker, Call};
+use crate::cache::{Cache, CacheStatus, HeldHere};
+use crate::call::{Answer, Asker, Call, NodeId};
 use crate::life::{Happened, Life};
 use crate::locks::LockStatus;
 use crate::memory::Memory;
@@ -184,6 +184,17 @@ impl<W> ClientCore<W> {
     /// Whether the session has changed anything.
     pub fn has_changed(&self) -> bool {
         self.rpc.has_changed()
+    }
+
+    /// What there is here of an object, for people.
+    pub fn held_here(&self, object: &Handle) -> HeldHere {
+        self.cache.held_here(object)
+    }
+
+    /// What a path below the mount's root denotes, as far as that is cached.
+    pub fn cached_path(&self, path: &[Box<[u8]>]) -> Option<Handle> {
+        let root = self.cache.inodes().node(NodeId::ROOT)?.handle;
+        self.cache.cached_path(root, path)
     }
 
     /// Locks that are held or waited for, and where their files are, as far as it is known.

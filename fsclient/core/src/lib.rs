@@ -28,7 +28,7 @@ pub use api::{
     Action, CallId, ConnectionId, Effect, EffectId, Event, Notice, Noticed, Now, Signals,
     Unconnected, Undelivered, WhyNot,
 };
-pub use cache::CacheStatus;
+pub use cache::{CacheStatus, HeldHere};
 pub use call::{Answer, Asker, Call, NodeId};
 pub use core::{ClientCore, Config};
 pub use life::{Pause, refused_for_good};

@@ -1,12 +1,15 @@
 //! The command line.
 
+mod doctor;
 mod elect;
 mod helper;
 mod mount;
 mod progress;
 mod recover;
 mod status;
+mod top;
 mod umount;
+mod why;
 
 use crate::daemon;
 use clap::{Args, Parser, Subcommand};
@@ -32,6 +35,12 @@ enum Command {
     Elect(elect::ElectArgs),
     /// Show the mounts of this user
     Status(status::StatusArgs),
+    /// Show the mounts of this user as they get on
+    Top(top::ClientTopArgs),
+    /// Tell what an access to a file waits for, or would
+    Why(why::WhyArgs),
+    /// Look whether this machine is fit, and whether its servers can be reached
+    Doctor(doctor::DoctorArgs),
     /// Data that could not be brought in and is kept on this machine
     Recover(recover::RecoverArgs),
     /// What `mount` becomes when it goes to the background; reads its job from standard input
@@ -60,6 +69,9 @@ pub fn run() -> ExitCode {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Why(args) => why::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Recover(args) => recover::run(&args),
         Command::Elect(args) => return elect::run(&args),
         Command::Daemon { .. } => return daemon::run_detached(),

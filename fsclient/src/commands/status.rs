@@ -38,7 +38,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
             mounts: vec![one(&mounts::locate(dir)?)?],
             ..Survey::default()
         },
-        None => survey()?,
+        None => survey(control::STATUS_TIMEOUT)?,
     };
     if let Some(state) = &args.state.state {
         let state = std::path::absolute(state).map_err(|e| e.to_string())?;
@@ -190,7 +190,7 @@ fn mebibytes(bytes: u64) -> String {
     format!("{}.{}", bytes >> 20, ((bytes % (1 << 20)) * 10) >> 20)
 }
 
-fn seconds(millis: u64) -> String {
+pub(super) fn seconds(millis: u64) -> String {
     format!("{}.{} s", millis / 1000, millis % 1000 / 100)
 }
 
@@ -283,7 +283,7 @@ fn mount_for_people(mount: &MountStatus) -> String {
     lines.join("\n") + "\n"
 }
 
-fn lock_for_people(lock: &Lock) -> String {
+pub(super) fn lock_for_people(lock: &Lock) -> String {
     let mode = if lock.shared { "shared" } else { "exclusive" };
     let range = match (lock.first, lock.last) {
         (0, None) => String::new(),
@@ -307,7 +307,7 @@ fn lock_for_people(lock: &Lock) -> String {
     }
 }
 
-fn waiting_for_people(waiting: &Waiting) -> String {
+pub(super) fn waiting_for_people(waiting: &Waiting) -> String {
     let process = waiting
         .pid
         .map_or(String::new(), |pid| format!("process {pid}, "));

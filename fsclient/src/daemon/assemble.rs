@@ -13,7 +13,7 @@ use leasefs_client::{CacheStatus, Config, Memory, Owner, Timeout};
 use leasefs_protocol::control::{IdentityPolicy, Welcome};
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::{Addresses, Source};
-use leasefs_protocol::{KeyHash, RawName, SessionId, printable};
+use leasefs_protocol::{RawName, SessionId, printable};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -81,12 +81,6 @@ impl From {
         config.servers.prefer(link.server());
         Ok(link)
     }
-
-    /// By these addresses the server is known from now on.
-    fn pin(&self, state: &StateDir, key: KeyHash) -> Result<(), String> {
-        let mut servers = self.servers.all().iter();
-        servers.try_for_each(|server| state.pins().set(server, key))
-    }
 }
 
 /// Connects, enrols if the source is a ticket, and mounts.
@@ -100,8 +94,8 @@ pub(super) async fn assemble(
     let mut config = session_config(job, state, &from)?;
     let link = from.connect(&mut config).await?;
     let source = source(&config, &from.subdir);
+    let (reached, key) = (config.servers.first().clone(), config.key);
     let config = Arc::new(config);
-    let key = config.key;
     let welcome = link.welcome().clone();
     let kernel = Arc::new(Kernel::default());
     let setup = Setup {
@@ -115,7 +109,7 @@ pub(super) async fn assemble(
         session: config,
     };
     let driver = begin(setup, link)?;
-    from.pin(state, key)?;
+    state.pins().set(&reached, key)?;
     if job.allow.anything() && welcome.identity == IdentityPolicy::Squash {
         driver.goodbye().await;
         return Err(one_owner(&source));

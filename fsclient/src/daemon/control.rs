@@ -4,6 +4,7 @@
 //! `status` and `umount` find them whatever the state directory.
 
 use super::status::MountStatus;
+use super::why::Why;
 use leasefs_host::control::Address;
 use leasefs_host::{mounts, paths, private};
 use ring::digest;
@@ -20,16 +21,21 @@ use std::time::Duration;
 /// What the name of a socket ends with.
 const SUFFIX: &str = ".sock";
 /// How long a daemon may take to answer.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+pub const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is looked whether a daemon that unmounts lives: that lasts as long as bytes get to the server.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// What a daemon is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
     /// Its state.
     Status,
+    /// What an access to a path below the mount point waits for, or would.
+    Why {
+        /// From the mount point on.
+        path: Vec<u8>,
+    },
     /// To unmount and end; answered when it is unmounted.
     Umount {
         /// Even if it is in use.
@@ -42,6 +48,7 @@ pub enum Request {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Response {
     Status(Box<MountStatus>),
+    Why(Box<Why>),
     Done,
     Error(String),
 }
@@ -98,22 +105,38 @@ pub struct Asked(leasefs_host::control::Asked);
 /// # Errors
 /// If it can't be reached.
 pub fn ask(mount: &Path, request: &Request) -> Result<Asked, AskError> {
-    ask_at(&address_of_anybody(mount)?, request)
+    let patience = match request {
+        Request::Status | Request::Why { .. } => STATUS_TIMEOUT,
+        Request::Umount { .. } => LOOK,
+    };
+    ask_within(mount, request, patience)
+}
+
+/// The same of one that may take so long.
+///
+/// # Errors
+/// As [`ask`].
+pub(super) fn ask_within(
+    mount: &Path,
+    request: &Request,
+    patience: Duration,
+) -> Result<Asked, AskError> {
+    ask_at(&address_of_anybody(mount)?, request, patience)
 }
 
 /// Asks whoever listens there.
 ///
 /// # Errors
 /// As [`ask`].
-pub(super) fn ask_at(address: &Address, request: &Request) -> Result<Asked, AskError> {
+pub(super) fn ask_at(
+    address: &Address,
+    request: &Request,
+    patience: Duration,
+) -> Result<Asked, AskError> {
     let pid = address.listener()?;
     if is_stopped(pid) {
         return Err(AskError::Stopped(pid));
     }
-    let patience = match request {
-        Request::Status => STATUS_TIMEOUT,
-        Request::Umount { .. } => LOOK,
-    };
     Ok(Asked(address.ask(request, patience)?))
 }
 
@@ -148,8 +171,22 @@ impl Asked {
     pub fn result(&mut self) -> Result<Option<MountStatus>, AskError> {
         match self.0.answer()? {
             Response::Status(status) => Ok(Some(*status)),
-            Response::Done => Ok(None),
+            Response::Done | Response::Why(_) => Ok(None),
             Response::Error(error) => Err(AskError::Refused(error)),
+        }
+    }
+
+    /// The answer to [`Request::Why`].
+    ///
+    /// # Errors
+    /// As [`Asked::result`].
+    pub fn why(&mut self) -> Result<Why, AskError> {
+        match self.0.answer()? {
+            Response::Why(why) => Ok(*why),
+            Response::Error(error) => Err(AskError::Refused(error)),
+            Response::Status(_) | Response::Done => Err(AskError::Refused(
+                "the daemon answers something else".into(),
+            )),
         }
     }
 

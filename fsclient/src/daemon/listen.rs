@@ -2,9 +2,12 @@
 
 use super::assemble::Assembled;
 use super::control::{self, Request, Response};
+use leasefs_client::Asker;
 use leasefs_host::control::Caller;
 use std::convert::Infallible;
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,6 +90,7 @@ async fn answer(
     };
     let response = match serde_json::from_slice(&line) {
         Ok(Request::Status) => Response::Status(Box::new(assembled.status())),
+        Ok(Request::Why { path }) => why(&caller, &assembled, &path).await,
         Ok(Request::Umount { force }) => unmount(force, &unmounts).await,
         Err(error) => Response::Error(format!("malformed question: {error}")),
     };
@@ -97,6 +101,20 @@ async fn answer(
     if done {
         // The end of the connection tells that the process has ended.
         std::future::pending::<()>().await;
+    }
+}
+
+/// What may be told is what whoever asks may look up.
+async fn why(caller: &Caller, assembled: &Assembled, path: &[u8]) -> Response {
+    let Ok((uid, gid, pid)) = caller.who() else {
+        return Response::Error("the kernel doesn't say who asks".into());
+    };
+    match assembled
+        .why(Asker { uid, gid, pid }, Path::new(OsStr::from_bytes(path)))
+        .await
+    {
+        Ok(why) => Response::Why(Box::new(why)),
+        Err(error) => Response::Error(error),
     }
 }
 

@@ -16,6 +16,7 @@ mod state;
 mod status;
 mod survey;
 mod waking;
+mod why;
 
 pub use job::Job;
 pub use life::{run_detached, run_foreground};
@@ -23,3 +24,4 @@ pub use pins::Pinned;
 pub use state::StateDir;
 pub use status::{Dirty, Kept, Lock, MemoryStatus, MountStatus, StatusDocument, Unanswered};
 pub use survey::{Survey, survey};
+pub use why::{Cost, Here, Other, There, Why};

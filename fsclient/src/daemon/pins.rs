@@ -37,6 +37,23 @@ impl Pins {
         }
     }
 
+    /// All servers whose keys are pinned.
+    ///
+    /// # Errors
+    /// A message for people, if the file is damaged.
+    pub fn all(&self) -> Result<Vec<(ServerAddr, KeyHash)>, String> {
+        let pin = |(server, key): (String, String)| {
+            let server = server
+                .parse()
+                .map_err(|_| self.damaged("an address is malformed"))?;
+            let key = key
+                .parse()
+                .map_err(|_| self.damaged("a key is malformed"))?;
+            Ok((server, key))
+        };
+        self.read()?.into_iter().map(pin).collect()
+    }
+
     /// Pins a key, in place of an earlier one.
     ///
     /// # Errors

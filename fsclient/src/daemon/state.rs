@@ -76,6 +76,30 @@ impl StateDir {
         Identity::load_or_create(&self.own("client.key")).map_err(|e| e.to_string())
     }
 
+    /// This client's key, or one of the moment if it has none yet: nothing is made.
+    ///
+    /// # Errors
+    /// A message for people.
+    pub fn known_identity(&self) -> Result<Identity, String> {
+        match self.own("client.key").exists() {
+            true => self.identity(),
+            false => Identity::generate().map_err(|e| e.to_string()),
+        }
+    }
+
+    /// Whether it is there, and this user's alone.
+    ///
+    /// # Errors
+    /// Why it can't be used.
+    pub fn check(&self) -> Result<bool, String> {
+        let own = self.path.join("client");
+        match private::own_folder(&own) {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
     /// The pinned keys of servers.
     pub fn pins(&self) -> Pins {
         Pins::new(self.own("servers.json"))

@@ -103,7 +103,7 @@ pub struct MountStatus {
 }
 
 /// A lock of a file.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lock {
     /// Where the file is below the mount point, or its handle if that isn't known.
     pub file: String,
@@ -126,7 +126,7 @@ pub struct Lock {
 }
 
 /// Who holds a lock up.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LockHolder {
     /// Its session, in hexadecimal.
     pub session: String,

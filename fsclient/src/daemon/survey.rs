@@ -3,6 +3,7 @@
 use super::control::{self, AskError, Request};
 use super::mounts;
 use super::status::{MountStatus, Unanswered};
+use leasefs_host::mounts::Mount;
 use rustix::process::geteuid;
 use std::path::Path;
 use std::sync::mpsc;
@@ -21,37 +22,54 @@ pub struct Survey {
     pub unanswered: Vec<Unanswered>,
 }
 
-/// All mounts of this user, of every user for root, by mount point; and those of daemons that are ending.
+/// All mounts of this user, of every user for root, by mount point; and those of daemons that are ending. Daemons are
+/// asked side by side, and may each take so long to answer.
 ///
 /// # Errors
 /// If the mount table can't be read, or that somebody else may write where this user's sockets are.
-pub fn survey() -> Result<Survey, String> {
+pub fn survey(patience: Duration) -> Result<Survey, String> {
     let own = geteuid().as_raw();
     let sockets = control::addresses().map_err(|e| e.to_string())?;
-    let answer = |socket| control::ask_at(socket, &Request::Status)?.status();
-    let answers = sockets.iter().filter_map(|socket| answer(socket).ok());
-    let mut survey = Survey {
-        mounts: answers.collect(),
-        ..Survey::default()
-    };
-    for mount in mounts::all()? {
-        let known = survey.mounts.iter().any(|known| known.dir == mount.point);
-        let user = mount.user.unwrap_or(own);
-        if known || (user != own && own != 0) {
-            continue;
-        }
-        match control::ask(&mount.point, &Request::Status).and_then(|mut asked| asked.status()) {
-            Ok(status) => survey.mounts.push(status),
-            Err(error) => survey.unanswered.push(Unanswered {
-                state: state(&error, &mount.point).to_owned(),
-                dir: mount.point,
-                source: mount.source,
-                user,
-            }),
+    let ending = side_by_side(sockets, |socket| {
+        control::ask_at(&socket, &Request::Status, patience)?.status()
+    });
+    let mut mounts: Vec<MountStatus> = ending.into_iter().flatten().collect();
+    let is_other = |mount: &Mount| !mounts.iter().any(|known| known.dir == mount.point);
+    let is_ours = |mount: &Mount| own == 0 || mount.user.is_none_or(|user| user == own);
+    let table = mounts::all()?.into_iter();
+    let others: Vec<Mount> = table.filter(|m| is_ours(m) && is_other(m)).collect();
+    let mut unanswered = Vec::new();
+    for asked in side_by_side(others, |mount| ask(mount, patience)) {
+        match asked {
+            Ok(status) => mounts.push(status),
+            Err(silent) => unanswered.push(silent),
         }
     }
-    survey.mounts.sort_by(|a, b| a.dir.cmp(&b.dir));
-    Ok(survey)
+    mounts.sort_by(|a, b| a.dir.cmp(&b.dir));
+    Ok(Survey { mounts, unanswered })
+}
+
+fn side_by_side<Q: Send, A: Send>(all: Vec<Q>, ask: impl Fn(Q) -> A + Sync) -> Vec<A> {
+    let ask = &ask;
+    thread::scope(|scope| {
+        let begin = |one| scope.spawn(move || ask(one));
+        let begun: Vec<_> = all.into_iter().map(begin).collect();
+        begun
+            .into_iter()
+            .filter_map(|one| one.join().ok())
+            .collect()
+    })
+}
+
+fn ask(mount: Mount, patience: Duration) -> Result<MountStatus, Unanswered> {
+    let asked = control::ask_within(&mount.point, &Request::Status, patience);
+    let answer = asked.and_then(|mut asked| asked.status());
+    answer.map_err(|error| Unanswered {
+        state: state(&error, &mount.point).to_owned(),
+        dir: mount.point,
+        source: mount.source,
+        user: mount.user.unwrap_or_default(),
+    })
 }
 
 /// Of a daemon that doesn't answer, in a word.

@@ -20,8 +20,8 @@ use crate::session::{Ear, Link, Status, Wire};
 use batch::Batch;
 use keeping::Keeping;
 use leasefs_client::{
-    Action, Answer, CacheStatus, Call, ClientCore, Config, Event, LockStatus, Notice, Noticed,
-    SessionStatus, Undelivered, WriteBackStatus,
+    Action, Answer, Asker, CacheStatus, Call, ClientCore, Config, Event, HeldHere, LockStatus,
+    Notice, Noticed, SessionStatus, Undelivered, WriteBackStatus,
 };
 use leasefs_protocol::{Handle, Refusal};
 use leasefs_transport::promptly;
@@ -234,10 +234,18 @@ impl<W: Waiter> Driver<W> {
     /// # Errors
     /// As it comes out.
     pub async fn call(&self, call: Call) -> Result<Answer, Refusal> {
+        self.call_for(Asker::default(), call).await
+    }
+
+    /// Makes a call of the daemon's own on somebody's behalf.
+    ///
+    /// # Errors
+    /// As it comes out.
+    pub async fn call_for(&self, asker: Asker, call: Call) -> Result<Answer, Refusal> {
         let (waiter, answer) = oneshot::channel();
         self.drive(Event::Call {
             waiter: W::of_daemon(waiter),
-            asker: Default::default(),
+            asker,
             call,
         });
         // Each call is answered once.
@@ -287,6 +295,16 @@ impl<W: Waiter> Driver<W> {
     /// Locks that are held or waited for, and where their files are, as far as it is known.
     pub fn locks(&self) -> Vec<(LockStatus, Option<PathBuf>)> {
         self.with(|core| core.locks())
+    }
+
+    /// What there is here of an object, for people.
+    pub fn held_here(&self, object: &Handle) -> HeldHere {
+        self.with(|core| core.held_here(object))
+    }
+
+    /// What a path below the mount's root denotes, as far as that is cached.
+    pub fn cached_path(&self, path: &[Box<[u8]>]) -> Option<Handle> {
+        self.with(|core| core.cached_path(path))
     }
 
     /// The files that are not flushed.

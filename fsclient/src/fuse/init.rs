@@ -2,6 +2,7 @@
 
 use fuser::{InitFlags, KernelConfig};
 use leasefs_protocol::limits::MAX_PAYLOAD;
+use std::fmt;
 use std::fs;
 use std::io;
 
@@ -30,7 +31,8 @@ impl Release {
             .ok_or_else(|| io::Error::other(format!("kernel release {:?}", text.trim())))
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    /// As the kernel writes it.
+    pub fn parse(text: &str) -> Option<Self> {
         let mut numbers = text
             .split(|c: char| !c.is_ascii_digit())
             .map(|part| part.parse().ok());
@@ -58,6 +60,12 @@ impl Release {
     /// Whether the kernel can be told to look all names up again.
     pub fn has_epochs(self) -> bool {
         self >= EPOCHS
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
     }
 }
 

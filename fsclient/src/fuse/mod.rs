@@ -12,6 +12,7 @@ mod kernel;
 mod mount;
 
 pub use answer::Waiter;
+pub use init::Release;
 pub use kernel::Kernel;
 pub use mount::{Allowed, Driver, MountConfig, Mounted, mount};
 

@@ -6,7 +6,7 @@ use crate::clock;
 use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::BootId;
-use leasefs_protocol::control::{Hello, ToClient, ToServer, Welcome};
+use leasefs_protocol::control::{FEATURES, Hello, ToClient, ToServer, Welcome};
 use leasefs_protocol::limits::{HELLO_TIMEOUT, MAX_ADDRESSES, PROTOCOL_VERSION};
 use leasefs_protocol::ticket::ServerAddr;
 use leasefs_transport::{
@@ -49,10 +49,10 @@ impl Link {
 }
 
 /// What was said on a connection's control stream.
-struct Welcomed {
-    writer: FrameWriter,
-    reader: FrameReader,
-    welcome: Welcome,
+pub(super) struct Welcomed {
+    pub(super) writer: FrameWriter,
+    pub(super) reader: FrameReader,
+    pub(super) welcome: Welcome,
     sent: BootTime,
 }
 
@@ -110,7 +110,10 @@ fn broken(config: &Config, reason: impl ToString) -> ConnectError {
 }
 
 /// The first connection that stands, to any of the server's addresses, and by which of its names.
-async fn reach(config: &Config, first: bool) -> Result<(Connection, ServerAddr), ConnectError> {
+pub(super) async fn reach(
+    config: &Config,
+    first: bool,
+) -> Result<(Connection, ServerAddr), ConnectError> {
     let mut attempts = JoinSet::new();
     for (index, (name, address)) in resolve(config).await?.into_iter().enumerate() {
         let (identity, key) = (config.identity.clone(), config.key);
@@ -169,7 +172,7 @@ async fn resolve(config: &Config) -> Result<Vec<(ServerAddr, SocketAddr)>, Conne
     })
 }
 
-async fn hello(
+pub(super) async fn hello(
     config: &Config,
     connection: &Connection,
     last_process: Option<BootId>,
@@ -179,7 +182,7 @@ async fn hello(
     let sent = clock::boot();
     let hello = Hello {
         version: PROTOCOL_VERSION,
-        features: 0,
+        features: FEATURES,
         session: config.session,
         ticket: config.ticket.filter(|_| last_process.is_none()),
         name: config.name.clone(),

@@ -7,6 +7,7 @@ mod config;
 mod first;
 mod lanes;
 mod link;
+mod probe;
 mod readers;
 mod status;
 mod wire;
@@ -14,6 +15,7 @@ mod wire;
 pub use config::{Config, ConnectError};
 pub use first::first;
 pub use link::Link;
+pub use probe::{Probed, probe, route_mtu};
 pub use status::{Status, Waiting};
 pub use wire::{Out, Wire, is_ours};
 

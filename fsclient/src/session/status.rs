@@ -50,11 +50,11 @@ pub struct Status {
 }
 
 /// A request that waits for the server.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waiting {
     /// Its kind.
     pub kind: String,
-    /// Handle of the object it names or changes, in hexadecimal; absent where it names opens only.
+    /// Handle of the object it is about, in hexadecimal.
     pub object: Option<String>,
     /// Where that is below the mount point, as far as it is known.
     #[serde(default)]

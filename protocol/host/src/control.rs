@@ -201,6 +201,16 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Its user, group and process.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn who(&self) -> io::Result<(u32, u32, u32)> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.stream)?;
+        let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or_default();
+        Ok((peer.uid.as_raw(), peer.gid.as_raw(), pid))
+    }
+
     /// What is asked, in JSON.
     ///
     /// # Errors

@@ -52,6 +52,11 @@ impl Connection {
         self.inner.rtt()
     }
 
+    /// How large datagrams to the peer may be, as far as that has been tried.
+    pub fn datagram_size(&self) -> u16 {
+        self.inner.stats().path.current_mtu
+    }
+
     /// UDP datagrams received so far: it grows while the peer lives.
     pub fn datagrams_received(&self) -> u64 {
         self.inner.stats().udp_rx.datagrams

@@ -26,4 +26,4 @@ pub use frame::{Assembler, FrameReader, FrameWriter, OutFrame};
 pub use identity::{EndpointSecret, Identity, IdentityError, key_hash};
 pub use outbox::{Outbox, OutboxClosed};
 pub use prompt::{prompt, promptly};
-pub use tuning::network_threads;
+pub use tuning::{Buffers, network_threads, socket_buffers};

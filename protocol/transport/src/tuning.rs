@@ -62,6 +62,31 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<Bound> {
     })
 }
 
+/// Sizes of a UDP socket's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffers {
+    /// What the kernel gives to receive.
+    pub receive: usize,
+    /// What it gives to send.
+    pub send: usize,
+    /// What is asked for.
+    pub wanted: usize,
+}
+
+/// What buffers a socket of this process gets.
+///
+/// # Errors
+/// If it gets none.
+pub fn socket_buffers() -> io::Result<Buffers> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+    grow_buffers(&socket);
+    Ok(Buffers {
+        receive: socket.recv_buffer_size()? / 2,
+        send: socket.send_buffer_size()? / 2,
+        wanted: SOCKET_BUFFER,
+    })
+}
+
 /// Best effort: past the system's limit only with CAP_NET_ADMIN.
 fn grow_buffers(socket: &Socket) {
     if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER).is_err() {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct StateArg {
     /// State directory: the server's keys and clients [default: /var/lib/leasefs as root, else
     /// $XDG_STATE_HOME/leasefs]

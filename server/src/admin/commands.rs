@@ -1,7 +1,7 @@
 //! Commands beside a server: tickets, clients, revoking, status.
 
 use super::args::{RevokeArgs, StateArg, StatusArgs, TicketArgs};
-use super::control::{AskError, Reply, Request, ask};
+use super::control::{AskError, Reply, Request, ServerStatus, ask};
 use super::present;
 use crate::state::{Location, Policy, Registry, Role, StateDir, wall_clock};
 use leasefs_protocol::ticket::{Addresses, Ticket};
@@ -131,8 +131,9 @@ pub(super) fn revoke(args: &RevokeArgs) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn status(args: &StatusArgs) -> Result<(), String> {
-    let location = locate(&args.state)?;
+/// A running server's state.
+pub(super) fn ask_status(state: &StateArg) -> Result<ServerStatus, String> {
+    let location = locate(state)?;
     let reply = ask(&location, &Request::Status).map_err(|e| match e {
         AskError::NotRunning(_) => {
             format!(
@@ -141,9 +142,14 @@ pub(super) fn status(args: &StatusArgs) -> Result<(), String> {
         }
         _ => e.to_string(),
     })?;
-    let Reply::Status(status) = reply else {
-        return Err(UNEXPECTED.to_owned());
-    };
+    match reply {
+        Reply::Status(status) => Ok(*status),
+        _ => Err(UNEXPECTED.to_owned()),
+    }
+}
+
+pub(super) fn status(args: &StatusArgs) -> Result<(), String> {
+    let status = ask_status(&args.state)?;
     if args.json {
         let text = serde_json::to_string_pretty(&status).map_err(|e| e.to_string())?;
         print(&format!("{text}\n"));

@@ -9,6 +9,7 @@ pub mod control;
 mod desk;
 mod present;
 mod serve;
+mod top;
 
 use args::{RevokeArgs, ServeArgs, StateArg, StatusArgs, TicketArgs};
 use clap::{Parser, Subcommand};
@@ -34,6 +35,8 @@ enum Command {
     Revoke(RevokeArgs),
     /// Show sessions, leases, and who waits for whom
     Status(StatusArgs),
+    /// Show how they get on
+    Top(top::ServerTopArgs),
 }
 
 /// Runs the command of this process's arguments.
@@ -44,6 +47,7 @@ pub fn run() -> ExitCode {
         Command::Clients(args) => commands::clients(&args),
         Command::Revoke(args) => commands::revoke(&args),
         Command::Status(args) => commands::status(&args),
+        Command::Top(args) => top::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

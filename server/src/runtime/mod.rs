@@ -8,7 +8,7 @@ mod state;
 mod turn;
 
 pub use progress::Mark;
-pub use state::{LockLost, Notice, OpLabel, Opened, Snapshot};
+pub use state::{LockLost, Notice, ObjectSnapshot, OpLabel, Opened, Snapshot};
 pub use turn::{Admission, Entry, Finished, Pending, Turn};
 
 use crate::border::Border;
@@ -283,6 +283,11 @@ impl Leases {
     /// Whether the session may hold leases.
     pub fn may_hold(&self, session: SessionId) -> bool {
         self.lock().may_hold(session)
+    }
+
+    /// What is going on at an object, for people of this session.
+    pub fn object(&self, object: &Handle, by: SessionId) -> ObjectSnapshot {
+        self.lock().object((self.clock)(), object, by)
     }
 
     /// What it looks like, for people.

@@ -4,12 +4,12 @@ use super::progress::Progress;
 use super::turn::Admission;
 use crate::border::Border;
 use leasefs_lease::server::{
-    Action, Config, Core, Event, Grace, LockAnswer, LockStatus, OpId, OpState, ReclaimRefusal,
-    Reclaimed, SessionStatus, Standing, TermZero, Waiting,
+    Action, Config, Core, Event, Grace, LockAnswer, LockStatus, ObjectStatus, OpId, OpState,
+    ReclaimRefusal, Reclaimed, SessionStatus, Standing, TermZero, Waiting,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Push;
-use leasefs_protocol::limits::MAX_RECALLS_UNREAD;
+use leasefs_protocol::limits::{MAX_HOLDERS_TOLD, MAX_RECALLS_UNREAD};
 use leasefs_protocol::lock::FileLocks;
 use leasefs_protocol::{Grant, Handle, LockEpoch, Recall, SessionId, Stamp};
 use leasefs_transport::{OutFrame, Outbox};
@@ -98,6 +98,17 @@ pub struct Snapshot {
     pub term_zero: Vec<TermZero>,
     /// Locks that are held or waited for.
     pub locks: Vec<LockStatus>,
+    /// When grace ends at the latest.
+    pub grace_until: Option<BootTime>,
+}
+
+/// What is going on at one object, for people.
+#[derive(Clone, Debug)]
+pub struct ObjectSnapshot {
+    /// When it was taken.
+    pub now: BootTime,
+    /// Who has what of it.
+    pub object: ObjectStatus,
     /// When grace ends at the latest.
     pub grace_until: Option<BootTime>,
 }
@@ -321,6 +332,14 @@ impl State {
             .next_deadline()
             .map_or(latest, |at| at.min(latest));
         self.armed.left_at(now)
+    }
+
+    pub fn object(&self, now: BootTime, object: &Handle, by: SessionId) -> ObjectSnapshot {
+        ObjectSnapshot {
+            now,
+            object: self.core.object(now, object, by, MAX_HOLDERS_TOLD),
+            grace_until: self.core.grace_until(),
+        }
     }
 
     pub fn snapshot(&self, now: BootTime) -> Snapshot {

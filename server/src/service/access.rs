@@ -95,6 +95,8 @@ pub fn of_query(query: &Query, names: &Names, targets: &Targets) -> Accesses {
         | Query::Commit(_)
         | Query::CommitAll(_)
         | Query::StatFs(_)
+        // Says who holds what, and shows nothing that is leased.
+        | Query::Explain(_)
         // The lease core decides these itself.
         | Query::Lock(_)
         | Query::Unlock(_)

@@ -8,7 +8,9 @@ use crate::server::Server;
 use crate::session::{Gate, Link, Refused, Session};
 use crate::state::random;
 use leasefs_lease::server::Standing as CoreStanding;
-use leasefs_protocol::control::{Hello, HelloRefusal, Standing, ToClient, ToServer, Welcome};
+use leasefs_protocol::control::{
+    FEATURES, Hello, HelloRefusal, Standing, ToClient, ToServer, Welcome,
+};
 use leasefs_protocol::limits::{
     MAX_DRIFT_PPM, MAX_MOUNT, MAX_SESSIONS_PER_CLIENT, PROTOCOL_VERSION,
 };
@@ -306,7 +308,7 @@ impl Admitted {
             root = border.outward(&root);
         }
         ToClient::Welcome(Welcome {
-            features: 0,
+            features: self.hello.features & FEATURES,
             term_ms: u32::try_from(server.settings.term.as_millis()).unwrap_or(u32::MAX),
             drift_ppm: server.settings.drift_ppm.max(self.hello.drift_ppm),
             process: server.process,

@@ -11,6 +11,11 @@ pub fn of_query(caller: &Caller, query: &Query) -> usize {
     let kept = match query {
         Query::Lookup(Lookup { name, .. }) | Query::GetXattr(GetXattr { name, .. }) => name.0.len(),
         Query::Close(close) => size_of_val(close.opens.as_slice()),
+        Query::Explain(explain) => explain
+            .path
+            .iter()
+            .map(|name| name.0.len() + size_of_val(name))
+            .sum(),
         _ => 0,
     };
     of_caller(caller) + kept
@@ -47,6 +52,7 @@ pub fn of_answer(query: &Query) -> usize {
         // Each entry comes with its node's attributes and a lease.
         Query::ReadDir(_) => 4 * LISTING_PAGE,
         Query::GetXattr(_) | Query::ListXattr(_) => LISTING_PAGE,
+        Query::Explain(_) => 2 * LISTING_PAGE,
         _ => 0,
     }
 }

@@ -14,6 +14,7 @@
 mod change;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod held;
 mod learned;
 mod pace;
 mod reading;
@@ -23,6 +24,7 @@ mod status;
 mod storing;
 mod tier;
 
+pub use held::HeldHere;
 pub use learned::{Learned, ListingLease};
 pub use leasefs_lease::client::Asked;
 pub use reading::{Fetched, Here, Range};

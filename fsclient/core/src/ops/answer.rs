@@ -116,6 +116,7 @@ impl Ops {
             | Call::ListXattr { .. }
             | Call::SetXattr { .. }
             | Call::RemoveXattr { .. } => self.answer_of_xattrs(ask, call).await?,
+            Call::Explain { path } => Answer::Explained(Box::new(self.explain(ask, path).await?)),
             Call::FlushAll => {
                 self.flush_all().await;
                 Answer::Done

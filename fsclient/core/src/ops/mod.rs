@@ -10,6 +10,7 @@ mod buffered;
 mod change;
 mod data;
 mod dir;
+mod explain;
 mod listing_room;
 mod locks;
 mod names;

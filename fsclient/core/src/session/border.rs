@@ -5,10 +5,11 @@
 use leasefs_protocol::answer::{Created, Entries, Object, Opened, Written};
 use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::Welcome;
+use leasefs_protocol::explain::Explained;
 use leasefs_protocol::limits::{
-    MAX_BATCH, MAX_DRIFT_PPM, MAX_LISTING_ENTRIES, MAX_LOCKS_OF_FILE, MAX_MOUNT, MAX_OPEN_TOKEN,
-    MAX_PAYLOAD, MAX_RECALLS_OPEN, MAX_SYMLINK, MAX_TERM, MAX_TOUCHED, MAX_XATTR_VALUE, MIN_TERM,
-    OPEN_DATA,
+    MAX_BATCH, MAX_DRIFT_PPM, MAX_HOLDERS_TOLD, MAX_LISTING_ENTRIES, MAX_LOCKS_OF_FILE, MAX_MOUNT,
+    MAX_OPEN_TOKEN, MAX_PAYLOAD, MAX_RECALLS_OPEN, MAX_SYMLINK, MAX_TERM, MAX_TOUCHED,
+    MAX_XATTR_VALUE, MIN_TERM, OPEN_DATA,
 };
 use leasefs_protocol::lock::{LockOutcome, Locked};
 use leasefs_protocol::{
@@ -96,7 +97,18 @@ pub(super) fn reply(
             "a range that is none",
         ),
         Response::Unlocked(_) => Ok(()),
+        Response::Explained(found) => explained(found),
     }
+}
+
+fn explained(found: &Explained) -> Result<(), Broken> {
+    unless(found.holders.len() <= MAX_HOLDERS_TOLD, "too many holders")?;
+    let mut mounts = found
+        .holders
+        .iter()
+        .filter_map(|holder| holder.mount.as_deref());
+    let short = mounts.all(|mount| mount.chars().count() <= MAX_MOUNT);
+    unless(short, "too long a mount point")
 }
 
 fn locked(request: &Request, found: &Locked) -> Result<(), Broken> {
@@ -226,7 +238,8 @@ pub(super) fn grants(
     });
 }
 
-fn named(request: &Request, of_open: impl Fn(OpenId) -> Option<Handle>) -> Vec<Handle> {
+/// The objects that a request names, by their handles or by opens.
+pub(super) fn named(request: &Request, of_open: impl Fn(OpenId) -> Option<Handle>) -> Vec<Handle> {
     let opens = match request {
         Request::Query(query) => match query {
             Query::Read(query::Read { open, .. })

@@ -37,7 +37,7 @@ pub struct SessionStatus {
 pub struct Waits {
     /// Its kind.
     pub kind: &'static str,
-    /// The object it names or changes, where it doesn't name opens only.
+    /// The object it is about.
     pub object: Option<Handle>,
     /// Where that was found last.
     pub path: Option<PathBuf>,
@@ -52,6 +52,15 @@ pub struct Waits {
 }
 
 impl Rpc {
+    /// Whether both sides have an optional feature.
+    pub(crate) fn has_feature(&self, feature: u64) -> bool {
+        let contact = self.0.contact.borrow();
+        contact
+            .welcome
+            .as_ref()
+            .is_some_and(|w| w.features & feature != 0)
+    }
+
     /// How the session stands.
     pub(crate) fn status(&self) -> SessionStatus {
         let now = self.0.cx.monotonic();

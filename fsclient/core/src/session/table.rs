@@ -1,5 +1,6 @@
 //! What has been asked and not been answered: numbers, order, resending. No I/O.
 
+use super::border;
 use super::request::{
     Asked, New, NewChange, NotTaken, Progress, RequestOutcome, Resend, Taken, ToSend, Wait, Waiting,
 };
@@ -555,7 +556,7 @@ impl Table {
             .filter(|entry| entry.waiter.is_some())
             .map(|entry| Waiting {
                 kind: entry.frame.request.kind(),
-                object: named(entry),
+                object: self.named(entry),
                 uid: entry.frame.caller.uid,
                 pid: entry.pid,
                 since: entry.since,
@@ -563,12 +564,13 @@ impl Table {
             })
             .collect()
     }
-}
 
-/// The object a request is about, where it doesn't name opens only.
-fn named(entry: &Unanswered) -> Option<Handle> {
-    let named = entry.frame.request.handles().next();
-    named.or(entry.touches.first()).copied()
+    /// The object a request is about.
+    fn named(&self, entry: &Unanswered) -> Option<Handle> {
+        let of_open = |open| self.opens.object(open);
+        let named = border::named(&entry.frame.request, of_open);
+        named.first().or(entry.touches.first()).copied()
+    }
 }
 
 /// Notes whether a write-back is late: see [`WriteKind`].

@@ -199,6 +199,11 @@ impl Leases {
         self.objects.get(object).map_or(Parts::NONE, |o| o.held)
     }
 
+    /// Parts held of an object in Write mode.
+    pub fn held_exclusively(&self, object: &Handle) -> Parts {
+        self.objects.get(object).map_or(Parts::NONE, |o| o.write)
+    }
+
     /// Whether the object's data is held exclusively: nobody else even reads it. That lasts until a
     /// recall of it is approved.
     pub fn is_exclusive(&self, object: &Handle) -> bool {

@@ -114,6 +114,12 @@ impl Bounces {
             })
     }
 
+    /// Until when the object is at term zero, if it is.
+    pub(super) fn zero_until(&self, object: &Handle) -> Option<BootTime> {
+        let entry = self.entries.get(object)?;
+        matches!(entry.standing, Standing::Zero(_)).then_some(entry.ends)
+    }
+
     /// A read waits for another session's Write lease on the object.
     pub(super) fn has_to_wait(&mut self, now: BootTime, object: Handle) {
         let Bouncing {

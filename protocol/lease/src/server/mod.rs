@@ -19,6 +19,7 @@ mod change;
 mod conduct;
 mod cover;
 mod grace;
+mod holders;
 mod ids;
 mod index;
 mod invariants;
@@ -43,6 +44,7 @@ pub use api::{
     Action, Bouncing, Config, Event, Grace, LockAnswer, LockAsk, LoggedWrites, OpId, OpState,
     ReadItem, ReadKind, ReclaimRefusal, Reclaimed, Standing, Touch, Wanted,
 };
+pub use holders::{HolderStatus, ObjectStatus};
 pub use status::{LockStatus, MOST_LOCKS_TOLD, RecallStatus, SessionStatus, TermZero, Waiting};
 
 use crate::time::BootTime;

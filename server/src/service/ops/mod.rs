@@ -4,6 +4,7 @@
 
 mod attributes;
 mod data;
+mod explain;
 pub(super) mod locks;
 mod names;
 pub(super) mod queries;

@@ -1,6 +1,6 @@
 //! Operations that change nothing.
 
-use super::{locks, named};
+use super::{explain, locks, named};
 use crate::runtime::Admission;
 use crate::service::Call;
 use crate::service::access::{Accesses, of_opened_data};
@@ -13,7 +13,7 @@ use crate::service::told::Told;
 use crate::session::{Opens, close};
 use bytes::Bytes;
 use leasefs_protocol::answer::Offset;
-use leasefs_protocol::limits::{MAX_BATCH, MAX_PAYLOAD, OPEN_DATA};
+use leasefs_protocol::limits::{MAX_BATCH, MAX_PATH, MAX_PAYLOAD, OPEN_DATA};
 use leasefs_protocol::query::{Commit, Fill, GetXattr, Lock, Open, Read, Seek, TestLock};
 use leasefs_protocol::{FileKind, Grant, Mode, Query, Refusal};
 use leasefs_store::OpenFile;
@@ -45,6 +45,7 @@ pub fn bounds(query: &Query) -> Result<(), Refusal> {
         }
         Query::Seek(Seek { offset, .. }) if *offset > MAX_OFFSET => Err(ENXIO),
         Query::Close(close) => at_most(close.opens.len(), MAX_BATCH, Refusal::Invalid),
+        Query::Explain(explain) => at_most(explain.path.len(), MAX_PATH, Refusal::NameTooLong),
         Query::GetXattr(GetXattr { name, .. }) => xattr_name(name),
         query => locks::bounds(query),
     }
@@ -128,6 +129,7 @@ fn at_once(call: &Call, query: &Query, open: Result<&OpenFile, Refusal>) -> Resu
             Told::data(asked, value)
         }
         Query::ListXattr(asked) => Told::data(asked, store.listxattr(&who()?, &asked.object)?),
+        Query::Explain(asked) => Told::of(asked, explain::explained(call, asked)?),
         // Answered elsewhere, or without their open.
         Query::Lookup(_)
         | Query::Open(_)

@@ -250,7 +250,10 @@ impl Caller {
             },
             _ => match flags & 7 {
                 0 => Call::RemoveXattr { node, name },
-                1 => Call::StatFs { node },
+                1 => match flags & 8 {
+                    0 => Call::StatFs { node },
+                    _ => Call::Explain { path: vec![name] },
+                },
                 2 => Call::Access {
                     node,
                     mask: len & 7,

@@ -79,6 +79,7 @@ fn answer(request: &Request) -> &'static str {
             Query::Lock(_) => "Locked",
             Query::TestLock(_) => "LockFound",
             Query::Unlock(_) | Query::CancelLock(_) | Query::ResetLocks(_) => "Unlocked",
+            Query::Explain(_) => "Explained",
             _ => "Done",
         },
         Request::Change(_, change) => match change {

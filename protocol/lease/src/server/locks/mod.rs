@@ -132,6 +132,10 @@ impl LockTable {
         self.files.values().all(|file| file.held.is_empty())
     }
 
+    pub(super) fn file(&self, object: &Handle) -> Option<&File> {
+        self.files.get(object)
+    }
+
     pub(super) fn files(&self) -> impl Iterator<Item = (&Handle, &File)> {
         self.files.iter()
     }

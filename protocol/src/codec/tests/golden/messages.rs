@@ -5,6 +5,7 @@ use crate::control::{
     Hello, HelloRefusal, IdentityPolicy, Push, Reclaim, ReclaimLease, ReclaimOpen, Standing,
     ToClient, ToServer, Welcome,
 };
+use crate::explain::{Explained, Holding, Recalled};
 use crate::lock::{
     Delegation, FileLocks, LockFound, LockGranted, LockHolder, LockOutcome, Locked, Unlocked,
 };
@@ -116,7 +117,34 @@ pub fn responses() -> Vec<Response> {
             epoch: LockEpoch(22),
             any: true,
         }),
+        Response::Explained(explained()),
     ]
+}
+
+fn explained() -> Explained {
+    Explained {
+        object: object(),
+        ino: 48,
+        kind: FileKind::File,
+        holders: vec![Holding {
+            own: false,
+            mount: Some("h:/m".into()),
+            parts: Parts::DATA | Parts::ATTRS,
+            write: Parts::DATA,
+            ends_ms: 49,
+            silent: true,
+            recall: Some(Recalled {
+                since_ms: 50,
+                until_ms: 51,
+            }),
+            locks: 52,
+            lock_waits: 53,
+        }],
+        more: 54,
+        waiting: 55,
+        bounces_ms: Some(56),
+        grace_ms: None,
+    }
 }
 
 pub fn range(first: u64, last: u64) -> LockRange {

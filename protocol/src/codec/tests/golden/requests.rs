@@ -106,6 +106,10 @@ fn of_locks() -> Vec<Query> {
             wait: LockWait(53),
         }),
         Query::ResetLocks(query::ResetLocks),
+        Query::Explain(query::Explain {
+            dir: handle(),
+            path: vec![name("d"), name("f")],
+        }),
     ]
 }
 
