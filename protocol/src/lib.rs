@@ -10,6 +10,7 @@ pub mod codec;
 pub mod control;
 pub mod escape;
 pub mod ids;
+pub mod latency;
 pub mod lease;
 pub mod limits;
 pub mod lock;

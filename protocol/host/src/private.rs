@@ -21,9 +21,21 @@ const STICKY: u32 = 0o1000;
 /// Opens a folder that nobody else can have put anything into, and makes it inaccessible to others.
 ///
 /// # Errors
+/// As [`safe_folder`].
+pub fn own_folder(path: &Path) -> io::Result<OwnedFd> {
+    let folder = safe_folder(path)?;
+    if rustix::fs::fstat(&folder)?.st_mode & 0o077 != 0 {
+        rustix::fs::fchmod(&folder, Mode::RWXU)?;
+    }
+    Ok(folder)
+}
+
+/// Opens a folder that nobody else can have put anything into.
+///
+/// # Errors
 /// The kernel's; or, for people, that it is another user's, a link, or may be written by others, or lies
 /// where anybody could put another in its place.
-pub fn own_folder(path: &Path) -> io::Result<OwnedFd> {
+pub fn safe_folder(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
         Errno::NOTDIR | Errno::LOOP => denied(path, "is a link or no folder"),
@@ -34,9 +46,6 @@ pub fn own_folder(path: &Path) -> io::Result<OwnedFd> {
         return Err(denied(path, why));
     }
     above_is_safe(path)?;
-    if found.st_mode & 0o077 != 0 {
-        rustix::fs::fchmod(&folder, Mode::RWXU)?;
-    }
     Ok(folder)
 }
 
