@@ -5,6 +5,7 @@ use crate::daemon::{self, Job, StateDir, mounts};
 use crate::fuse::Allowed;
 use clap::Args;
 use leasefs_client::Memory;
+use leasefs_metrics::Place;
 use leasefs_protocol::ticket::Source;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,9 @@ pub(super) struct MountArgs {
     /// Let device nodes of the mount lead to this machine's devices; as --suid
     #[arg(long)]
     dev: bool,
+    /// Tell metrics for Prometheus at this loopback address and port, or unix:PATH
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<Place>,
 }
 
 impl MountArgs {
@@ -139,6 +143,7 @@ pub(super) fn run(args: MountArgs) -> Result<(), String> {
         write_back: !args.write_through,
         read_only: args.read_only,
         allow,
+        metrics: args.metrics,
     };
     if args.foreground {
         return daemon::run_foreground(job);

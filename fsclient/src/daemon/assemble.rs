@@ -1,6 +1,7 @@
 //! Puts a mount together: the session, its core, the kernel's side.
 
 use super::job::Job;
+use super::metrics::{self, Measured};
 use super::state::StateDir;
 use super::status::{Dirty, MountStatus};
 use crate::driver::{Refuge, Setup, caller};
@@ -8,6 +9,7 @@ use crate::faults::{Fault, fault};
 use crate::fuse::{self, Driver, Kernel, MountConfig, Mounted};
 use crate::session::{self, ConnectError, Link};
 use leasefs_client::{CacheStatus, Config, Memory, Owner, Timeout};
+use leasefs_metrics::Page;
 use leasefs_protocol::control::{IdentityPolicy, Welcome};
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::{ServerAddr, Source};
@@ -224,6 +226,18 @@ fn hint(error: &std::io::Error) -> &'static str {
 }
 
 impl Assembled {
+    /// For Prometheus. Blocks on the disk.
+    pub(super) fn tell(&self, page: &mut Page) {
+        let session = self.driver.session_status();
+        let measured = Measured {
+            took: session.took,
+            approved: session.approved,
+            facts: self.driver.facts(),
+            left_behind: self.driver.left_behind(),
+        };
+        metrics::tell(page, &self.status(), &measured);
+    }
+
     /// For `fsclient status`.
     pub(super) fn status(&self) -> MountStatus {
         let cached = self.driver.cache_status();

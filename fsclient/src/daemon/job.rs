@@ -1,6 +1,7 @@
 //! What a daemon is told to do.
 
 use crate::fuse::Allowed;
+use leasefs_metrics::Place;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,4 +25,6 @@ pub struct Job {
     pub read_only: bool,
     /// What the files may do to this machine.
     pub allow: Allowed,
+    /// Where metrics are told, if anywhere.
+    pub metrics: Option<Place>,
 }

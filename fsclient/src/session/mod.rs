@@ -15,7 +15,7 @@ pub use config::{Config, ConnectError};
 pub use first::first;
 pub use link::Link;
 pub use status::{Status, Waiting};
-pub use wire::{Out, Wire, is_ours};
+pub use wire::{Facts, Out, Wire, is_ours};
 
 use leasefs_client::Event;
 use std::sync::Arc;
