@@ -53,7 +53,7 @@ fn tell_requests(page: &mut Page, status: &MountStatus, measured: &Measured) {
     );
     page.counters(
         "cache_answers",
-        "Requests of the kernel answered without asking the server.",
+        "Looks into the cache that have saved a request of this kind.",
         "kind",
         counted(&status.cache_answers),
     );

@@ -2,7 +2,7 @@
 
 use leasefs_protocol::latency::{BOUNDS, Counts};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, text};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::fmt;
@@ -141,18 +141,12 @@ impl Collector for Page {
             } = family;
             let mut encoder = encoder.encode_descriptor(name, help, None, *of)?;
             for (label, value) in samples {
-                match label {
-                    Some(label) => value.encode(encoder.encode_family(&[label.clone()])?)?,
-                    None => value.encode(encoder.encode_family(&no_labels())?)?,
-                }
+                let labels: &[Label] = label.as_slice();
+                value.encode(encoder.encode_family(&labels)?)?;
             }
         }
         Ok(())
     }
-}
-
-fn no_labels() -> impl EncodeLabelSet {
-    [] as [Label; 0]
 }
 
 impl Value {
