@@ -129,9 +129,11 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
     let told = assembled.clone();
     let metrics = metrics.map(|endpoint| endpoint.serve(PREFIX, move |page| told.tell(page)));
     let ended = until_unmounted(&assembled, &mut signals, &mut unmounts).await;
+    // Before the mount point is another's, who may want its address.
+    drop(metrics);
     assembled.driver.goodbye().await;
     tracing::info!(dir = %job.dir.display(), "unmounted");
-    drop((guard, metrics));
+    drop(guard);
     ended
 }
 
