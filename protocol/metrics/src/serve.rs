@@ -77,6 +77,9 @@ impl Endpoint {
             io::ErrorKind::AlreadyExists | io::ErrorKind::AddrInUse => {
                 format!("--metrics {place} is in use: choose another")
             }
+            io::ErrorKind::NotFound => {
+                format!("the directory of --metrics {place} is not there: make it first")
+            }
             _ => format!("can't listen on --metrics {place}: {error}"),
         };
         let (socket, name) = bound.map_err(explain)?;
