@@ -221,14 +221,14 @@ stop_client() {
     unmount "$2"
 }
 
-# serve_here DIR NAME: start_server for mounts on this machine by this user, who
+# serve_here DIR NAME [ARG..]: start_server for mounts on this machine by this user, who
 # keeps the rights over DIR he has without a mount. Sets $ticket accordingly.
 serve_here() {
     if ((EUID != 0)); then
-        start_server "$1" "$2" --identity squash
+        start_server "$@" --identity squash
         return
     fi
-    start_server "$1" "$2" --identity trust
+    start_server "$@" --identity trust
     ticket=$work/$2.trusted
     issue_ticket "$work/$2.state" "$ticket" --trust
 }

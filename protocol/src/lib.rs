@@ -11,6 +11,7 @@ pub mod control;
 pub mod escape;
 pub mod explain;
 pub mod ids;
+pub mod latency;
 pub mod lease;
 pub mod limits;
 pub mod lock;

@@ -56,6 +56,14 @@ pub enum Request {
 }
 
 impl Request {
+    /// How many kinds there are.
+    pub const KINDS: usize = Query::KINDS.len() + Change::KINDS.len();
+
+    /// The names of all, as [`Self::kind`] gives them.
+    pub fn kinds() -> impl Iterator<Item = &'static str> {
+        Query::KINDS.iter().chain(Change::KINDS).copied()
+    }
+
     /// Its operation's name in logs and counters.
     pub fn kind(&self) -> &'static str {
         match self {

@@ -1,20 +1,31 @@
-//! How many requests of each kind were answered.
+//! What is counted while the server runs.
 
-use leasefs_protocol::{Change, Query, Request};
+use crate::traffic::Connections;
+use leasefs_protocol::Request;
+use leasefs_protocol::latency::{ByKind, Histogram};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const KINDS: usize = Query::KINDS.len() + Change::KINDS.len();
-
-/// Every kind of request, as [`Request::kind`] names them.
-fn kinds() -> impl Iterator<Item = &'static str> {
-    Query::KINDS.iter().chain(Change::KINDS).copied()
+/// Of all sessions together, ended ones too.
+#[derive(Debug, Default)]
+pub struct Meters {
+    /// How long requests took that were answered, from when they had come.
+    pub requests: ByKind,
+    /// Keep-alives.
+    pub renewals: AtomicU64,
+    /// Connections closed because their client broke the protocol.
+    pub violations: AtomicU64,
+    /// How long it took to make files durable.
+    pub syncs: Histogram,
+    /// What has passed on connections.
+    pub connections: Arc<Connections>,
 }
 
-/// Counts by kind.
+/// Requests of one session, by kind.
 #[derive(Debug)]
 pub struct Counters {
-    kinds: [AtomicU64; KINDS],
+    kinds: [AtomicU64; Request::KINDS],
     renewals: AtomicU64,
 }
 
@@ -31,7 +42,7 @@ impl Counters {
     /// Counts a request.
     pub fn count(&self, request: &Request) {
         let kind = request.kind();
-        let place = kinds().position(|known| known == kind);
+        let place = Request::kinds().position(|known| known == kind);
         if let Some(count) = place.and_then(|at| self.kinds.get(at)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -50,7 +61,7 @@ impl Counters {
     /// Requests by kind; kinds without any left out.
     pub fn by_kind(&self) -> BTreeMap<String, u64> {
         let counts = self.kinds.iter().map(|count| count.load(Ordering::Relaxed));
-        kinds()
+        Request::kinds()
             .zip(counts)
             .filter(|(_, count)| *count > 0)
             .map(|(kind, count)| (kind.to_owned(), count))

@@ -2,6 +2,7 @@
 
 use crate::intent::Intent;
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
+use leasefs_protocol::latency::Counts;
 use leasefs_protocol::{BootId, Caller, Fence, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
@@ -213,6 +214,9 @@ pub trait Records: Send + Sync + 'static {
     /// Notes that no lease of an earlier life is alive: the next life need not distrust what is
     /// journalled of Write leases because the host had crashed before this one.
     fn grace_ended(&self);
+
+    /// How long journalling takes. Never blocks.
+    fn journal_writes(&self) -> Counts;
 
     /// Leaves the clean-shutdown mark: no lease is alive any more.
     ///

@@ -23,9 +23,14 @@ impl Server {
             waiting: waiting(&snapshot),
             term_zero: self.term_zero(&snapshot),
             locks: self.locks(&snapshot),
-            requests: self.counters.by_kind(),
-            renewals: self.counters.renewals(),
-            violations: self.violations.load(Ordering::Relaxed),
+            requests: self
+                .meters
+                .requests
+                .counts()
+                .map(|(kind, counts)| (kind.to_owned(), counts.count()))
+                .collect(),
+            renewals: self.meters.renewals.load(Ordering::Relaxed),
+            violations: self.meters.violations.load(Ordering::Relaxed),
         }
     }
 

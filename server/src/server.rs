@@ -1,7 +1,7 @@
 //! What all parts of a running server share.
 
 use crate::account::Files;
-use crate::counters::Counters;
+use crate::counters::Meters;
 use crate::interrupted::{ChangeId, Interrupted};
 use crate::latch::Latches;
 use crate::records::{Client, Found, Records, Writes};
@@ -22,7 +22,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -45,10 +45,8 @@ pub struct Server {
     pub interrupted: Interrupted,
     /// How it is run.
     pub settings: Settings,
-    /// Requests of all sessions, ended ones too.
-    pub counters: Counters,
-    /// Connections closed because their client broke the protocol.
-    pub violations: AtomicU64,
+    /// What is counted of all sessions.
+    pub meters: Arc<Meters>,
     /// This life of the process.
     pub process: BootId,
     /// This life of the host.
@@ -161,8 +159,7 @@ impl Server {
             gates,
             interrupted: Interrupted::new(repeats, patience),
             settings,
-            counters: Counters::default(),
-            violations: AtomicU64::new(0),
+            meters: Arc::default(),
             clock,
             links: AtomicU64::new(0),
             alone: AtomicBool::new(false),
@@ -229,6 +226,14 @@ impl Server {
     /// when they are flushed, unless others fill the disk within seconds.
     pub fn room(&self) -> u64 {
         self.store.free() / (2 * self.sessions.count().max(1) as u64)
+    }
+
+    /// Makes something durable, and counts how long that takes.
+    pub fn durably<T>(&self, sync: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let done = sync();
+        self.meters.syncs.add(begun.elapsed());
+        done
     }
 
     /// Waits for leave to make a call that may take long.

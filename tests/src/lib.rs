@@ -51,6 +51,7 @@
 //!   - `contention`: mounts in each other's way; nothing takes over a second
 //!   - `locks`, `locks_rules`, `locks_model`, `locks_counter`, `locks_faults`, `locks_programs`, `locks_sqlite`,
 //!     `locks_cached`: locks across mounts
+//!   - `metrics`: what both daemons tell Prometheus (`scripts/metrics` asks a real one)
 //!   - `killable`: callers of a server that is gone can be killed, and end in time
 //!
 //! `LEASEFS_FSSERVER` and `LEASEFS_FSCLIENT` name daemons to test instead of those of this

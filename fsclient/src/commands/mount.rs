@@ -5,6 +5,7 @@ use crate::daemon::{self, Job, StateDir, mounts};
 use crate::fuse::Allowed;
 use clap::Args;
 use leasefs_client::Memory;
+use leasefs_metrics::Place;
 use leasefs_protocol::ticket::Source;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -57,6 +58,9 @@ pub(super) struct MountArgs {
     /// The same for the group
     #[arg(long, value_name = "GID")]
     gid: Option<u32>,
+    /// Tell metrics for Prometheus at this loopback address and port, or unix:PATH
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<Place>,
 }
 
 impl MountArgs {
@@ -151,6 +155,7 @@ pub(super) fn run(args: MountArgs) -> Result<(), String> {
         allow,
         uid: args.uid,
         gid: args.gid,
+        metrics: args.metrics,
     };
     if args.foreground {
         return daemon::run_foreground(job);

@@ -1,6 +1,7 @@
 //! Puts a mount together: the session, its core, the kernel's side.
 
 use super::job::Job;
+use super::metrics::{self, Measured};
 use super::mounts;
 use super::pins::{Pinned, not_enrolled};
 use super::state::StateDir;
@@ -10,6 +11,7 @@ use crate::faults::{Fault, fault};
 use crate::fuse::{self, Driver, Kernel, MountConfig, Mounted};
 use crate::session::{self, ConnectError, Link};
 use leasefs_client::{CacheStatus, Config, Memory, Owner, Timeout};
+use leasefs_metrics::Page;
 use leasefs_protocol::control::{IdentityPolicy, Welcome};
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::{Addresses, Source};
@@ -289,6 +291,18 @@ impl Assembled {
                 self.mounted.mountpoint().display()
             )
         })
+    }
+
+    /// For Prometheus. Blocks on the disk.
+    pub(super) fn tell(&self, page: &mut Page) {
+        let session = self.driver.session_status();
+        let measured = Measured {
+            took: session.took,
+            approved: session.approved,
+            facts: self.driver.facts(),
+            left_behind: self.driver.left_behind(),
+        };
+        metrics::tell(page, &self.status(), &measured);
     }
 
     /// For `fsclient status`.

@@ -1,6 +1,7 @@
 //! What a daemon is told to do.
 
 use crate::fuse::Allowed;
+use leasefs_metrics::Place;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,4 +29,6 @@ pub struct Job {
     pub uid: Option<u32>,
     /// The same of the group.
     pub gid: Option<u32>,
+    /// Where metrics are told, if anywhere.
+    pub metrics: Option<Place>,
 }

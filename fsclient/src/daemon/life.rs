@@ -6,6 +6,7 @@ use super::heap;
 use super::job::Job;
 use super::listen::{self, Listener, Unmount};
 use super::log;
+use super::metrics::PREFIX;
 use super::mounts;
 use super::ready::Ready;
 use super::sleeping;
@@ -14,6 +15,7 @@ use super::waking;
 use crate::fuse::Driver;
 use crate::recovery::path_for_people;
 use leasefs_client::{Call, Event};
+use leasefs_metrics::Endpoint;
 use leasefs_protocol::Handle;
 use leasefs_protocol::limits::MAX_CALLERS;
 use leasefs_transport::network_threads;
@@ -97,7 +99,12 @@ fn run(job: &Job, ready: Ready) -> Result<(), String> {
 
 async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> {
     let made = make(job, runtime).await;
-    let (listener, assembled, mut signals) = match made {
+    let Made {
+        listener,
+        assembled,
+        mut signals,
+        metrics,
+    } = match made {
         Ok(made) => made,
         Err(message) => {
             ready.failed(&message);
@@ -123,7 +130,11 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
     }
     let (asked, mut unmounts) = mpsc::channel(MAX_CALLERS);
     let answering = listener.serve(assembled.clone(), asked);
+    let told = assembled.clone();
+    let metrics = metrics.map(|endpoint| endpoint.serve(PREFIX, move |page| told.tell(page)));
     let ended = until_unmounted(&assembled, &mut signals, &mut unmounts).await;
+    // Before the mount point is another's, who may want its address.
+    drop(metrics);
     assembled.driver.goodbye().await;
     tracing::info!(dir = %job.dir.display(), "unmounted");
     // Who has asked for what happened anyway is told how it went.
@@ -135,12 +146,29 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
     ended
 }
 
-async fn make(job: &Job, runtime: &Runtime) -> Result<(Listener, Assembled, Signals), String> {
+/// What a mount lives by.
+struct Made {
+    listener: Listener,
+    assembled: Assembled,
+    signals: Signals,
+    metrics: Option<Endpoint>,
+}
+
+async fn make(job: &Job, runtime: &Runtime) -> Result<Made, String> {
     let signals = Signals::new().map_err(|e| format!("can't take signals: {e}"))?;
     let (dir, listener) = take_place(&job.dir).await?;
     let state = StateDir::open(Some(&job.state), &dir)?;
+    let metrics = match &job.metrics {
+        Some(place) => Some(Endpoint::bind(place).await?),
+        None => None,
+    };
     let assembled = assemble::assemble(job, &state, runtime.handle().clone()).await?;
-    Ok((listener, assembled, signals))
+    Ok(Made {
+        listener,
+        assembled,
+        signals,
+        metrics,
+    })
 }
 
 /// The mount point, for this daemon alone. One that has unmounted, and not yet brought everything in, is waited for.

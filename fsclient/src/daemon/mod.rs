@@ -8,6 +8,7 @@ mod job;
 mod life;
 mod listen;
 mod log;
+mod metrics;
 pub mod mounts;
 mod pins;
 mod ready;

@@ -16,7 +16,7 @@ mod ticker;
 pub use keeping::Refuge;
 
 use crate::clock;
-use crate::session::{Ear, Link, Status, Wire};
+use crate::session::{Ear, Facts, Link, Status, Wire};
 use batch::Batch;
 use keeping::Keeping;
 use leasefs_client::{
@@ -270,6 +270,11 @@ impl<W: Waiter> Driver<W> {
     /// The session, as the core sees it.
     pub fn session_status(&self) -> SessionStatus {
         self.with(|core| core.session_status())
+    }
+
+    /// What is told of the connection.
+    pub fn facts(&self) -> Facts {
+        self.wire.facts()
     }
 
     /// How many calls it was asked to make, the daemon's own among them.

@@ -17,7 +17,7 @@ pub use first::first;
 pub use link::Link;
 pub use probe::{Probed, probe, route_mtu};
 pub use status::{Status, Waiting};
-pub use wire::{Out, Wire, is_ours};
+pub use wire::{Facts, Out, Wire, is_ours};
 
 use leasefs_client::Event;
 use std::sync::Arc;

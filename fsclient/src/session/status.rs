@@ -102,8 +102,8 @@ impl Status {
             requests_total: requests.values().sum(),
             requests,
             renewals: session.renewals,
-            bytes_sent: facts.sent,
-            bytes_received: facts.received,
+            bytes_sent: facts.traffic.bytes_sent,
+            bytes_received: facts.traffic.bytes_received,
             opens: session.opens,
             waiting: waiting(session.waiting),
         }

@@ -8,8 +8,9 @@ use super::readers::{Listening, close_code};
 use bytes::Bytes;
 use leasefs_client::{ConnectionId, Effect, Event, Unconnected};
 use leasefs_protocol::{BootId, RequestFrame};
-use leasefs_transport::{CloseCode, Connection, FrameReader};
+use leasefs_transport::{CloseCode, Connection, FrameReader, Traffic};
 use std::collections::BTreeMap;
+use std::ops::Add;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
@@ -34,8 +35,8 @@ struct State<W> {
     last: ConnectionId,
     /// The one that was closed last, until there is another.
     closed: Option<Connection>,
-    /// Of connections that have ended, sent and received.
-    bytes: (u64, u64),
+    /// Of connections that have ended.
+    ended: Traffic,
 }
 
 /// A connection on which something can be sent.
@@ -47,12 +48,15 @@ struct Live<W> {
     readers: JoinSet<()>,
 }
 
-/// What `status` says of the connection.
+/// What is told of the connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Facts {
-    pub(super) rtt: Option<Duration>,
-    pub(super) sent: u64,
-    pub(super) received: u64,
+pub struct Facts {
+    /// Its round-trip time, if there is one.
+    pub rtt: Option<Duration>,
+    /// How many bytes may be under way to the server.
+    pub window: Option<u64>,
+    /// Of all connections so far.
+    pub traffic: Traffic,
 }
 
 impl<W> Clone for Wire<W> {
@@ -68,7 +72,7 @@ impl<W: 'static> Wire<W> {
             lives: BTreeMap::new(),
             last: ConnectionId(0),
             closed: None,
-            bytes: (0, 0),
+            ended: Traffic::default(),
         };
         Self(Arc::new(Inner {
             config,
@@ -172,15 +176,18 @@ impl<W: 'static> Wire<W> {
         }
     }
 
-    pub(super) fn facts(&self) -> Facts {
+    /// What is told of the connection.
+    pub fn facts(&self) -> Facts {
         let state = self.state();
-        let live = state.lives.values().next_back();
-        let connection = live.map(|live| &live.listening.connection);
-        let (sent, received) = connection.map_or((0, 0), Connection::bytes);
+        let connections = state.lives.values();
+        let connections = connections.map(|live| &live.listening.connection);
+        let last = connections.clone().next_back();
         Facts {
-            rtt: connection.map(Connection::rtt),
-            sent: state.bytes.0 + sent,
-            received: state.bytes.1 + received,
+            rtt: last.map(Connection::rtt),
+            window: last.map(Connection::window),
+            traffic: connections
+                .map(Connection::traffic)
+                .fold(state.ended, Traffic::add),
         }
     }
 }
@@ -194,8 +201,7 @@ impl<W> State<W> {
     /// Ends its readers too.
     fn forget(&mut self, id: ConnectionId) {
         if let Some(live) = self.lives.remove(&id) {
-            let (sent, received) = live.listening.connection.bytes();
-            self.bytes = (self.bytes.0 + sent, self.bytes.1 + received);
+            self.ended = self.ended + live.listening.connection.traffic();
         }
     }
 }

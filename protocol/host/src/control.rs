@@ -106,11 +106,24 @@ impl Address {
     /// # Errors
     /// `AlreadyExists` if another listens there, or the kernel's.
     pub fn bind(self) -> io::Result<Listener> {
+        let (socket, bound) = self.bind_for(Mode::RUSR | Mode::WUSR)?;
+        Ok(Listener {
+            socket,
+            callers: Arc::new(Semaphore::new(MAX_CALLERS)),
+            _bound: bound,
+        })
+    }
+
+    /// Listens, for whom the folder and the socket's mode let come. As [`Address::bind`].
+    ///
+    /// # Errors
+    /// As [`Address::bind`].
+    pub fn bind_for(self, mode: Mode) -> io::Result<(UnixListener, Bound)> {
         self.remove_if_dead();
         let draft = format!("{}.{}.new", self.name, std::process::id());
         self.remove(&draft);
         let socket = UnixListener::bind(self.path(&draft))?;
-        let named = chmod(self.path(&draft), Mode::RUSR | Mode::WUSR).and_then(|()| {
+        let named = chmod(self.path(&draft), mode).and_then(|()| {
             let (dir, name) = (self.folder.as_fd(), self.name.as_str());
             renameat_with(dir, draft.as_str(), dir, name, RenameFlags::NOREPLACE)
         });
@@ -121,11 +134,17 @@ impl Address {
                 other => other.into(),
             });
         }
-        Ok(Listener {
-            socket,
-            address: self,
-            callers: Arc::new(Semaphore::new(MAX_CALLERS)),
-        })
+        Ok((socket, Bound(self)))
+    }
+}
+
+/// The name of a socket on which somebody listens: others can't take it as long as this is held.
+#[derive(Debug)]
+pub struct Bound(Address);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.0.remove(&self.0.name);
     }
 }
 
@@ -161,14 +180,8 @@ impl Asked {
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
-    address: Address,
     callers: Arc<Semaphore>,
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.address.remove(&self.address.name);
-    }
+    _bound: Bound,
 }
 
 impl Listener {

@@ -21,8 +21,7 @@ const STICKY: u32 = 0o1000;
 /// Opens a folder that nobody else can have put anything into, and makes it inaccessible to others.
 ///
 /// # Errors
-/// The kernel's; or, for people, that it is another user's, a link, or may be written by others, or lies
-/// where anybody could put another in its place.
+/// As [`folder_of`].
 pub fn own_folder(path: &Path) -> io::Result<OwnedFd> {
     let folder = folder_of(path, geteuid().as_raw())?;
     if rustix::fs::fstat(&folder)?.st_mode & 0o077 != 0 {
@@ -34,7 +33,8 @@ pub fn own_folder(path: &Path) -> io::Result<OwnedFd> {
 /// Opens a folder that nobody but its user, and root, can have put anything into.
 ///
 /// # Errors
-/// As [`own_folder`].
+/// The kernel's; or, for people, that it is another user's, a link, or may be written by others, or lies
+/// where anybody could put another in its place.
 pub fn folder_of(path: &Path, user: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {

@@ -5,6 +5,7 @@ use crate::frame::{FrameReader, FrameWriter};
 use crate::tuning;
 use leasefs_protocol::KeyHash;
 use std::net::SocketAddr;
+use std::ops::Add;
 use std::time::Duration;
 
 /// Priorities of the streams, by the order in which the client opened them.
@@ -22,6 +23,35 @@ pub struct Connection {
     peer: KeyHash,
     /// A client's socket lives as long as its connection.
     endpoint: Option<quinn::Endpoint>,
+}
+
+/// What has passed on connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// UDP bytes sent.
+    pub bytes_sent: u64,
+    /// UDP bytes received.
+    pub bytes_received: u64,
+    /// QUIC packets sent.
+    pub packets_sent: u64,
+    /// Those of them that count as lost: what they carried was sent again.
+    pub packets_lost: u64,
+    /// How often losses have made the congestion window smaller.
+    pub congestions: u64,
+}
+
+impl Add for Traffic {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent + more.bytes_sent,
+            bytes_received: self.bytes_received + more.bytes_received,
+            packets_sent: self.packets_sent + more.packets_sent,
+            packets_lost: self.packets_lost + more.packets_lost,
+            congestions: self.congestions + more.congestions,
+        }
+    }
 }
 
 impl Connection {
@@ -62,10 +92,21 @@ impl Connection {
         self.inner.stats().udp_rx.datagrams
     }
 
-    /// UDP bytes sent and received so far.
-    pub fn bytes(&self) -> (u64, u64) {
+    /// What has passed on it so far.
+    pub fn traffic(&self) -> Traffic {
         let stats = self.inner.stats();
-        (stats.udp_tx.bytes, stats.udp_rx.bytes)
+        Traffic {
+            bytes_sent: stats.udp_tx.bytes,
+            bytes_received: stats.udp_rx.bytes,
+            packets_sent: stats.path.sent_packets,
+            packets_lost: stats.path.lost_packets,
+            congestions: stats.path.congestion_events,
+        }
+    }
+
+    /// How many bytes may be under way.
+    pub fn window(&self) -> u64 {
+        self.inner.stats().path.cwnd
     }
 
     /// Opens the control stream (the first call) or a lane (the second is the lane of small

@@ -19,7 +19,7 @@ mod socket;
 mod tls;
 mod tuning;
 
-pub use connection::Connection;
+pub use connection::{Connection, Traffic};
 pub use endpoint::{Client, Incoming, Server, connect, not_listening};
 pub use error::{CloseCode, FrameError, Lost, TransportError};
 pub use frame::{Assembler, FrameReader, FrameWriter, OutFrame};

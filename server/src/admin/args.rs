@@ -2,6 +2,7 @@
 
 use crate::state::{Policy, User};
 use clap::Args;
+use leasefs_metrics::Place;
 use leasefs_protocol::limits::{DEFAULT_PORT, MAX_TERM, MIN_TERM};
 use leasefs_protocol::ticket::Addresses;
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +39,9 @@ pub(super) struct ServeArgs {
     /// On the first start, write the ticket to this file (mode 0600) instead of printing it
     #[arg(long, value_name = "FILE")]
     pub(super) ticket_file: Option<PathBuf>,
+    /// Tell metrics for Prometheus at this loopback address and port, or unix:PATH
+    #[arg(long, value_name = "ADDR")]
+    pub(super) metrics: Option<Place>,
 }
 
 #[derive(Debug, Args)]

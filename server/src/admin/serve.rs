@@ -4,11 +4,13 @@ use super::args::ServeArgs;
 use super::commands::print;
 use super::control;
 use super::desk::{Attendant, Desk};
+use crate::metrics::PREFIX;
 use crate::records::Found;
 use crate::server::Server;
 use crate::settings::Settings;
 use crate::state::{ExportLock, Location, Policy, State, StateError};
 use crate::wire;
+use leasefs_metrics::Endpoint;
 use leasefs_protocol::EscapedLines;
 use leasefs_protocol::limits::{DEFAULT_PORT, RESERVED_FILES};
 use leasefs_protocol::ticket::{Addresses, ServerAddr};
@@ -107,6 +109,10 @@ async fn serve(args: &ServeArgs, policy: Policy, open_files: usize) -> Result<()
     } = prepare(args, policy)?;
     let control = control::bind(desk.state.dir().fd())
         .map_err(|e| format!("can't make the control socket: {e}"))?;
+    let metrics = match &args.metrics {
+        Some(place) => Some(Endpoint::bind(place).await?),
+        None => None,
+    };
     let settings = Settings {
         term: args.term,
         open_files,
@@ -123,9 +129,12 @@ async fn serve(args: &ServeArgs, policy: Policy, open_files: usize) -> Result<()
     let answer = move |request| attendant.clone().answer(request);
     let control = tokio::spawn(control::serve(control, answer));
     tracing::info!(export = %desk.export.display(), address = %desk.address, key = %desk.key, ?policy, "serving");
+    let told = Arc::clone(&server);
+    let metrics = metrics.map(|endpoint| endpoint.serve(PREFIX, move |page| told.tell(page)));
     print(&format!("ready {}\n", desk.address));
     let orderly = wire::serve(server, notices, endpoint, signals.wait()).await;
     control.abort();
+    drop(metrics);
     tracing::info!(orderly, "ended");
     Ok(())
 }

@@ -9,6 +9,7 @@ use leasefs_lease::server::{
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Push;
+use leasefs_protocol::latency::{Counts, Histogram};
 use leasefs_protocol::limits::{MAX_HOLDERS_TOLD, MAX_RECALLS_UNREAD};
 use leasefs_protocol::lock::FileLocks;
 use leasefs_protocol::{Grant, Handle, LockEpoch, Recall, SessionId, Stamp};
@@ -83,6 +84,10 @@ pub(super) struct State {
     /// When the timer looks next.
     armed: BootTime,
     notices: mpsc::UnboundedSender<Notice>,
+    /// How long it took until recalls were approved.
+    approved: Histogram,
+    recalled: u64,
+    expired: u64,
 }
 
 /// The core as it stands, for people.
@@ -100,6 +105,12 @@ pub struct Snapshot {
     pub locks: Vec<LockStatus>,
     /// When grace ends at the latest.
     pub grace_until: Option<BootTime>,
+    /// How long it took until recalls were approved, so far.
+    pub approved: Counts,
+    /// Recalls so far.
+    pub recalled: u64,
+    /// How often a session's leases have ended because its client wasn't heard of.
+    pub expired: u64,
 }
 
 /// What is going on at one object, for people.
@@ -126,11 +137,19 @@ impl State {
             lines: HashMap::new(),
             armed: now,
             notices,
+            approved: Histogram::default(),
+            recalled: 0,
+            expired: 0,
         }
     }
 
     /// Takes in an event and does all that follows from it.
     pub fn step(&mut self, progress: &Progress, now: BootTime, event: Event) -> Outcome {
+        if let Event::Approve { session, recall } = &event
+            && let Some(sent) = self.core.recall_sent(*session, *recall)
+        {
+            self.approved.add(now.since(sent));
+        }
         self.core.handle(now, event);
         let mut outcome = Outcome::default();
         while let Some(action) = self.core.poll_action() {
@@ -151,8 +170,14 @@ impl State {
             Action::LockGranted { session, granted } => {
                 self.push(session, &Push::LockGranted(granted));
             }
-            Action::Recall { session, recall } => self.recall(session, recall),
-            Action::Expired { session } => self.notice(Notice::Expired(session)),
+            Action::Recall { session, recall } => {
+                self.recalled += 1;
+                self.recall(session, recall);
+            }
+            Action::Expired { session } => {
+                self.expired += 1;
+                self.notice(Notice::Expired(session));
+            }
             Action::GraceEnded => self.notice(Notice::GraceEnded),
         }
     }
@@ -354,6 +379,9 @@ impl State {
             term_zero: self.core.term_zero(),
             locks: self.core.locks(),
             grace_until: self.core.grace_until(),
+            approved: self.approved.counts(),
+            recalled: self.recalled,
+            expired: self.expired,
         }
     }
 }

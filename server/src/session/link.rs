@@ -1,12 +1,15 @@
 //! One connection of a session, and what its requests may take.
 
 use crate::border::Border;
+use crate::counters::Meters;
 use crate::records::Client;
+use crate::traffic::Counted;
 use bytes::Bytes;
 use leasefs_protocol::limits::{MAX_BYTES_IN_FLIGHT, MAX_REQUESTS_IN_FLIGHT};
-use leasefs_protocol::{Refusal, Reply, RequestId};
+use leasefs_protocol::{Refusal, Reply, Request, RequestId};
 use leasefs_transport::{CloseCode, Connection, OutFrame, Outbox};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A connection that has said `Hello`.
@@ -21,6 +24,7 @@ pub struct Link {
     bytes: Arc<Semaphore>,
     /// Never has a permit; closed when the connection ends.
     end: Semaphore,
+    _counted: Counted,
 }
 
 /// A request's place while it is not answered.
@@ -42,6 +46,7 @@ impl Link {
         client: Arc<Client>,
         connection: Connection,
         bytes: Arc<Semaphore>,
+        counted: Counted,
     ) -> Self {
         Self {
             number,
@@ -50,6 +55,7 @@ impl Link {
             requests: Arc::new(Semaphore::new(MAX_REQUESTS_IN_FLIGHT)),
             bytes,
             end: Semaphore::new(0),
+            _counted: counted,
         }
     }
 
@@ -92,11 +98,33 @@ impl Link {
     }
 }
 
+/// A request that has come.
+#[derive(Debug)]
+pub struct Asked {
+    /// Its number.
+    pub id: RequestId,
+    kind: &'static str,
+    at: Instant,
+    meters: Arc<Meters>,
+}
+
+impl Asked {
+    /// It has come now.
+    pub fn now(id: RequestId, request: &Request, meters: &Arc<Meters>) -> Self {
+        Self {
+            id,
+            kind: request.kind(),
+            at: Instant::now(),
+            meters: Arc::clone(meters),
+        }
+    }
+}
+
 /// Where the answer of one request goes. Holds the request's place, and room for the answer, until it
 /// has gone.
 #[derive(Debug)]
 pub struct Sink {
-    id: RequestId,
+    asked: Asked,
     lane: Outbox,
     renews: bool,
     border: Option<Arc<Border>>,
@@ -105,18 +133,18 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Answers go to `lane`, for the request `id` of a client within `border`. `renews`: whether its arrival renewed the
+    /// Answers go to `lane`, for a request of a client within `border`. `renews`: whether its arrival renewed the
     /// session. An answer given later must not: a client frozen while its change waited would
     /// hold others up for two terms.
     pub fn new(
-        id: RequestId,
+        asked: Asked,
         lane: Outbox,
         (place, room): (Place, Option<Room>),
         border: Option<Arc<Border>>,
         renews: bool,
     ) -> Self {
         Self {
-            id,
+            asked,
             lane,
             renews,
             border,
@@ -127,7 +155,13 @@ impl Sink {
 
     /// Sends the answer, as that to this request.
     pub async fn send(self, mut reply: Reply, payload: Bytes) {
-        reply.id = self.id;
+        let Asked {
+            id,
+            kind,
+            at,
+            meters,
+        } = self.asked;
+        reply.id = id;
         reply.renews = self.renews;
         if let Some(border) = &self.border {
             border.give_reply(&mut reply);
@@ -135,11 +169,13 @@ impl Sink {
         let frame = OutFrame::new(&reply, payload).or_else(|error| {
             tracing::error!(%error, "an answer can't be sent");
             reply = Reply {
-                id: self.id,
+                id,
                 ..refused(Refusal::Internal)
             };
             OutFrame::new(&reply, Bytes::new())
         });
+        // Who has the answer finds it counted.
+        meters.requests.add(kind, at.elapsed());
         if let Ok(frame) = frame {
             // Without its lane the answer has nowhere to go; a change's is kept.
             let held = Box::new((self.place, self.room));

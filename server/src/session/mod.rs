@@ -10,7 +10,7 @@ mod table;
 mod violation;
 
 pub use gate::{Gate, Gates, Pass};
-pub use link::{Link, Place, Room, Sink, refused};
+pub use link::{Asked, Link, Place, Room, Sink, refused};
 pub use opens::{Opens, Origin, close};
 pub use table::{Refused, Sessions};
 

@@ -11,11 +11,13 @@ use super::error::StateError;
 use super::log::{self, Log, Outlives};
 use crate::intent::Intent;
 use changes::{Answer, Event};
+use leasefs_protocol::latency::Histogram;
 use leasefs_protocol::{BootId, Handle, Seq, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use writes::Writes;
 
 /// A record of the log.
@@ -246,6 +248,11 @@ impl Journal {
             true => self.0.note(Record::Forgotten { session }),
             false => Ok(()),
         }
+    }
+
+    /// How long writing to it takes.
+    pub fn writes(&self) -> Arc<Histogram> {
+        self.0.writes()
     }
 
     /// Makes durable what was journalled: an orderly end survives a restart of the host.

@@ -8,6 +8,7 @@
 use super::error::StateError;
 use leasefs_host::files;
 use leasefs_protocol::codec::{self, PREFIX};
+use leasefs_protocol::latency::Histogram;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
@@ -15,6 +16,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
 const LEN: usize = 2;
 const SUM: usize = 4;
@@ -51,6 +54,8 @@ pub struct Log<S> {
     path: PathBuf,
     len: u64,
     after_rewrite: u64,
+    /// How long writing takes.
+    writes: Arc<Histogram>,
     /// Its end isn't known, or its name isn't durable: nothing counts until it has been written anew.
     broken: bool,
 }
@@ -75,6 +80,7 @@ impl<S: State> Log<S> {
             path: path.to_owned(),
             len,
             after_rewrite: len,
+            writes: Arc::default(),
             broken: false,
         })
     }
@@ -82,6 +88,11 @@ impl<S: State> Log<S> {
     /// What its records have come to.
     pub fn state(&self) -> &S {
         &self.state
+    }
+
+    /// How long writing to it takes.
+    pub fn writes(&self) -> Arc<Histogram> {
+        Arc::clone(&self.writes)
     }
 
     /// To change what no record tells, or the next writing anew will.
@@ -167,7 +178,10 @@ impl<S: State> Log<S> {
         for record in records {
             framed.extend_from_slice(&frame(&encode(record)?)?);
         }
-        match self.file.write_all(&framed) {
+        let begun = Instant::now();
+        let written = self.file.write_all(&framed);
+        self.writes.add(begun.elapsed());
+        match written {
             Ok(()) => {
                 self.len += framed.len() as u64;
                 Ok(())

@@ -42,13 +42,14 @@ use journal::{Journal, Journalled};
 use leasefs_host::boot::{self, boot_id};
 use leasefs_host::files::{remove_if_there, sync_parent};
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
+use leasefs_protocol::latency::{Counts, Histogram};
 use leasefs_protocol::limits::PROTOCOL_VERSION;
 use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use life::LifeRecord;
 use sessions::SessionRecord;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The state of a running server.
@@ -60,6 +61,7 @@ pub struct State {
     life: Mutex<LifeRecord>,
     sessions: Mutex<SessionRecord>,
     journal: Mutex<Journal>,
+    journal_writes: Arc<Histogram>,
 }
 
 impl State {
@@ -125,6 +127,7 @@ impl State {
             registry: Mutex::new(registry),
             life: Mutex::new(life),
             sessions: Mutex::new(sessions),
+            journal_writes: journal.writes(),
             journal: Mutex::new(journal),
             dir,
             policy,
@@ -304,6 +307,10 @@ impl Records for State {
 
     fn grace_ended(&self) {
         noted("the end of the grace", lock(&self.journal).grace_ended());
+    }
+
+    fn journal_writes(&self) -> Counts {
+        self.journal_writes.counts()
     }
 
     fn end_life(&self) -> io::Result<()> {

@@ -135,7 +135,7 @@ impl Control {
         leases.round_trip(id, self.link.connection().rtt());
         let renews = leases.renew(id);
         self.session.counters.renewed();
-        self.server.counters.renewed();
+        self.server.meters.renewals.fetch_add(1, Ordering::Relaxed);
         self.answer(&ToClient::KeepAlive { number, renews })
     }
 

@@ -282,11 +282,13 @@ impl Admitted {
     /// The connection is the session's, and an older one is closed.
     fn connected(&self, server: &Server, connection: &Connection) -> Option<Arc<Link>> {
         let session = &self.session;
+        let number = server.next_link();
         let link = Arc::new(Link::new(
-            server.next_link(),
+            number,
             Arc::new(self.client.clone()),
             connection.clone(),
             Arc::clone(&session.opens.account().bytes),
+            server.meters.connections.begins(number, connection),
         ));
         let mount: String = self.hello.name.chars().take(MAX_MOUNT).collect();
         if let Some(old) = session.connect(Arc::clone(&link), mount) {

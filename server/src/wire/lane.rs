@@ -6,11 +6,11 @@ use crate::caught::{caught, caught_now};
 use crate::server::Server;
 use crate::service::{Call, changes, reads};
 use crate::session::answers::Arrival;
-use crate::session::{Job, Link, Origin, Place, Room, Session, Sink, close, refused};
+use crate::session::{Asked, Job, Link, Origin, Place, Room, Session, Sink, close, refused};
 use bytes::Bytes;
 use leasefs_protocol::limits::{MAX_BATCH, MAX_TOUCHED};
 use leasefs_protocol::{
-    Caller, Change, Numbered, Query, Refusal, Request, RequestFrame, RequestId, Response, Seq,
+    Caller, Change, Numbered, Query, Refusal, Request, RequestFrame, Response, Seq,
 };
 use leasefs_transport::{FrameReader, Outbox, prompt};
 use std::ops::ControlFlow::{Break, Continue};
@@ -93,7 +93,7 @@ impl Lane {
         }
         let caller = self.link.client.caller(caller);
         self.session.counters.count(&request);
-        self.server.counters.count(&request);
+        let asked = Asked::now(id, &request, &self.server.meters);
         // What is asked for enters the gate itself, when its turn has come.
         let pass = self.session.gate.enter().ok_or(End::Gone)?;
         if self.session.low_water(low_water) {
@@ -102,10 +102,10 @@ impl Lane {
         drop(pass);
         match request {
             Request::Change(numbered, change) => {
-                self.change(id, caller, (numbered, change), payload, place)
+                self.change(asked, caller, (numbered, change), payload, place)
                     .await
             }
-            Request::Query(query) => self.read(id, caller, query, place).await,
+            Request::Query(query) => self.read(asked, caller, query, place).await,
         }
     }
 
@@ -126,10 +126,10 @@ impl Lane {
         });
     }
 
-    fn sink(&self, id: RequestId, place: Place, room: Option<Room>) -> Sink {
+    fn sink(&self, asked: Asked, place: Place, room: Option<Room>) -> Sink {
         let renews = self.server.leases.renew(self.session.id);
         Sink::new(
-            id,
+            asked,
             self.out.clone(),
             (place, room),
             self.session.border().cloned(),
@@ -140,7 +140,7 @@ impl Lane {
     /// What changes nothing is answered here if that can't block, else on an I/O thread.
     async fn read(
         &self,
-        id: RequestId,
+        asked: Asked,
         caller: Caller,
         query: Query,
         place: Place,
@@ -149,7 +149,8 @@ impl Lane {
         let Some(room) = self.link.room(bytes).await else {
             return Ok(());
         };
-        let sink = self.sink(id, place, Some(room));
+        let request = asked.id;
+        let sink = self.sink(asked, place, Some(room));
         let call = Call {
             server: Arc::clone(&self.server),
             session: Arc::clone(&self.session),
@@ -157,7 +158,7 @@ impl Lane {
             caller,
             origin: Some(Origin {
                 link: self.link.number,
-                request: id,
+                request,
             }),
         };
         let at_once = caught_now(|| match reads::begin(call, query) {
@@ -181,7 +182,7 @@ impl Lane {
 
     async fn change(
         &self,
-        id: RequestId,
+        asked: Asked,
         caller: Caller,
         (numbered, change): (Numbered, Change),
         mut payload: Bytes,
@@ -207,7 +208,7 @@ impl Lane {
                 return Ok(());
             }
         }
-        let sink = self.sink(id, place, None);
+        let sink = self.sink(asked, place, None);
         let job = Job {
             caller,
             client: Arc::clone(&self.link.client),

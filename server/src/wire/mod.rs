@@ -128,7 +128,7 @@ async fn attend(server: &Arc<Server>, greeted: Greeted) {
             link.close(CloseCode::TooSlow, "answers are not read");
         }
         End::Breach(what) => {
-            server.violations.fetch_add(1, Ordering::Relaxed);
+            server.meters.violations.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(session = %session.id, client = %session.key, %what, "connection closed: protocol broken");
             link.close(CloseCode::Protocol, &what);
         }

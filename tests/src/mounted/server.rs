@@ -27,6 +27,8 @@ pub struct ServerOptions {
     pub export: Option<PathBuf>,
     /// `--state`; a folder of the sandbox if `None`.
     pub state: Option<PathBuf>,
+    /// Further options of `serve`, as on the command line.
+    pub options: Vec<String>,
     /// Extra environment.
     pub env: Vec<(String, String)>,
     /// Where its network is, and its address there, if not here: it listens there then.
@@ -86,6 +88,7 @@ fn arguments(
     if let Some(identity) = &options.identity {
         arguments.extend(["--identity".into(), identity.into()]);
     }
+    arguments.extend(options.options.iter().map(OsString::from));
     arguments
 }
 

@@ -2,6 +2,7 @@
 //! answer is longer than was asked for, and nothing is remembered of objects that nobody asked about.
 //! Pure: the caller answers a request whose reply is refused with EIO, or closes the connection.
 
+use leasefs_lease::time::BootTime;
 use leasefs_protocol::answer::{Created, Entries, Object, Opened, Written};
 use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::Welcome;
@@ -16,7 +17,7 @@ use leasefs_protocol::{
     Attr, Change, FileKind, FsStat, Grant, Handle, LockRange, Name, OpenId, Parts, Query, RawName,
     Recall, RecallId, Reply, Request, Response, Scope, Timestamp, change, query,
 };
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// What a server may not say.
@@ -261,27 +262,27 @@ pub(super) fn named(request: &Request, of_open: impl Fn(OpenId) -> Option<Handle
 
 /// Recalls that have come and are not approved.
 #[derive(Debug, Default)]
-pub(super) struct Recalls(HashSet<RecallId>);
+pub(super) struct Recalls(HashMap<RecallId, BootTime>);
 
 impl Recalls {
     /// Takes one in.
-    pub(super) fn come(&mut self, recall: &mut Recall) -> Result<(), Broken> {
+    pub(super) fn come(&mut self, now: BootTime, recall: &mut Recall) -> Result<(), Broken> {
         if let Scope::Object { parts, names, .. } = &mut recall.scope {
             *parts = *parts & Parts::ALL;
             unless(names.len() <= MAX_BATCH, "too many names recalled at once")?;
             names.iter().try_for_each(name)?;
         }
         // One that is sent again counts once.
-        self.0.insert(recall.id);
+        self.0.entry(recall.id).or_insert(now);
         unless(
             self.0.len() <= MAX_RECALLS_OPEN,
             "too many recalls at a time",
         )
     }
 
-    /// It is approved.
-    pub(super) fn approved(&mut self, recall: RecallId) {
-        self.0.remove(&recall);
+    /// It is approved. Returns when it came.
+    pub(super) fn approved(&mut self, recall: RecallId) -> Option<BootTime> {
+        self.0.remove(&recall)
     }
 
     /// The server is another process, or the session's leases have ended: no approval is waited for.

@@ -56,7 +56,10 @@ impl Rpc {
         let deciding = approvable.iter().flat_map(|approvable| &approvable.locks);
         self.say_held(&deciding.copied().collect::<Vec<_>>(), number);
         let approve = |Approvable { recall, opens, .. }| {
-            self.0.recalls.borrow_mut().approved(recall);
+            let come = self.0.recalls.borrow_mut().approved(recall);
+            if let Some(come) = come {
+                self.0.approved.add(self.0.cx.monotonic().since(come));
+            }
             // More than one message takes (only a recall of everything has so many) are closed like others.
             let named = opens.into_iter().take(MAX_BATCH);
             let closes = self.0.opens.close_by_approval(named, number);

@@ -56,6 +56,8 @@ impl Rpc {
         let Some(sent) = self.0.table.borrow().sent(connection, reply.id) else {
             return;
         };
+        let took = self.0.cx.monotonic().since(sent.since);
+        self.0.took.add(sent.frame.request.kind(), took);
         self.check(&sent, &mut reply, payload.len());
         if reply.result == Err(Refusal::BadOpen) {
             // All opens are of the server's making: it has lost this one with the object.
@@ -123,7 +125,8 @@ impl Rpc {
 
     /// Takes in a recall, which is acted on elsewhere.
     pub(crate) fn recalled(&self, recall: &mut Recall) -> Result<(), Broken> {
-        self.0.recalls.borrow_mut().come(recall)
+        let now = self.0.cx.monotonic();
+        self.0.recalls.borrow_mut().come(now, recall)
     }
 
     /// No recall is left of what the server has said so far.

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures_channel::oneshot;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::ToServer;
+use leasefs_protocol::latency::{ByKind, Histogram};
 use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
 use leasefs_protocol::{Caller, Change, Durability, Handle, Operation, Query, Refusal, RequestId};
 use std::future::{Future, pending};
@@ -54,6 +55,10 @@ pub(super) struct RpcInner {
     pub renewing: Part<Renewing>,
     pub server_time: Part<ServerTime>,
     pub recalls: Part<Recalls>,
+    /// How long requests took that were answered.
+    pub took: ByKind,
+    /// How long it took until recalls were approved.
+    pub approved: Histogram,
     /// Something has been answered: there may be room for a change that waits for it.
     pub room: Bell,
     in_flight: Places,
@@ -77,6 +82,8 @@ impl Rpc {
             renewing: Part::default(),
             server_time: Part::default(),
             recalls: Part::default(),
+            took: ByKind::default(),
+            approved: Histogram::default(),
             room: Bell::default(),
             in_flight: Places::new(MAX_REQUESTS_IN_FLIGHT - HOUSEKEEPING),
         }));

@@ -3,6 +3,7 @@
 use super::requests::Rpc;
 use leasefs_protocol::Handle;
 use leasefs_protocol::control::Welcome;
+use leasefs_protocol::latency::Counts;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +25,10 @@ pub struct SessionStatus {
     pub term: Duration,
     /// Requests sent, by kind; renewals apart.
     pub requests: BTreeMap<&'static str, u64>,
+    /// How long requests took that were answered, from when they were to be sent, by kind.
+    pub took: Vec<(&'static str, Counts)>,
+    /// How long it took until recalls were approved, from when they had come.
+    pub approved: Counts,
     /// Keep-alives sent.
     pub renewals: u64,
     /// Opens of the session.
@@ -91,6 +96,8 @@ impl Rpc {
             connections: contact.connections,
             term: renewing.term,
             requests: table.counts(),
+            took: self.0.took.counts().collect(),
+            approved: self.0.approved.counts(),
             renewals: renewing.keep_alives,
             opens: self.0.opens.len(),
             waiting: waiting.collect(),

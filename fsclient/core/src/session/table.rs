@@ -67,6 +67,8 @@ impl Unanswered {
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) at: BootTime,
+    /// Since when it waits, by the clock that stands still in suspend.
+    pub(super) since: BootTime,
     pub(super) frame: Arc<RequestFrame>,
     /// Of its payload.
     pub(super) bytes: usize,
@@ -294,6 +296,7 @@ impl Table {
         let (at, on) = entry.sent?;
         (on == connection && on == self.connection).then(|| Sent {
             at,
+            since: entry.since,
             frame: entry.frame.clone(),
             bytes: entry.payload.len(),
         })

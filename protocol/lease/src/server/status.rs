@@ -197,6 +197,12 @@ impl Core {
             .collect()
     }
 
+    /// When an open recall was first sent.
+    pub fn recall_sent(&self, session: SessionId, recall: RecallId) -> Option<BootTime> {
+        let sid = self.sessions.find(session)?;
+        self.sessions.recall(sid, recall).map(|open| open.sent)
+    }
+
     /// Operations that wait, in the order of their numbers.
     pub fn waiting(&self) -> Vec<Waiting> {
         let waiting = self.ops.iter().filter(|(_, op)| !op.is_running());

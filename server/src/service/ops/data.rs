@@ -120,7 +120,11 @@ impl Perform for Write {
     fn commit(&self, order: &Order<'_>) -> Result<(), Refusal> {
         match self.durability {
             Durability::None => Ok(()),
-            durability => order.store().commit(order.open()?, durability),
+            durability => {
+                let open = order.open()?;
+                let server = &order.call.server;
+                server.durably(|| server.store.commit(open, durability))
+            }
         }
     }
 

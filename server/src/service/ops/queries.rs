@@ -87,14 +87,15 @@ pub async fn run(
         (Query::Read(asked), Ok(open)) => read(call, asked, open, admission).await?,
         (Query::Commit(asked), Ok(open)) => {
             let _leave = call.server.slow().await?;
-            let done = call.server.store.commit(open, asked.durability);
+            let server = &call.server;
+            let done = server.durably(|| server.store.commit(open, asked.durability));
             done.map(|()| Told::of(asked, ()))
         }
         (Query::CommitAll(asked), _) => {
             // Whoever asks, everybody pays: one at a time.
             let _alone = call.server.committing.lock().await;
             let _leave = call.server.slow().await?;
-            let done = call.server.store.commit_all();
+            let done = call.server.durably(|| call.server.store.commit_all());
             done.map(|()| Told::of(asked, ()))
         }
         (Query::GetAttr(asked), _) => {

@@ -309,14 +309,27 @@ fn recall(id: u64, names: Vec<RawName>) -> Recall {
 fn recalls_that_nobody_can_keep_up_with_are_refused() {
     let mut recalls = Recalls::default();
     for id in 0..MAX_RECALLS_OPEN as u64 {
-        assert_eq!(recalls.come(&mut recall(id, Vec::new())), Ok(()));
+        assert_eq!(
+            recalls.come(BootTime::ZERO, &mut recall(id, Vec::new())),
+            Ok(())
+        );
     }
     // Sent again.
-    assert_eq!(recalls.come(&mut recall(0, Vec::new())), Ok(()));
+    assert_eq!(
+        recalls.come(BootTime::ZERO, &mut recall(0, Vec::new())),
+        Ok(())
+    );
     recalls.approved(RecallId(0));
     let next = MAX_RECALLS_OPEN as u64;
-    assert_eq!(recalls.come(&mut recall(next, Vec::new())), Ok(()));
-    assert!(recalls.come(&mut recall(next + 1, Vec::new())).is_err());
+    assert_eq!(
+        recalls.come(BootTime::ZERO, &mut recall(next, Vec::new())),
+        Ok(())
+    );
+    assert!(
+        recalls
+            .come(BootTime::ZERO, &mut recall(next + 1, Vec::new()))
+            .is_err()
+    );
 }
 
 #[test]
@@ -324,11 +337,17 @@ fn a_recall_names_names_and_not_too_many() {
     let mut recalls = Recalls::default();
     let name = RawName(b"a".to_vec());
     let many = vec![name.clone(); MAX_BATCH + 1];
-    assert_eq!(recalls.come(&mut recall(1, vec![name])), Ok(()));
-    assert!(recalls.come(&mut recall(2, many)).is_err());
+    assert_eq!(
+        recalls.come(BootTime::ZERO, &mut recall(1, vec![name])),
+        Ok(())
+    );
+    assert!(recalls.come(BootTime::ZERO, &mut recall(2, many)).is_err());
     assert!(
         recalls
-            .come(&mut recall(3, vec![RawName(b"a/b".to_vec())]))
+            .come(
+                BootTime::ZERO,
+                &mut recall(3, vec![RawName(b"a/b".to_vec())])
+            )
             .is_err()
     );
 }
