@@ -7,6 +7,7 @@ pub mod boot;
 pub mod clock;
 pub mod control;
 pub mod files;
+pub mod manual;
 pub mod mounts;
 pub mod paths;
 pub mod private;
