@@ -117,7 +117,9 @@ mod tests {
             .arg(Arg::new("fast").long("fast").help("Hurry"))
             .after_long_help("Examples:\n  trip go --fast 'a\\b'\n      .now\n");
         let inside = Command::new("inside").about("Not for people").hide(true);
-        Command::new("trip").about("Travels").subcommands([go, inside])
+        Command::new("trip")
+            .about("Travels")
+            .subcommands([go, inside])
     }
 
     fn text(files: Vec<(String, Vec<u8>)>, path: &str) -> String {
@@ -128,7 +130,10 @@ mod tests {
 
     #[test]
     fn each_command_that_people_see_has_a_page() {
-        let paths: Vec<String> = pages(&program()).into_iter().map(|(path, _)| path).collect();
+        let paths: Vec<String> = pages(&program())
+            .into_iter()
+            .map(|(path, _)| path)
+            .collect();
         assert_eq!(paths, ["man/man1/trip.1", "man/man1/trip-go.1"]);
     }
 
