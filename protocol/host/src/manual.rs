@@ -51,7 +51,10 @@ fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) {
 }
 
 fn page(command: &Command) -> (String, Vec<u8>) {
-    let man = Man::new(command.clone().after_long_help(Resettable::Reset));
+    let man = Man::new(command.clone().after_long_help(Resettable::Reset))
+        // An empty one would be left out, and what follows taken for it.
+        .date(" ")
+        .source(concat!("leasefs ", env!("CARGO_PKG_VERSION")));
     let mut text = Vec::new();
     // Writing to memory doesn't fail.
     let _ = man.render(&mut text);

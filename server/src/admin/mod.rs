@@ -8,6 +8,7 @@ mod commands;
 pub mod control;
 mod desk;
 mod examples;
+mod manager;
 mod present;
 mod serve;
 

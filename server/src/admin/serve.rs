@@ -4,6 +4,7 @@ use super::args::ServeArgs;
 use super::commands::print;
 use super::control;
 use super::desk::{Attendant, Desk};
+use super::manager;
 use crate::records::Found;
 use crate::server::Server;
 use crate::settings::Settings;
@@ -124,8 +125,11 @@ async fn serve(args: &ServeArgs, policy: Policy, open_files: usize) -> Result<()
     let control = tokio::spawn(control::serve(control, answer));
     tracing::info!(export = %desk.export.display(), address = %desk.address, key = %desk.key, ?policy, "serving");
     print(&format!("ready {}\n", desk.address));
+    manager::serving(&desk.export, desk.address);
+    let pulse = tokio::spawn(manager::keep_alive(Arc::clone(&server.leases)));
     let orderly = wire::serve(server, notices, endpoint, signals.wait()).await;
     control.abort();
+    pulse.abort();
     tracing::info!(orderly, "ended");
     Ok(())
 }
@@ -224,6 +228,7 @@ impl Signals {
 
     async fn wait(&mut self) {
         self.next().await;
+        manager::ending();
         tracing::info!("ending: clients are asked to give their leases back");
     }
 }
