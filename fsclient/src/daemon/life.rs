@@ -118,11 +118,11 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
         tracing::warn!(%error, "a suspend is noticed within 100 ms only");
     }
     let (asked, mut unmounts) = mpsc::channel(1);
-    let guard = listener.serve(assembled.clone(), asked);
+    let answering = listener.serve(assembled.clone(), asked);
     let ended = until_unmounted(&assembled, &mut signals, &mut unmounts).await;
     assembled.driver.goodbye().await;
     tracing::info!(dir = %job.dir.display(), "unmounted");
-    drop(guard);
+    answering.end().await;
     ended
 }
 

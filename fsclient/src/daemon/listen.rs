@@ -39,13 +39,16 @@ pub(super) fn bind(mount: &Path) -> Result<Option<Listener>, String> {
     }
 }
 
-/// Answers as long as it is held.
+/// Answers until it is ended.
 #[derive(Debug)]
 pub(super) struct Answering(JoinHandle<()>);
 
-impl Drop for Answering {
-    fn drop(&mut self) {
+impl Answering {
+    /// Returns when the socket is gone: a process that ends doesn't wait for its tasks.
+    pub(super) async fn end(self) {
         self.0.abort();
+        // It says that it was aborted.
+        let _ = self.0.await;
     }
 }
 
