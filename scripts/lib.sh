@@ -193,7 +193,7 @@ lay_out() {
         --built) built=${3:?which directory?} ;;
         *) die "unknown option $2" ;;
     esac
-    rm -rf "$1/bin" "$1/share"
+    rm -rf "${1:?}/bin" "$1/share"
     mkdir -p "$1/bin"
     for program in fsserver fsclient; do
         install -s -m 755 "$built/$program" "$1/bin/"
