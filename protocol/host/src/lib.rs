@@ -1,5 +1,5 @@
 //! What both daemons need of the host they run on: its clocks, files that survive it, its mount
-//! table, where users keep state, and sockets on which commands ask a daemon.
+//! table, where users keep state, sockets on which commands ask a daemon, and pages in which people look them up.
 //!
 //! Nothing here knows what a lease or a message means.
 
