@@ -40,6 +40,7 @@ impl Scratch {
         let extent =
             |(offset, text): &(u64, &str)| (*offset, Bytes::from(text.as_bytes().to_vec()));
         let lost = Lost {
+            writer: None,
             source: "nas:4430:/".into(),
             path: Some(PathBuf::from(path.as_ref())),
             object: Handle::new(&[0xab; 3]).expect("fits"),

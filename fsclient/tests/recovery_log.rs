@@ -18,6 +18,7 @@ fn each_keeping_logs_one_line_that_names_it_without_its_contents() {
         .with_writer(Arc::new(fs::File::create(&log).expect("log")))
         .init();
     let lost = Lost {
+        writer: None,
         source: "nas:4430:/".into(),
         path: Some("docs/a\nb".into()),
         object: Handle::new(&[0xab; 3]).expect("fits"),

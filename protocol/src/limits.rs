@@ -135,6 +135,8 @@ pub const MAX_RECALLS_UNREAD: usize = 4 * 1024 * 1024;
 pub const MAX_LANE_QUEUE: usize = 4 * 1024 * 1024;
 /// Longest host name and mount point a client may tell; the rest is cut off.
 pub const MAX_MOUNT: usize = 512;
+/// Most addresses of a server in a ticket.
+pub const MAX_ADDRESSES: usize = 8;
 /// Most commands a server answers at a time.
 pub const MAX_CALLERS: usize = 16;
 /// Most turns a change takes before it is refused because its names are never at rest.

@@ -1,10 +1,10 @@
 //! Tickets and mount sources in their text form.
 //!
-//! A ticket is `leasefs://HOST:PORT/#KEYHASH.SECRET`: the server's address, the SHA-256 of its
+//! A ticket is `leasefs://HOST:PORT[,HOST:PORT..]/#KEYHASH.SECRET`: the server's addresses, the SHA-256 of its
 //! public key and a secret that enrols one client. An enrolled client names `HOST[:PORT]:/[SUBDIR]`.
 
 use crate::ids::{BadHex, KeyHash};
-use crate::limits::DEFAULT_PORT;
+use crate::limits::{DEFAULT_PORT, MAX_ADDRESSES};
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ pub struct ServerAddr {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// Not a ticket.
-    #[error("not a ticket: expected leasefs://HOST:PORT/#KEYHASH.SECRET")]
+    #[error("not a ticket: expected leasefs://HOST:PORT[,HOST:PORT..]/#KEYHASH.SECRET")]
     Ticket,
     /// Not a source.
     #[error(
@@ -93,11 +93,69 @@ impl fmt::Display for ServerAddr {
     }
 }
 
+/// Where one server can be reached: one address at least, the preferred first.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Addresses(Vec<ServerAddr>);
+
+impl Addresses {
+    /// One, and as many others as fit.
+    pub fn new(first: ServerAddr, others: impl IntoIterator<Item = ServerAddr>) -> Self {
+        let mut all = vec![first];
+        for other in others {
+            if all.len() < MAX_ADDRESSES && !all.contains(&other) {
+                all.push(other);
+            }
+        }
+        Self(all)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[ServerAddr] {
+        &self.0
+    }
+
+    /// The preferred one.
+    pub fn first(&self) -> &ServerAddr {
+        // There is one: `new` and `from_str` see to it.
+        &self.0[0]
+    }
+
+    /// Prefers this one from now on.
+    pub fn prefer(&mut self, address: &ServerAddr) {
+        self.0.sort_by_key(|one| one != address);
+    }
+}
+
+impl From<ServerAddr> for Addresses {
+    fn from(only: ServerAddr) -> Self {
+        Self(vec![only])
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(ServerAddr::to_string).collect();
+        f.write_str(&all.join(","))
+    }
+}
+
+impl FromStr for Addresses {
+    type Err = SourceError;
+
+    fn from_str(text: &str) -> Result<Self, SourceError> {
+        let all: Result<Vec<ServerAddr>, _> = text.split(',').map(str::parse).collect();
+        match all? {
+            all if all.len() > MAX_ADDRESSES => Err(SourceError::Address),
+            all => Ok(Self(all)),
+        }
+    }
+}
+
 /// A single-use invitation to enrol. Its `Debug` form hides the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket {
     /// Where the server is.
-    pub server: ServerAddr,
+    pub servers: Addresses,
     /// Its key: checked before the secret is sent.
     pub key: KeyHash,
     /// What enrols the client.
@@ -106,14 +164,14 @@ pub struct Ticket {
 
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ticket({}, {})", self.server, self.key)
+        write!(f, "Ticket({}, {})", self.servers, self.key)
     }
 }
 
 impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let secret = KeyHash(self.secret);
-        write!(f, "leasefs://{}/#{}.{secret}", self.server, self.key)
+        write!(f, "leasefs://{}/#{}.{secret}", self.servers, self.key)
     }
 }
 
@@ -122,10 +180,10 @@ impl FromStr for Ticket {
 
     fn from_str(text: &str) -> Result<Self, SourceError> {
         let rest = text.strip_prefix("leasefs://").ok_or(SourceError::Ticket)?;
-        let (server, keys) = rest.split_once("/#").ok_or(SourceError::Ticket)?;
+        let (servers, keys) = rest.split_once("/#").ok_or(SourceError::Ticket)?;
         let (key, secret) = keys.split_once('.').ok_or(SourceError::Ticket)?;
         Ok(Self {
-            server: server.parse()?,
+            servers: servers.parse()?,
             key: key.parse()?,
             secret: secret.parse::<KeyHash>()?.0,
         })
@@ -183,6 +241,29 @@ mod tests {
         let ticket: Ticket = text.parse().expect("ticket");
         assert_eq!(ticket.to_string(), text);
         assert!(!format!("{ticket:?}").contains("cdcd"));
+    }
+
+    #[test]
+    fn a_ticket_names_several_addresses_each_once_and_no_more_than_fit() {
+        let address = |n: usize| -> ServerAddr { format!("h{n}:1").parse().expect("an address") };
+        let text = format!(
+            "leasefs://nas:1,[::1]:2,10.0.0.1:1/#{}.{}",
+            "ab".repeat(32),
+            "cd".repeat(32)
+        );
+        let ticket: Ticket = text.parse().expect("ticket");
+        assert_eq!(ticket.to_string(), text);
+        assert_eq!(ticket.servers.all().len(), 3);
+        let many = Addresses::new(address(0), (0..50).map(address));
+        assert_eq!(many.all().len(), MAX_ADDRESSES);
+        let mut many: Addresses = many.to_string().parse().expect("as many as fit");
+        many.prefer(&address(3));
+        assert_eq!(many.first(), &address(3));
+        assert_eq!(many.all()[1], address(0));
+        let more = format!("{many},more:1");
+        for text in ["", ",", "nas:1,", &more] {
+            assert!(text.parse::<Addresses>().is_err(), "{text:?}");
+        }
     }
 
     #[test]

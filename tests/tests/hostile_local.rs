@@ -381,3 +381,46 @@ fn a_state_directory_that_another_user_has_made_is_refused() {
     assert!(refused.contains("another user"), "{refused}");
     assert!(sandbox.clean().is_empty());
 }
+
+#[test]
+fn what_a_user_puts_where_his_bytes_are_kept_leads_root_nowhere() {
+    let sandbox = Sandbox::new("kept-links");
+    set_mode(sandbox.root(), 0o755);
+    let secrets = sandbox.folder("secrets");
+    let item = r#"{"id":"01234567","source":"nas:4430:/","path":null,"object":"ab","why":"unreachable",
+        "time_ms":0,"size":6,"bytes":6,"ranges":[{"offset":0,"length":6}]}"#;
+    fs::write(secrets.join("item.json"), item).expect("written");
+    fs::write(secrets.join("data"), "secret").expect("written");
+    set_mode(&secrets, 0o700);
+    let folder = sandbox.folder(&format!("state/recovery/{ATTACKER}"));
+    let target = sandbox.folder("out");
+    set_mode(&target, 0o777);
+    chown(&folder, Some(ATTACKER), Some(ATTACKER)).expect("chown");
+    let restore = || {
+        let mut command = client(&["recover", "restore", "01234567", "--as"]);
+        command.arg(target.join("f")).arg("--state");
+        command.arg(sandbox.root().join("state"));
+        refusal(command)
+    };
+    // The whole item is elsewhere.
+    symlink(&secrets, folder.join("01234567")).expect("a link");
+    let refused = restore();
+    assert!(refused.contains("Permission denied"), "{refused}");
+    // Its bytes are.
+    fs::remove_file(folder.join("01234567")).expect("removed");
+    let own = folder.join("01234567");
+    fs::create_dir(&own).expect("a folder");
+    fs::write(own.join("item.json"), item).expect("written");
+    symlink(secrets.join("data"), own.join("data")).expect("a link");
+    chown(&own, Some(ATTACKER), Some(ATTACKER)).expect("chown");
+    let refused = restore();
+    assert!(refused.contains("data"), "{refused}");
+    assert!(!target.join("f").exists());
+    // They are the user's own: it is the user who writes.
+    fs::remove_file(own.join("data")).expect("removed");
+    fs::write(own.join("data"), "his ow").expect("written");
+    set_mode(&target, 0o700);
+    let refused = restore();
+    assert!(refused.contains("Permission denied"), "{refused}");
+    assert!(sandbox.clean().is_empty());
+}

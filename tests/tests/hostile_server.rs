@@ -195,10 +195,11 @@ impl Hostile {
             }
         });
         let ticket = Ticket {
-            server: ServerAddr {
+            servers: ServerAddr {
                 host: address.ip().to_string(),
                 port: address.port(),
-            },
+            }
+            .into(),
             key: identity.key_hash(),
             secret: [1; 32],
         };

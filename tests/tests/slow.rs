@@ -2,12 +2,13 @@
 //!
 //! What takes minutes is ignored here and run by `scripts/slow-link`.
 
-use leasefs_tests::mounted::{Mount, MountOptions, Slow, World, WorldOptions, within};
+use leasefs_tests::mounted::{Binaries, Mount, MountOptions, Slow, World, WorldOptions, within};
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
-use std::io::Write;
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -89,8 +90,26 @@ enum End {
     Umount8,
     /// By `fsclient umount`.
     Asked,
+    /// By `fsclient umount`, which Ctrl-C ends before it is done.
+    Interrupted,
     /// By `fsclient umount --force`, with a file open.
     Forced,
+}
+
+/// Asks for it, and stops waiting as soon as it is said how it gets on.
+fn unmount_impatiently(dir: &Path) {
+    let mut umount = Command::new(&Binaries::get().client);
+    umount.arg("umount").arg(dir).stderr(Stdio::piped());
+    let mut umount = umount.spawn().expect("it runs");
+    let mut said = BufReader::new(umount.stderr.take().expect("a pipe")).lines();
+    let first = said.next().expect("a line").expect("text");
+    assert!(first.contains("writing back"), "{first}");
+    let pid = Pid::from_child(&umount);
+    kill_process(pid, Signal::INT).expect("interrupted");
+    let rest: Vec<String> = said.map(|line| line.expect("text")).collect();
+    let status = umount.wait().expect("it ends");
+    assert_eq!(status.code(), Some(130), "{rest:?}");
+    assert!(rest.concat().contains("in the background"), "{rest:?}");
 }
 
 /// Ends a mount with this in a file; all of it is at the server then, and nothing kept.
@@ -110,6 +129,7 @@ fn ends_with_everything_brought_in(mut world: World, end: End, len: usize, limit
             let umount = Command::new("umount").arg(&mount.dir).status();
             assert!(umount.is_ok_and(|status| status.success()));
         }
+        End::Interrupted => unmount_impatiently(&mount.dir),
         End::Asked => succeeds(&mount.umount(&[], limit).0),
         End::Forced => succeeds(&mount.umount(&["--force"], limit).0),
     }
@@ -142,6 +162,11 @@ fn mount_kept(mount: &Mount) -> usize {
 fn ends_slowly(name: &str, end: End) {
     let world = world(name, WorldOptions::mounts(1).term("60s"));
     ends_with_everything_brought_in(world, end, 2 * MIB, LIMIT);
+}
+
+#[test]
+fn who_stops_waiting_for_an_unmount_leaves_it_to_the_daemon() {
+    ends_slowly("interrupted", End::Interrupted);
 }
 
 #[test]

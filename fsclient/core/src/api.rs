@@ -5,7 +5,7 @@ use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{HelloRefusal, ToClient, ToServer, Welcome};
 use leasefs_protocol::lock::LockGranted;
-use leasefs_protocol::{BootId, Handle, Recall, Refusal, Reply, RequestFrame, RequestId};
+use leasefs_protocol::{BootId, Caller, Handle, Recall, Refusal, Reply, RequestFrame, RequestId};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -240,6 +240,8 @@ pub struct Undelivered {
     pub object: Handle,
     /// Below the mount's root, as far as it is known.
     pub path: Option<PathBuf>,
+    /// Who has written it last, if that is known.
+    pub writer: Option<Caller>,
     /// The file's size as its writer saw it.
     pub size: u64,
     /// Offset and bytes; where they overlap a later one covers an earlier one.

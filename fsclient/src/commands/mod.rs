@@ -2,7 +2,9 @@
 
 mod elect;
 mod examples;
+mod helper;
 mod mount;
+mod progress;
 mod recover;
 mod status;
 mod umount;
@@ -64,6 +66,9 @@ struct StateArg {
 
 /// Runs the command of this process's arguments.
 pub fn run() -> ExitCode {
+    if let Some(code) = helper::by_name() {
+        return code;
+    }
     let result = match Cli::parse().command {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(&args),

@@ -1,6 +1,6 @@
 //! `fsclient mount`.
 
-use super::StateArg;
+use super::{StateArg, say};
 use crate::daemon::{self, Job, StateDir, mounts};
 use crate::fuse::Allowed;
 use clap::Args;
@@ -48,6 +48,15 @@ pub(super) struct MountArgs {
     /// Let device nodes of the mount lead to this machine's devices; as --suid
     #[arg(long)]
     dev: bool,
+    /// Let no program of the mount be run
+    #[arg(long)]
+    noexec: bool,
+    /// Where the server makes all users one, show everything as this user's [default: who mounts]
+    #[arg(long, value_name = "UID")]
+    uid: Option<u32>,
+    /// The same for the group
+    #[arg(long, value_name = "GID")]
+    gid: Option<u32>,
 }
 
 impl MountArgs {
@@ -55,6 +64,7 @@ impl MountArgs {
         let allow = Allowed {
             suid: self.suid,
             dev: self.dev,
+            exec: !self.noexec,
         };
         match allow.anything() && !rustix::process::geteuid().is_root() {
             true => Err("only root may mount with --suid or --dev: leave them out".to_owned()),
@@ -139,6 +149,8 @@ pub(super) fn run(args: MountArgs) -> Result<(), String> {
         write_back: !args.write_through,
         read_only: args.read_only,
         allow,
+        uid: args.uid,
+        gid: args.gid,
     };
     if args.foreground {
         return daemon::run_foreground(job);
@@ -161,7 +173,16 @@ fn read_source(argument: &str) -> Result<String, String> {
     } else {
         argument.to_owned()
     };
-    Ok(text.trim().to_owned())
+    match text.trim() {
+        "" => Err(format!(
+            "there is no ticket in {}: `fsserver ticket` on the server prints one",
+            match argument {
+                "-" => "what standard input had",
+                other => other,
+            }
+        )),
+        text => Ok(text.to_owned()),
+    }
 }
 
 fn read_ticket_file(file: &Path) -> Result<String, String> {
@@ -190,20 +211,20 @@ fn detach(job: &Job, state: &StateDir) -> Result<(), String> {
     if let Some(stdin) = child.stdin.take() {
         serde_json::to_writer(stdin, job).map_err(|e| failed("instruct", e.into()))?;
     }
-    let mut verdict = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout)
-            .read_line(&mut verdict)
-            .map_err(|e| failed("hear from", e))?;
+    let stdout = child.stdout.take().into_iter();
+    for line in stdout.flat_map(|stdout| BufReader::new(stdout).lines()) {
+        let line = line.map_err(|e| failed("hear from", e))?;
+        match line.split_once(' ') {
+            Some(("ready", _)) => return Ok(()),
+            Some(("error", message)) => return Err(message.to_owned()),
+            Some(("note", message)) => say(message),
+            _ => break,
+        }
     }
-    match verdict.trim_end().split_once(' ') {
-        Some(("ready", _)) => Ok(()),
-        Some(("error", message)) => Err(message.to_owned()),
-        _ => Err(format!(
-            "the daemon has ended unexpectedly; its log is {}",
-            log.path.display()
-        )),
-    }
+    Err(format!(
+        "the daemon has ended unexpectedly; its log is {}",
+        log.path.display()
+    ))
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 use super::{StateArg, say};
 use crate::daemon::control::{self, AskError};
 use crate::daemon::{
-    Dirty, Kept, Lock, MemoryStatus, MountStatus, StateDir, StatusDocument, mounts,
+    Dirty, Kept, Lock, MemoryStatus, MountStatus, StateDir, StatusDocument, Survey, Unanswered,
+    mounts, survey,
 };
 use crate::recovery::{RecoveryError, path_for_people};
 use crate::session::Waiting;
 use clap::Args;
 use leasefs_protocol::escaped;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// People get so many items named of each recovery folder.
 const NAMED_ITEMS: usize = 16;
@@ -20,7 +21,7 @@ const NAMED_LOCKS: usize = 64;
 pub(super) struct StatusArgs {
     /// One mount point; all mounts of this user without it
     dir: Option<PathBuf>,
-    /// In JSON: `{"mounts": [..], "kept": [..]}`
+    /// In JSON: `{"mounts": [..], "unanswered": [..], "kept": [..]}`
     #[arg(long)]
     json: bool,
     /// Only mounts with this state directory
@@ -29,16 +30,28 @@ pub(super) struct StatusArgs {
 }
 
 pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
-    let mut mounts = match &args.dir {
-        Some(dir) => vec![one(&mounts::locate(dir)?)?],
-        None => control::all().into_iter().filter_map(or_say).collect(),
+    let Survey {
+        mut mounts,
+        mut unanswered,
+    } = match &args.dir {
+        Some(dir) => Survey {
+            mounts: vec![one(&mounts::locate(dir)?)?],
+            ..Survey::default()
+        },
+        None => survey()?,
     };
     if let Some(state) = &args.state.state {
         let state = std::path::absolute(state).map_err(|e| e.to_string())?;
         mounts.retain(|mount| mount.state_dir == state || args.dir.is_some());
+        // Of these nobody says whether they have it.
+        unanswered.clear();
     }
     let kept = kept(args, &mounts);
-    let document = StatusDocument { mounts, kept };
+    let document = StatusDocument {
+        mounts,
+        unanswered,
+        kept,
+    };
     if args.json {
         let text = serde_json::to_string_pretty(&document).map_err(|e| e.to_string())?;
         println!("{text}");
@@ -48,27 +61,36 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// One daemon that doesn't answer doesn't hide the others.
-fn or_say(status: Result<MountStatus, String>) -> Option<MountStatus> {
-    status.inspect_err(|error| say(error)).ok()
+fn one(dir: &Path) -> Result<MountStatus, String> {
+    let asked = control::ask(dir, &control::Request::Status).and_then(|mut asked| asked.status());
+    asked.map_err(|error| match (error, mounts::is_leasefs(dir)) {
+        (AskError::Refused(reason), _) => reason,
+        (AskError::Silent(_), Ok(false)) => format!("{} is not a leasefs mount", dir.display()),
+        (AskError::Silent(_), Ok(true)) if mounts::is_dead(dir) => format!(
+            "the daemon of {} has died: {}",
+            dir.display(),
+            what_to_do(dir)
+        ),
+        (error, _) => format!("{}: {error}", dir.display()),
+    })
 }
 
-fn one(dir: &std::path::Path) -> Result<MountStatus, String> {
-    let asked = control::ask(dir, &control::Request::Status).and_then(|mut asked| asked.result());
-    match asked {
-        Ok(Some(status)) => Ok(status),
-        Ok(None) => Err(format!("the daemon of {} gave no status", dir.display())),
-        Err(AskError::Refused(reason)) => Err(reason),
-        Err(AskError::Silent(error)) => Err(match mounts::is_leasefs(dir) {
-            Ok(false) => format!("{} is not a leasefs mount", dir.display()),
-            Ok(true) if mounts::is_dead(dir) => format!(
-                "the daemon of {} has died: `fsclient umount {}` removes what it left",
-                dir.display(),
-                dir.display()
-            ),
-            _ => format!("the daemon of {} does not answer: {error}", dir.display()),
-        }),
-    }
+fn what_to_do(dir: &Path) -> String {
+    let dir = path_for_people(dir);
+    format!("`fsclient umount {dir}` removes what it left")
+}
+
+fn unanswered_for_people(mount: &Unanswered) -> String {
+    let dir = path_for_people(&mount.dir);
+    let why = match mount.state.as_str() {
+        "dead" => format!("has died: {}", what_to_do(&mount.dir)),
+        "stopped" => "is stopped: SIGCONT lets it go on".to_owned(),
+        "hangs" => format!("does not answer: `fsclient umount --force {dir}` unmounts without it"),
+        "hidden" => "is not found: was it started with another LEASEFS_RUNTIME_DIR?".to_owned(),
+        _ => "is of another version than this command".to_owned(),
+    };
+    let source = escaped(&mount.source);
+    format!("{dir}  from {source}\n  daemon    {why}\n")
 }
 
 /// What is kept outlives the mounts: the state directory asked for, or the user's, is looked into
@@ -85,14 +107,13 @@ fn kept(args: &StatusArgs, mounts: &[MountStatus]) -> Vec<Kept> {
 }
 
 fn kept_in(state_dir: PathBuf) -> Vec<Kept> {
-    let say = |error: &RecoveryError| say(&error.to_string());
     let items = StateDir::find(Some(&state_dir)).map(|state| state.recovery().items());
-    let items = items.map(|items| items.inspect_err(say).unwrap_or_default());
     let items = items.unwrap_or_default().into_iter();
     let kept = |item| Kept {
         state_dir: state_dir.clone(),
         item,
     };
+    let say = |error: &RecoveryError| say(&error.to_string());
     items
         .filter_map(|item| item.inspect_err(say).ok())
         .map(kept)
@@ -100,10 +121,12 @@ fn kept_in(state_dir: PathBuf) -> Vec<Kept> {
 }
 
 fn for_people(document: &StatusDocument) -> String {
-    let mounts: String = match document.mounts.is_empty() {
-        true => "no mounts\n".into(),
-        false => document.mounts.iter().map(mount_for_people).collect(),
-    };
+    let answering = document.mounts.iter().map(mount_for_people);
+    let unanswered = document.unanswered.iter().map(unanswered_for_people);
+    let mut mounts: String = answering.chain(unanswered).collect();
+    if mounts.is_empty() {
+        mounts.push_str("no mounts\n");
+    }
     let same_folder = |a: &Kept, b: &Kept| a.state_dir == b.state_dir;
     mounts
         + &document
@@ -174,6 +197,9 @@ fn seconds(millis: u64) -> String {
 /// What the server doesn't have yet.
 pub(super) fn to_write(dirty: &Dirty) -> String {
     const KIB: u64 = 1024;
+    if dirty.bytes == 0 {
+        return "nothing".to_owned();
+    }
     let speed = match dirty.bytes_per_second {
         Some(rate) => format!("{} KiB/s", rate / KIB),
         None => "nothing is known of the speed".into(),
@@ -184,6 +210,22 @@ pub(super) fn to_write(dirty: &Dirty) -> String {
     };
     let (kib, files) = (dirty.bytes.div_ceil(KIB), dirty.files);
     format!("{kib} KiB of {files} file(s), {speed}{still}")
+}
+
+fn manner(mount: &MountStatus) -> String {
+    let read_only = mount.read_only.then_some(", read-only");
+    let through = (mount.write_through && !mount.read_only).then_some(", written through");
+    [read_only, through].into_iter().flatten().collect()
+}
+
+/// Whose rights requests have, by the server's policy.
+fn identity(policy: Option<&str>) -> &'static str {
+    match policy {
+        Some("squash") => "squash: everybody acts as one user of the server's host",
+        Some("root_squash") => "root_squash: each acts as himself, root as nobody",
+        Some("trust") => "trust: each acts as himself, root too",
+        _ => "not known yet",
+    }
 }
 
 fn mount_for_people(mount: &MountStatus) -> String {
@@ -197,13 +239,14 @@ fn mount_for_people(mount: &MountStatus) -> String {
             "{}  from {}{}",
             path_for_people(&mount.dir),
             escaped(&mount.source),
-            if mount.read_only { ", read-only" } else { "" }
+            manner(mount)
         ),
         format!("  session   {}", rpc.session),
         format!(
             "  server    {}, {}{trouble}, {} reconnects",
             rpc.server, rpc.state, rpc.reconnects
         ),
+        format!("  identity  {}", identity(rpc.identity.as_deref())),
         format!(
             "  lease     {} left of {}",
             seconds(mount.lease_ms_left),
@@ -225,10 +268,8 @@ fn mount_for_people(mount: &MountStatus) -> String {
             "  answered from the daemon's cache: {}",
             counts(&mount.cache_answers)
         ),
+        format!("  to write  {}", to_write(&mount.dirty)),
     ];
-    if mount.dirty.bytes > 0 {
-        lines.push(format!("  to write  {}", to_write(&mount.dirty)));
-    }
     lines.extend(rpc.waiting.iter().map(waiting_for_people));
     lines.extend(mount.locks.iter().take(NAMED_LOCKS).map(lock_for_people));
     if let Some(more) = mount
@@ -270,15 +311,19 @@ fn waiting_for_people(waiting: &Waiting) -> String {
     let process = waiting
         .pid
         .map_or(String::new(), |pid| format!("process {pid}, "));
-    let object = waiting
-        .object
-        .as_ref()
-        .map_or(String::new(), |object| format!(" on {object}"));
+    let object = match (&waiting.path, &waiting.object) {
+        (Some(path), _) if path.is_empty() => " on the root".to_owned(),
+        (Some(path), _) => format!(" on {}", escaped(path)),
+        (None, Some(object)) => format!(" on a file of unknown name (handle {object})"),
+        (None, None) => String::new(),
+    };
     let end = waiting
         .ends_in_ms
-        .map_or("for ever".into(), |end| format!("{} more", seconds(end)));
+        .map_or("as long as it takes".into(), |end| {
+            format!("{} more at most", seconds(end))
+        });
     format!(
-        "  waiting   {process}user {}: {}{object} for {}, at most {end}",
+        "  waiting   {process}user {}: {}{object} for {}, {end}",
         waiting.uid,
         waiting.kind,
         seconds(waiting.waited_ms)

@@ -1,10 +1,13 @@
 //! `fsclient umount`.
 
+use super::progress::Progress;
 use super::status::to_write;
 use super::{StateArg, say};
 use crate::daemon::control::{self, AskError};
-use crate::daemon::mounts;
+use crate::daemon::{Dirty, mounts};
+use crate::recovery::path_for_people;
 use clap::Args;
+use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,6 +15,9 @@ use std::time::{Duration, Instant};
 const SILENCE: Duration = Duration::from_secs(120);
 /// The same by force.
 const FORCED_SILENCE: Duration = Duration::from_secs(20);
+
+/// What a shell says of a command that Ctrl-C has ended.
+const INTERRUPTED: i32 = 130;
 
 #[derive(Debug, Args)]
 pub(super) struct UmountArgs {
@@ -29,6 +35,7 @@ pub(super) fn run(args: &UmountArgs) -> Result<(), String> {
     let request = control::Request::Umount { force: args.force };
     let mut patience = Patience::new(args.force);
     let asked = control::ask(&dir, &request).and_then(|mut asked| {
+        leave_it_to_the_daemon(&dir);
         asked.result_while(|| patience.look(&dir))?;
         Ok(asked)
     });
@@ -39,8 +46,21 @@ pub(super) fn run(args: &UmountArgs) -> Result<(), String> {
             Ok(())
         }
         Err(AskError::Refused(reason)) => Err(reason),
-        Err(AskError::Silent(error)) => without_daemon(&dir, args.force, &error),
+        Err(error) => without_daemon(&dir, args.force, &error),
     }
+}
+
+/// Ctrl-C ends the waiting, not what is waited for: says so.
+fn leave_it_to_the_daemon(dir: &Path) {
+    let dir = path_for_people(dir);
+    let set = ctrlc::set_handler(move || {
+        say(&format!(
+            "{dir} is unmounted in the background: `fsclient status` shows how that gets on"
+        ));
+        std::process::exit(INTERRUPTED);
+    });
+    // Without it the signal ends the process, and nothing else.
+    let _ = set;
 }
 
 /// With a daemon that unmounts. It gives up by itself when nothing gets to the server any more; only one
@@ -49,6 +69,7 @@ struct Patience {
     silent: Duration,
     lived: Instant,
     said: Option<String>,
+    progress: Progress,
 }
 
 impl Patience {
@@ -57,40 +78,58 @@ impl Patience {
             silent: if force { FORCED_SILENCE } else { SILENCE },
             lived: Instant::now(),
             said: None,
+            progress: Progress::new("writing back"),
         }
     }
 
     /// Says how it gets on. False if the daemon hangs.
     fn look(&mut self, dir: &Path) -> bool {
-        let status = control::ask(dir, &control::Request::Status).and_then(|mut a| a.result());
-        if let Ok(Some(status)) = status {
-            self.lived = Instant::now();
-            let left = (status.dirty.bytes > 0).then(|| to_write(&status.dirty));
-            if left.is_some() && left != self.said {
-                say(&format!(
-                    "writing back: {}",
-                    left.as_deref().unwrap_or_default()
-                ));
-                self.said = left;
+        match control::ask(dir, &control::Request::Status).and_then(|mut a| a.status()) {
+            Ok(status) => {
+                self.lived = Instant::now();
+                self.tell(&status.dirty);
             }
+            Err(AskError::Stopped(_)) => return false,
+            Err(_) => {}
         }
         self.lived.elapsed() < self.silent
+    }
+
+    fn tell(&mut self, dirty: &Dirty) {
+        if stderr().is_terminal() {
+            return self.progress.left(dirty.bytes);
+        }
+        let left = (dirty.bytes > 0).then(|| to_write(dirty));
+        if let Some(left) = left.filter(|left| self.said.as_ref() != Some(left)) {
+            say(&format!("writing back: {left}"));
+            self.said = Some(left);
+        }
     }
 }
 
 /// Removes what a dead daemon left, or by force what a hanging one has.
-fn without_daemon(dir: &Path, force: bool, error: &std::io::Error) -> Result<(), String> {
-    if !mounts::is_leasefs(dir)? {
-        return Err(format!("{} is not a leasefs mount", dir.display()));
+fn without_daemon(dir: &Path, force: bool, error: &AskError) -> Result<(), String> {
+    let shown = path_for_people(dir);
+    match mounts::mounted_by(dir)? {
+        None => return Err(format!("{shown} is not a leasefs mount")),
+        Some(user) if !may_unmount(user) => {
+            return Err(format!(
+                "{shown} is a mount of user {user}: only that user and root may unmount it"
+            ));
+        }
+        Some(_) => {}
     }
-    if force || dies(dir) {
+    if force || (matches!(error, AskError::Silent(_)) && dies(dir)) {
         return mounts::detach(dir);
     }
     Err(format!(
-        "the daemon of {} does not answer ({error}): `fsclient umount --force {}` unmounts without it",
-        dir.display(),
-        dir.display()
+        "{shown}: {error}; `fsclient umount --force {shown}` unmounts without it"
     ))
+}
+
+fn may_unmount(user: u32) -> bool {
+    let own = rustix::process::geteuid();
+    own.is_root() || own.as_raw() == user
 }
 
 /// A daemon that was killed this moment needs another to be gone.

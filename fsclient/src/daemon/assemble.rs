@@ -1,6 +1,8 @@
 //! Puts a mount together: the session, its core, the kernel's side.
 
 use super::job::Job;
+use super::mounts;
+use super::pins::{Pinned, not_enrolled};
 use super::state::StateDir;
 use super::status::{Dirty, MountStatus};
 use crate::driver::{Refuge, Setup, caller};
@@ -10,7 +12,7 @@ use crate::session::{self, ConnectError, Link};
 use leasefs_client::{CacheStatus, Config, Memory, Owner, Timeout};
 use leasefs_protocol::control::{IdentityPolicy, Welcome};
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
-use leasefs_protocol::ticket::{ServerAddr, Source};
+use leasefs_protocol::ticket::{Addresses, Source};
 use leasefs_protocol::{KeyHash, RawName, SessionId, printable};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::BTreeMap;
@@ -39,8 +41,8 @@ pub(super) struct Assembled {
 
 /// Where to mount from.
 struct From {
-    server: ServerAddr,
-    key: KeyHash,
+    servers: Addresses,
+    key: Pinned,
     ticket: Option<[u8; 32]>,
     subdir: Vec<String>,
 }
@@ -49,22 +51,41 @@ impl From {
     fn resolve(job: &Job, state: &StateDir) -> Result<Self, String> {
         match job.source.parse().map_err(|e| format!("{e}"))? {
             Source::Ticket(ticket) => Ok(Self {
-                server: ticket.server,
-                key: ticket.key,
+                servers: ticket.servers,
+                key: Pinned::Key(ticket.key),
                 ticket: Some(ticket.secret),
                 subdir: Vec::new(),
             }),
             Source::Enrolled { server, subdir } => Ok(Self {
                 key: state.pins().get(&server)?,
-                server,
+                servers: server.into(),
                 ticket: None,
                 subdir,
             }),
         }
     }
 
-    fn for_people(&self) -> String {
-        format!("{}:/{}", self.server, self.subdir.join("/"))
+    /// Connects. Of several keys that the server may have it shows one, and is asked again to prove that it is its own.
+    async fn connect(&self, config: &mut session::Config) -> Result<Link, String> {
+        let mut link = session::first(config).await;
+        if let (Err(error), Pinned::AnyOf(known)) = (&link, &self.key)
+            && let Some(found) = error.other_key()
+        {
+            if !known.contains(&found) {
+                return Err(not_enrolled(self.servers.first()));
+            }
+            config.key = found;
+            link = session::first(config).await;
+        }
+        let link = link.map_err(for_people)?;
+        config.servers.prefer(link.server());
+        Ok(link)
+    }
+
+    /// By these addresses the server is known from now on.
+    fn pin(&self, state: &StateDir, key: KeyHash) -> Result<(), String> {
+        let mut servers = self.servers.all().iter();
+        servers.try_for_each(|server| state.pins().set(server, key))
     }
 }
 
@@ -76,28 +97,34 @@ pub(super) async fn assemble(
 ) -> Result<Assembled, String> {
     fuse::check_kernel().map_err(|e| e.to_string())?;
     let from = From::resolve(job, state)?;
-    let source = from.for_people();
-    let config = Arc::new(session_config(job, state, &from)?);
-    let link = session::first(&config).await.map_err(for_people)?;
+    let mut config = session_config(job, state, &from)?;
+    let link = from.connect(&mut config).await?;
+    let source = source(&config, &from.subdir);
+    let config = Arc::new(config);
+    let key = config.key;
     let welcome = link.welcome().clone();
     let kernel = Arc::new(Kernel::default());
     let setup = Setup {
         core: core_config(job, &welcome),
         kernel: kernel.clone(),
         refuge: Refuge {
-            folder: state.recovery(),
+            recovery: state.recovery(),
             source: source.clone(),
         },
         runtime,
         session: config,
     };
     let driver = begin(setup, link)?;
-    if from.ticket.is_some() {
-        state.pins().set(&from.server, from.key)?;
-    }
+    from.pin(state, key)?;
     if job.allow.anything() && welcome.identity == IdentityPolicy::Squash {
         driver.goodbye().await;
         return Err(one_owner(&source));
+    }
+    if (job.uid.is_some() || job.gid.is_some()) && welcome.identity != IdentityPolicy::Squash {
+        driver.goodbye().await;
+        return Err(format!(
+            "{source} shows files as their owners', so --uid and --gid have no meaning there: mount without them"
+        ));
     }
     let mounted = mount(job, &source, &welcome, (driver.clone(), kernel))?;
     Ok(Assembled {
@@ -110,14 +137,19 @@ pub(super) async fn assemble(
     })
 }
 
+/// `HOST:PORT:/SUBDIR`.
+fn source(config: &session::Config, subdir: &[String]) -> String {
+    format!("{}:/{}", config.servers.first(), subdir.join("/"))
+}
+
 /// The server's reasons are its own words.
-fn for_people(error: ConnectError) -> String {
+fn for_people(error: impl std::fmt::Display) -> String {
     printable(&error.to_string()).to_string()
 }
 
 /// The session stands, unless what the server has said is no good.
 fn begin(setup: Setup, link: Link) -> Result<Arc<Driver>, String> {
-    let server = setup.session.server.clone();
+    let server = setup.session.servers.first().clone();
     let driver = Driver::start(setup, link).map_err(|e| format!("can't start: {e}"))?;
     match driver.session_status().trouble {
         None => Ok(driver),
@@ -129,7 +161,7 @@ fn core_config(job: &Job, welcome: &Welcome) -> Config {
     Config {
         root: welcome.root,
         identity: welcome.identity,
-        owner: owner(),
+        owner: owner(job),
         buffers: job.write_back,
         timeout: job.timeout.map_or(Timeout::Hard, Timeout::After),
         memory: Memory::new(job.memory),
@@ -144,14 +176,17 @@ fn core_config(job: &Job, welcome: &Welcome) -> Config {
 }
 
 fn session_config(job: &Job, state: &StateDir, from: &From) -> Result<session::Config, String> {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Ok(session::Config {
-        server: from.server.clone(),
-        key: from.key,
+        servers: from.servers.clone(),
+        key: match &from.key {
+            Pinned::Key(key) => *key,
+            // Which one, its first answer says.
+            Pinned::AnyOf(known) => known.first().copied().unwrap_or_default(),
+        },
         identity: state.identity()?,
         ticket: from.ticket,
         session: new_session()?,
-        name: format!("{}:{}", host.trim(), job.dir.display()),
+        name: format!("{}:{}", own_name(), job.dir.display()),
         subdir: from
             .subdir
             .iter()
@@ -160,6 +195,19 @@ fn session_config(job: &Job, state: &StateDir, from: &From) -> Result<session::C
         drift_ppm: DEFAULT_DRIFT_PPM,
         connect_timeout: CONNECT_TIMEOUT,
     })
+}
+
+/// This client's, for the server's people: its host, and whose it is if it isn't root's.
+fn own_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let user = rustix::process::geteuid();
+    match user.is_root() {
+        true => host.trim().to_owned(),
+        false => {
+            let name = std::env::var("USER").unwrap_or_else(|_| user.as_raw().to_string());
+            format!("{name}@{}", host.trim())
+        }
+    }
 }
 
 fn new_session() -> Result<SessionId, String> {
@@ -179,10 +227,10 @@ fn by_kind(cached: &CacheStatus) -> BTreeMap<String, u64> {
 }
 
 /// Whom the mount belongs to.
-fn owner() -> Owner {
+fn owner(job: &Job) -> Owner {
     Owner {
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
+        uid: job.uid.unwrap_or(rustix::process::getuid().as_raw()),
+        gid: job.gid.unwrap_or(rustix::process::getgid().as_raw()),
     }
 }
 
@@ -193,14 +241,26 @@ fn mount(
     (driver, kernel): (Arc<Driver>, Arc<Kernel>),
 ) -> Result<Mounted, String> {
     let config = MountConfig {
-        source: source.to_owned(),
+        source: mounts::source_shown(&as_written(job, source)),
         mountpoint: job.dir.clone(),
         read_only: job.read_only || welcome.read_only,
         identity: welcome.identity,
         allow: job.allow,
     };
-    fuse::mount(&config, driver, kernel)
-        .map_err(|e| format!("can't mount on {}: {e}{}", job.dir.display(), hint(&e)))
+    fuse::mount(&config, driver, kernel).map_err(|error| {
+        // That of fusermount3 is a line.
+        let reason = error.to_string();
+        let (dir, hint) = (job.dir.display(), hint(error.kind(), &reason));
+        format!("can't mount on {dir}: {}{hint}", reason.trim_end())
+    })
+}
+
+/// The source as it was given, so that `mount -a` finds it mounted. A ticket is nobody's business.
+fn as_written(job: &Job, source: &str) -> String {
+    match job.source.parse() {
+        Ok(Source::Enrolled { .. }) => job.source.clone(),
+        Ok(Source::Ticket(_)) | Err(_) => source.to_owned(),
+    }
 }
 
 /// Everything would be shown as a program or device of the mounting user, root.
@@ -211,10 +271,11 @@ fn one_owner(source: &str) -> String {
     )
 }
 
-fn hint(error: &std::io::Error) -> &'static str {
+fn hint(kind: ErrorKind, reason: &str) -> &'static str {
     let root = rustix::process::geteuid().is_root();
-    match error.kind() {
-        ErrorKind::PermissionDenied if !root => {
+    let denied = reason.contains("Permission denied") || reason.contains("not permitted");
+    match kind {
+        _ if !root && denied => {
             " (an unprivileged mount needs fusermount3, /dev/fuse with mode 0666, and a mount \
              point that is your own)"
         }
@@ -224,6 +285,18 @@ fn hint(error: &std::io::Error) -> &'static str {
 }
 
 impl Assembled {
+    /// What root should know of a mount on which it is nobody.
+    pub(super) fn nobody(&self) -> Option<String> {
+        let squashed = self.driver.status().identity.as_deref() == Some("root_squash");
+        (squashed && rustix::process::geteuid().is_root()).then(|| {
+            format!(
+                "root is nobody on {} (root_squash), other users are themselves; a ticket by `fsserver ticket --trust` \
+                 gives root its rights",
+                self.mounted.mountpoint().display()
+            )
+        })
+    }
+
     /// For `fsclient status`.
     pub(super) fn status(&self) -> MountStatus {
         let cached = self.driver.cache_status();
@@ -234,6 +307,7 @@ impl Assembled {
             state_dir: self.state_dir.clone(),
             pid: std::process::id(),
             read_only: self.read_only,
+            write_through: !self.write_back,
             session: self.driver.status(),
             lease_ms_left: u64::try_from(cached.remaining.as_millis()).unwrap_or(u64::MAX),
             leases: by_kind(&cached),

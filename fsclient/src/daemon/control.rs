@@ -5,8 +5,10 @@
 
 use super::status::MountStatus;
 use leasefs_host::control::Address;
-use leasefs_host::{paths, private};
+use leasefs_host::{mounts, paths, private};
 use ring::digest;
+use rustix::fd::OwnedFd;
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -60,7 +62,31 @@ pub(super) fn address(mount: &Path) -> io::Result<Address> {
         _ => {}
     }
     let folder = private::own_folder(&folder)?;
-    Ok(Address::new(folder, format!("{}{SUFFIX}", name_of(mount))))
+    Ok(socket_in(folder, mount))
+}
+
+fn socket_in(folder: OwnedFd, mount: &Path) -> Address {
+    Address::new(folder, format!("{}{SUFFIX}", name_of(mount)))
+}
+
+/// The socket of whoever has mounted there: root may ask other users' daemons.
+fn address_of_anybody(mount: &Path) -> io::Result<Address> {
+    match user_of(mount) {
+        Some(user) if geteuid().is_root() && user != 0 => paths::runtimes_of(user)
+            .iter()
+            .filter_map(|folder| private::folder_of(folder, user).ok())
+            .map(|folder| socket_in(folder, mount))
+            .find(Address::exists)
+            .ok_or_else(|| io::ErrorKind::NotFound.into()),
+        _ => address(mount),
+    }
+}
+
+/// Who has mounted what is there, if it is one of ours.
+fn user_of(dir: &Path) -> Option<u32> {
+    let table = mounts::table().ok()?;
+    let mount = mounts::at(&table, dir)?;
+    mount.user.filter(|_| mount.is_leasefs)
 }
 
 /// An answer that is coming, or has come.
@@ -72,10 +98,18 @@ pub struct Asked(leasefs_host::control::Asked);
 /// # Errors
 /// If it can't be reached.
 pub fn ask(mount: &Path, request: &Request) -> Result<Asked, AskError> {
-    ask_at(&address(mount)?, request)
+    ask_at(&address_of_anybody(mount)?, request)
 }
 
-fn ask_at(address: &Address, request: &Request) -> Result<Asked, AskError> {
+/// Asks whoever listens there.
+///
+/// # Errors
+/// As [`ask`].
+pub(super) fn ask_at(address: &Address, request: &Request) -> Result<Asked, AskError> {
+    let pid = address.listener()?;
+    if is_stopped(pid) {
+        return Err(AskError::Stopped(pid));
+    }
     let patience = match request {
         Request::Status => STATUS_TIMEOUT,
         Request::Umount { .. } => LOOK,
@@ -89,12 +123,24 @@ pub enum AskError {
     /// It can't be reached, or has ended, or hangs.
     #[error("the daemon does not answer: {0}")]
     Silent(#[from] io::Error),
+    /// It would answer if it were let go on.
+    #[error("the daemon is stopped: `kill -CONT {0}` lets it go on")]
+    Stopped(u32),
     /// It said no.
     #[error("{0}")]
     Refused(String),
 }
 
 impl Asked {
+    /// The status that was asked for.
+    ///
+    /// # Errors
+    /// As [`Asked::result`].
+    pub fn status(&mut self) -> Result<MountStatus, AskError> {
+        let status = self.result()?;
+        status.ok_or_else(|| AskError::Refused("the daemon gave no status".to_owned()))
+    }
+
     /// The answer, with a status if that was asked for.
     ///
     /// # Errors
@@ -127,7 +173,16 @@ impl Asked {
     }
 }
 
-fn is_timeout(error: &io::Error) -> bool {
+/// Whether a process was stopped, by a signal or a debugger.
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before it may have anything in it.
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|state| state.starts_with(['T', 't']))
+}
+
+/// Whether it would have answered later.
+pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
@@ -168,22 +223,4 @@ pub(super) fn addresses() -> io::Result<Vec<Address>> {
         }
     }
     Ok(addresses)
-}
-
-/// The state of all daemons of this user, by mount point; an error for one that doesn't answer.
-pub fn all() -> Vec<Result<MountStatus, String>> {
-    let status = |address: &Address| {
-        let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", address.name());
-        ask_at(address, &Request::Status)
-            .and_then(|mut asked| asked.result())
-            .map_err(|e| failed(&e))?
-            .ok_or_else(|| failed(&"the daemon gave no status"))
-    };
-    let addresses = match addresses() {
-        Ok(addresses) => addresses,
-        Err(error) => return vec![Err(error.to_string())],
-    };
-    let mut all: Vec<_> = addresses.iter().map(status).collect();
-    all.sort_by_key(|status| status.as_ref().ok().map(|status| status.dir.clone()));
-    all
 }

@@ -24,4 +24,8 @@ pub struct Job {
     pub read_only: bool,
     /// What the files may do to this machine.
     pub allow: Allowed,
+    /// Whose everything is shown as where all users are one; the mounting user's if it isn't said.
+    pub uid: Option<u32>,
+    /// The same of the group.
+    pub gid: Option<u32>,
 }

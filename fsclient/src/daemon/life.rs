@@ -15,6 +15,7 @@ use crate::fuse::Driver;
 use crate::recovery::path_for_people;
 use leasefs_client::{Call, Event};
 use leasefs_protocol::Handle;
+use leasefs_protocol::limits::MAX_CALLERS;
 use leasefs_transport::network_threads;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -104,6 +105,9 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
         }
     };
     tracing::info!(dir = %job.dir.display(), source = %assembled.source, "mounted");
+    if let Some(note) = assembled.nobody() {
+        ready.note(&note);
+    }
     ready.ready(&job.dir);
     let assembled = Arc::new(assembled);
     let driver = Arc::downgrade(&assembled.driver);
@@ -117,11 +121,16 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
     if let Err(error) = waking::watch(woken) {
         tracing::warn!(%error, "a suspend is noticed within 100 ms only");
     }
-    let (asked, mut unmounts) = mpsc::channel(1);
+    let (asked, mut unmounts) = mpsc::channel(MAX_CALLERS);
     let answering = listener.serve(assembled.clone(), asked);
     let ended = until_unmounted(&assembled, &mut signals, &mut unmounts).await;
     assembled.driver.goodbye().await;
     tracing::info!(dir = %job.dir.display(), "unmounted");
+    // Who has asked for what happened anyway is told how it went.
+    unmounts.close();
+    while let Some(Unmount { reply, .. }) = unmounts.recv().await {
+        let _ = reply.send(ended.clone());
+    }
     answering.end().await;
     ended
 }

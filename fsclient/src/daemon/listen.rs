@@ -3,6 +3,7 @@
 use super::assemble::Assembled;
 use super::control::{self, Request, Response};
 use leasefs_host::control::Caller;
+use std::convert::Infallible;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,14 +42,18 @@ pub(super) fn bind(mount: &Path) -> Result<Option<Listener>, String> {
 
 /// Answers until it is ended.
 #[derive(Debug)]
-pub(super) struct Answering(JoinHandle<()>);
+pub(super) struct Answering {
+    accepting: JoinHandle<()>,
+    /// Its end comes when nobody is owed an answer any more.
+    owed: mpsc::Receiver<Infallible>,
+}
 
 impl Answering {
-    /// Returns when the socket is gone: a process that ends doesn't wait for its tasks.
-    pub(super) async fn end(self) {
-        self.0.abort();
-        // It says that it was aborted.
-        let _ = self.0.await;
+    /// Takes no more questions. Returns when those that came are answered, which a process that ended first would cut off.
+    pub(super) async fn end(mut self) {
+        self.accepting.abort();
+        // Who asks and doesn't listen is not waited for.
+        let _ = timeout(PATIENCE, self.owed.recv()).await;
     }
 }
 
@@ -59,16 +64,24 @@ impl Listener {
         assembled: Arc<Assembled>,
         unmounts: mpsc::Sender<Unmount>,
     ) -> Answering {
-        Answering(tokio::spawn(async move {
+        let (owes, owed) = mpsc::channel(1);
+        let accepting = tokio::spawn(async move {
             loop {
                 let caller = self.0.next().await;
-                tokio::spawn(answer(caller, assembled.clone(), unmounts.clone()));
+                let (assembled, unmounts) = (assembled.clone(), unmounts.clone());
+                tokio::spawn(answer(caller, assembled, unmounts, owes.clone()));
             }
-        }))
+        });
+        Answering { accepting, owed }
     }
 }
 
-async fn answer(mut caller: Caller, assembled: Arc<Assembled>, unmounts: mpsc::Sender<Unmount>) {
+async fn answer(
+    mut caller: Caller,
+    assembled: Arc<Assembled>,
+    unmounts: mpsc::Sender<Unmount>,
+    owes: mpsc::Sender<Infallible>,
+) {
     let Ok(Ok(line)) = timeout(PATIENCE, caller.question()).await else {
         return;
     };
@@ -80,6 +93,7 @@ async fn answer(mut caller: Caller, assembled: Arc<Assembled>, unmounts: mpsc::S
     let done = matches!(response, Response::Done);
     // Whoever asked may have gone.
     let _ = caller.answer(&response).await;
+    drop(owes);
     if done {
         // The end of the connection tells that the process has ended.
         std::future::pending::<()>().await;

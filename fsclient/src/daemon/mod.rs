@@ -14,9 +14,12 @@ mod ready;
 mod sleeping;
 mod state;
 mod status;
+mod survey;
 mod waking;
 
 pub use job::Job;
 pub use life::{run_detached, run_foreground};
+pub use pins::Pinned;
 pub use state::StateDir;
-pub use status::{Dirty, Kept, Lock, MemoryStatus, MountStatus, StatusDocument};
+pub use status::{Dirty, Kept, Lock, MemoryStatus, MountStatus, StatusDocument, Unanswered};
+pub use survey::{Survey, survey};

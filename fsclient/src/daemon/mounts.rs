@@ -69,12 +69,38 @@ fn table() -> Result<Vec<Mount>, String> {
     mounts::table().map_err(|e| format!("the mount table: {e}"))
 }
 
+/// All mounts of ours. Of those on one point the topmost.
+///
+/// # Errors
+/// If the mount table can't be read.
+pub fn all() -> Result<Vec<Mount>, String> {
+    let table = table()?;
+    let topmost = |mount: &&Mount| mounts::at(&table, &mount.point) == Some(mount);
+    let ours = table.iter().filter(|mount| mount.is_leasefs);
+    Ok(ours.filter(topmost).cloned().collect())
+}
+
+/// A source as the mount table has it: commas would end an option of the set-user-id helper.
+pub fn source_shown(source: &str) -> String {
+    source.replace([',', '\\'], "_")
+}
+
 /// Whether the topmost mount there is one of ours.
 ///
 /// # Errors
 /// If the mount table can't be read.
 pub fn is_leasefs(dir: &Path) -> Result<bool, String> {
-    Ok(mounts::at(&table()?, dir).is_some_and(|mount| mount.is_leasefs))
+    Ok(mounted_by(dir)?.is_some())
+}
+
+/// Whose mount it is, if the topmost one there is one of ours.
+///
+/// # Errors
+/// If the mount table can't be read.
+pub fn mounted_by(dir: &Path) -> Result<Option<u32>, String> {
+    let table = table()?;
+    let mount = mounts::at(&table, dir).filter(|mount| mount.is_leasefs);
+    Ok(mount.map(|mount| mount.user.unwrap_or_default()))
 }
 
 /// Whether the mount's daemon is gone.

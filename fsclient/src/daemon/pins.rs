@@ -3,7 +3,7 @@
 use leasefs_host::files::replace;
 use leasefs_protocol::KeyHash;
 use leasefs_protocol::ticket::ServerAddr;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -20,19 +20,21 @@ impl Pins {
         Self { path }
     }
 
-    /// The key pinned for a server.
+    /// The key pinned for a server; without one it may have any key that is pinned for another address.
     ///
     /// # Errors
     /// A message for people, if there is none or the file is damaged.
-    pub fn get(&self, server: &ServerAddr) -> Result<KeyHash, String> {
+    pub fn get(&self, server: &ServerAddr) -> Result<Pinned, String> {
         let pins = self.read()?;
-        let pin = pins.get(&server.to_string()).ok_or_else(|| {
-            format!(
-                "this client is not enrolled with {server}: mount once with a ticket \
-                 (`fsserver ticket` on the server prints one)"
-            )
-        })?;
-        pin.parse().map_err(|_| self.damaged("a key is malformed"))
+        let key = |pin: &String| pin.parse().map_err(|_| self.damaged("a key is malformed"));
+        if let Some(pin) = pins.get(&server.to_string()) {
+            return Ok(Pinned::Key(key(pin)?));
+        }
+        let known: Result<BTreeSet<KeyHash>, String> = pins.values().map(key).collect();
+        match known? {
+            none if none.is_empty() => Err(not_enrolled(server)),
+            some => Ok(Pinned::AnyOf(some)),
+        }
     }
 
     /// Pins a key, in place of an earlier one.
@@ -75,6 +77,22 @@ impl Pins {
     }
 }
 
+/// What key a server has to show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pinned {
+    /// This one.
+    Key(KeyHash),
+    /// One of those that this client is enrolled with, by other addresses: a server is its key.
+    AnyOf(BTreeSet<KeyHash>),
+}
+
+pub(super) fn not_enrolled(server: &ServerAddr) -> String {
+    format!(
+        "this client is not enrolled with {server}: mount once with a ticket \
+         (`fsserver ticket` on the server prints one)"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,7 +106,10 @@ mod tests {
         assert!(unknown.contains("ticket"), "{unknown}");
         pins.set(&server, KeyHash([7; 32]))?;
         pins.set(&server, KeyHash([8; 32]))?;
-        assert_eq!(pins.get(&server)?, KeyHash([8; 32]));
+        assert_eq!(pins.get(&server)?, Pinned::Key(KeyHash([8; 32])));
+        let other: ServerAddr = "[::1]:99".parse().map_err(|e| format!("{e}"))?;
+        let known = BTreeSet::from([KeyHash([8; 32])]);
+        assert_eq!(pins.get(&other)?, Pinned::AnyOf(known));
         for file in [path.clone(), path.with_extension("lock")] {
             fs::remove_file(file).map_err(|e| e.to_string())?;
         }

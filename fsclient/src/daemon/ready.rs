@@ -15,6 +15,14 @@ pub(super) enum Ready {
 }
 
 impl Ready {
+    /// Something to know of the mount, which will be usable.
+    pub(super) fn note(&self, message: &str) {
+        match self {
+            Self::Foreground => tracing::warn!("{message}"),
+            Self::Parent => say(&format!("note {}", printable(message))),
+        }
+    }
+
     /// The mount is usable.
     pub(super) fn ready(self, dir: &Path) {
         say(&format!("ready {}", dir.display()));

@@ -1,7 +1,7 @@
 //! The state directory: this client's key, the keys of its servers, logs, the recovery folder.
 
 use super::pins::Pins;
-use crate::recovery::Folder;
+use crate::recovery::Recovery;
 use leasefs_host::{paths, private};
 use leasefs_transport::Identity;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -82,8 +82,9 @@ impl StateDir {
     }
 
     /// Where data is kept that could not be brought in.
-    pub fn recovery(&self) -> Folder {
-        Folder::at(self.own("recovery"))
+    pub fn recovery(&self) -> Recovery {
+        let is_default = paths::state().is_ok_and(|default| default == self.path);
+        Recovery::of(&self.path, is_default.then_some(Path::new(paths::ROOTS)))
     }
 
     /// The log of the daemon of a mount point.

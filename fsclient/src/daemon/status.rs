@@ -1,11 +1,11 @@
 //! `fsclient status`, as people and programs get it.
 //!
-//! `--json` prints a [`StatusDocument`]: `{"mounts": [MountStatus, ..], "kept": [Kept, ..]}`. Field
+//! `--json` prints a [`StatusDocument`]: `{"mounts": [MountStatus, ..], "unanswered": [Unanswered, ..], "kept": [Kept, ..]}`. Field
 //! names don't change; fields may be added. Durations are in the unit their names end with.
 //!
 //! | field of a mount | meaning |
 //! | --- | --- |
-//! | `dir`, `source`, `state_dir`, `pid`, `read_only` | the mount point, what is mounted (never a ticket), its state directory, the daemon's process |
+//! | `dir`, `source`, `state_dir`, `pid`, `read_only`, `write_through` | the mount point, what is mounted (never a ticket), its state directory, the daemon's process, how it is mounted |
 //! | `session`, `server`, `state`, `trouble`, `standing`, `identity`, `server_process` | the session: see [`crate::session::Status`] |
 //! | `term_ms`, `lease_ms_left` | the leases' term, and what is left of it by the client's clock |
 //! | `leases` | leases held, by kind: `attrs`, `data`, `listing`, `names`, and `objects` that have any |
@@ -32,8 +32,24 @@ use std::path::PathBuf;
 pub struct StatusDocument {
     /// One each.
     pub mounts: Vec<MountStatus>,
+    /// Those whose daemons don't answer.
+    #[serde(default)]
+    pub unanswered: Vec<Unanswered>,
     /// What is kept in the recovery folders of their state directories, and of the one asked for.
     pub kept: Vec<Kept>,
+}
+
+/// A mount whose daemon doesn't answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Unanswered {
+    /// The mount point.
+    pub dir: PathBuf,
+    /// What is mounted.
+    pub source: String,
+    /// Whose it is.
+    pub user: u32,
+    /// Of its daemon: `dead`, `stopped`, `hangs`, `refuses` what this command asks, or `hidden`: its socket isn't found.
+    pub state: String,
 }
 
 /// Data that could not be brought in.
@@ -59,6 +75,9 @@ pub struct MountStatus {
     pub pid: u32,
     /// Whether changes are refused.
     pub read_only: bool,
+    /// Whether writes go to the server before they return.
+    #[serde(default)]
+    pub write_through: bool,
     /// The session with the server.
     #[serde(flatten)]
     pub session: session::Status,

@@ -28,7 +28,7 @@ pub type Driver = driver::Driver<Waiter>;
 /// How a mount is made.
 #[derive(Clone, Debug)]
 pub struct MountConfig {
-    /// What is mounted, for people: `HOST:/SUBDIR`.
+    /// What is mounted, for people and without commas: `HOST:/SUBDIR`.
     pub source: String,
     /// Where.
     pub mountpoint: PathBuf,
@@ -40,18 +40,20 @@ pub struct MountConfig {
     pub allow: Allowed,
 }
 
-/// What files of a mount may do to this machine beyond being read and written: nothing, unless root
-/// asks for it. Whoever may write to the export, and the server itself, could use it.
+/// What files of a mount may do to this machine beyond being read and written: be run with their user's rights, and no
+/// more unless root asks for it. Whoever may write to the export, and the server itself, could use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allowed {
     /// Set-user-id and set-group-id bits and file capabilities give a program other rights.
     pub suid: bool,
     /// Device nodes lead to this machine's devices.
     pub dev: bool,
+    /// Programs can be run.
+    pub exec: bool,
 }
 
 impl Allowed {
-    /// Whether it is anything.
+    /// Whether it is anything that root alone may allow.
     pub fn anything(self) -> bool {
         self.suid || self.dev
     }
@@ -141,10 +143,8 @@ fn checks_permissions(identity: IdentityPolicy) -> bool {
 fn session_options(config: &MountConfig) -> Config {
     let root = rustix::process::geteuid().is_root();
     let mut options = Config::default();
-    // Commas would end the option, for the set-user-id helper.
-    let source = config.source.replace([',', '\\'], "_");
     options.mount_options = vec![
-        MountOption::FSName(source),
+        MountOption::FSName(config.source.clone()),
         // fuser passes its own `Subtype` to the set-user-id helper alone.
         MountOption::CUSTOM("subtype=leasefs".into()),
     ];
@@ -162,6 +162,9 @@ fn session_options(config: &MountConfig) -> Config {
         true => MountOption::Dev,
         false => MountOption::NoDev,
     });
+    if !config.allow.exec {
+        options.mount_options.push(MountOption::NoExec);
+    }
     if config.read_only {
         options.mount_options.push(MountOption::RO);
     }

@@ -4,14 +4,18 @@ use super::error::{RecoveryError, at};
 use super::id::RecoveryId;
 use super::item::{ByteRange, Item, Lost};
 use super::pieces::Pieces;
+use super::user::User;
 use leasefs_host::files;
 use leasefs_host::random::random;
 use leasefs_protocol::limits::{MAX_RECOVERY_ITEM, MAX_RECOVERY_ITEMS};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 const ITEM: &str = "item.json";
 const DATA: &str = "data";
@@ -19,10 +23,17 @@ const LOCK: &str = ".lock";
 /// What a name begins with as long as its item is incomplete.
 const INCOMPLETE: &str = ".incomplete-";
 
+/// How long the folder may be somebody else's to change: its owner might hold the lock for ever.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is tried.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// A recovery folder. Made, with mode 0700, when the first item is kept.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
+    /// Whose it is, if that is another user: then all is done as that user.
+    user: Option<User>,
     most_items: usize,
 }
 
@@ -34,7 +45,28 @@ impl Folder {
     pub fn at(path: PathBuf) -> Self {
         Self {
             path,
+            user: None,
             most_items: MAX_RECOVERY_ITEMS,
+        }
+    }
+
+    /// The folder at `path`, which is another user's.
+    pub fn of(path: PathBuf, user: User) -> Self {
+        Self {
+            user: Some(user),
+            ..Self::at(path)
+        }
+    }
+
+    /// Whose it is, if that is another user.
+    pub fn user(&self) -> Option<User> {
+        self.user
+    }
+
+    fn act<T>(&self, act: impl FnOnce() -> Result<T, RecoveryError>) -> Result<T, RecoveryError> {
+        match self.user {
+            Some(user) => user.act(act).map_err(at(&self.path))?,
+            None => act(),
         }
     }
 
@@ -49,7 +81,8 @@ impl Folder {
     /// # Errors
     /// [`RecoveryError::NotKept`], which names the file and says why. Nothing incomplete is left behind.
     pub fn keep(&self, lost: &Lost) -> Result<RecoveryId, RecoveryError> {
-        let added = self.add(lost).map_err(|why| lost.not_kept(why));
+        let added = self.act(|| self.add(lost));
+        let added = added.map_err(|why| lost.not_kept(why));
         let item = added.inspect_err(|error| tracing::error!("{error}"))?;
         tracing::warn!(
             id = %item.id,
@@ -88,7 +121,7 @@ impl Folder {
     /// # Errors
     /// If the folder can't be read.
     pub fn ids(&self) -> Result<Vec<RecoveryId>, RecoveryError> {
-        let names = self.names()?;
+        let names = self.act(|| self.names())?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
@@ -116,7 +149,7 @@ impl Folder {
             path: path.clone(),
             why,
         };
-        let file = self.open(id, &path)?;
+        let file = self.act(|| self.open(id, &path))?;
         let mut text = Vec::new();
         let read = file.take(MAX_RECOVERY_ITEM).read_to_end(&mut text);
         read.map_err(at(&path))?;
@@ -130,7 +163,7 @@ impl Folder {
     /// If they can't be read, or aren't as many as the item says.
     pub fn pieces(&self, item: &Item) -> Result<Pieces, RecoveryError> {
         let path = self.place(item.id).join(DATA);
-        let data = self.open(item.id, &path)?;
+        let data = self.act(|| self.open(item.id, &path))?;
         let length = data.metadata().map_err(at(&path))?.len();
         if length != item.bytes {
             let why = format!("{length} bytes, expected {}", item.bytes);
@@ -152,6 +185,10 @@ impl Folder {
     /// # Errors
     /// If there is none, or the disk fails.
     pub fn discard(&self, id: RecoveryId) -> Result<(), RecoveryError> {
+        self.act(|| self.remove(id))
+    }
+
+    fn remove(&self, id: RecoveryId) -> Result<(), RecoveryError> {
         if !self.place(id).exists() {
             return Err(RecoveryError::NoItem(id));
         }
@@ -175,7 +212,12 @@ impl Folder {
 
     /// A file of an item; items come and go as a whole.
     fn open(&self, id: RecoveryId, path: &Path) -> Result<File, RecoveryError> {
-        match File::open(path) {
+        // Never one that whoever owns the folder has put there to wait in.
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path);
+        match opened {
             Err(e) if e.kind() == ErrorKind::NotFound && !self.place(id).exists() => {
                 Err(RecoveryError::NoItem(id))
             }
@@ -205,13 +247,13 @@ impl Folder {
     }
 
     fn lock(&self) -> Result<Locked, RecoveryError> {
-        let made = DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.path);
-        made.map_err(at(&self.path))?;
-        if let Some(parent) = self.path.parent() {
-            sync_dir(parent)?;
+        if !self.path.is_dir() {
+            let made = DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&self.path);
+            made.map_err(at(&self.path))?;
+            self.path.parent().map_or(Ok(()), sync_dir)?;
         }
         let path = self.path.join(LOCK);
         let file = OpenOptions::new()
@@ -221,8 +263,14 @@ impl Folder {
             .mode(0o600)
             .open(&path)
             .map_err(at(&path))?;
-        flock(&file, FlockOperation::LockExclusive).map_err(|e| at(&path)(e.into()))?;
-        Ok(Locked(file))
+        let begun = Instant::now();
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Locked(file)),
+                Err(Errno::WOULDBLOCK) if begun.elapsed() < PATIENCE => sleep(LOOK),
+                Err(error) => return Err(at(&path)(error.into())),
+            }
+        }
     }
 
     /// Removes what crashes left: under the lock nobody works on an incomplete item.
@@ -239,7 +287,10 @@ impl Folder {
 
     #[cfg(test)]
     pub(super) fn with_most_items(path: PathBuf, most_items: usize) -> Self {
-        Self { path, most_items }
+        Self {
+            most_items,
+            ..Self::at(path)
+        }
     }
 }
 

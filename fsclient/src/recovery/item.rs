@@ -2,6 +2,7 @@
 
 use super::error::RecoveryError;
 use super::id::RecoveryId;
+use super::user::User;
 use bytes::Bytes;
 use leasefs_protocol::limits::{MAX_RECOVERY_PATH, MAX_RECOVERY_RANGES};
 use leasefs_protocol::{Handle, escaped};
@@ -23,6 +24,8 @@ pub struct Lost {
     pub path: Option<PathBuf>,
     /// The file.
     pub object: Handle,
+    /// Who wrote it, if that is known.
+    pub writer: Option<User>,
     /// Why it can't be brought in.
     pub reason: Reason,
     /// The wall clock's time of giving up.
@@ -89,6 +92,9 @@ pub struct Item {
     pub path: Option<PathBuf>,
     /// The file's handle, in hexadecimal.
     pub object: String,
+    /// Who wrote it, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writer: Option<User>,
     /// Why it is here.
     #[serde(flatten)]
     pub reason: Reason,
@@ -111,6 +117,7 @@ impl Item {
             source: lost.source.clone(),
             path: lost.path.clone().filter(|path| fits(path)),
             object: lost.object.to_string(),
+            writer: lost.writer,
             reason: lost.reason,
             time_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX),
             size: lost.size,
@@ -123,6 +130,34 @@ impl Item {
     pub fn full_size(&self) -> u64 {
         let ends = self.ranges.iter().map(ByteRange::end);
         ends.fold(self.size, u64::max)
+    }
+
+    /// Bytes of the full file that are neither kept nor within the first `base`, those of the file as it is now.
+    pub fn gaps(&self, base: u64) -> Vec<ByteRange> {
+        let mut ranges = self.ranges.clone();
+        ranges.push(ByteRange {
+            offset: 0,
+            length: base,
+        });
+        ranges.sort_by_key(|range| range.offset);
+        let full = self.full_size();
+        let mut gaps = Vec::new();
+        let mut end = 0;
+        let last = ByteRange {
+            offset: full,
+            length: 0,
+        };
+        for range in ranges.iter().chain([&last]) {
+            let until = range.offset.min(full);
+            if until > end {
+                gaps.push(ByteRange {
+                    offset: end,
+                    length: until - end,
+                });
+            }
+            end = end.max(range.end());
+        }
+        gaps
     }
 
     /// What is wrong with it, if it was not written by this module.

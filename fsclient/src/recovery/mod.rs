@@ -7,6 +7,7 @@
 //!
 //! Several daemons may share a folder: who changes it holds the lock on `.lock`. Readers need no lock.
 
+mod all;
 mod error;
 mod folder;
 mod id;
@@ -14,9 +15,12 @@ mod item;
 mod pieces;
 #[cfg(test)]
 mod tests;
+mod user;
 
+pub use all::Recovery;
 pub use error::RecoveryError;
 pub use folder::Folder;
 pub use id::{RecoveryId, UnknownId};
 pub use item::{ByteRange, Item, Lost, Reason, path_for_people};
 pub use pieces::Pieces;
+pub use user::User;

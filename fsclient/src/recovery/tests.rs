@@ -37,6 +37,7 @@ impl Drop for Scratch {
 fn lost(path: impl AsRef<OsStr>, extents: &[(u64, &[u8])]) -> Lost {
     let extent = |(offset, bytes): &(u64, &[u8])| (*offset, Bytes::copy_from_slice(bytes));
     Lost {
+        writer: None,
         source: "nas:4430:/".into(),
         path: Some(PathBuf::from(path.as_ref())),
         object: Handle::new(&[0xab; 3]).expect("fits"),
@@ -69,6 +70,7 @@ fn what_is_kept_reads_back_and_extents_that_touch_are_one_range() {
         source: "nas:4430:/".into(),
         path: Some("a/b".into()),
         object: "ababab".into(),
+        writer: None,
         reason: Reason::ChangedElsewhere,
         time_ms: 1234,
         size: 5000,
@@ -383,4 +385,23 @@ fn an_id_has_one_spelling() {
     ] {
         assert_eq!(bad.parse::<RecoveryId>(), Err(UnknownId), "{bad:?}");
     }
+}
+
+#[test]
+fn bytes_that_are_neither_kept_nor_in_the_file_are_gaps() {
+    let scratch = Scratch::new();
+    let id = scratch
+        .folder()
+        .keep(&lost("f", &[(10, b"xyz"), (20, b"!")]));
+    let item = scratch.folder().item(id.expect("kept")).expect("an item");
+    let item = Item { size: 30, ..item };
+    let gaps = |base| {
+        let gaps = item.gaps(base).into_iter();
+        gaps.map(|gap| (gap.offset, gap.length)).collect::<Vec<_>>()
+    };
+    assert_eq!(gaps(0), [(0, 10), (13, 7), (21, 9)]);
+    assert_eq!(gaps(11), [(13, 7), (21, 9)]);
+    assert_eq!(gaps(15), [(15, 5), (21, 9)]);
+    assert_eq!(gaps(30), []);
+    assert_eq!(gaps(100), []);
 }

@@ -1,15 +1,15 @@
 //! With whom a session is, and why it may not stand.
 
 use leasefs_protocol::control::HelloRefusal;
-use leasefs_protocol::ticket::ServerAddr;
+use leasefs_protocol::ticket::{Addresses, ServerAddr};
 use leasefs_protocol::{KeyHash, RawName, SessionId};
 use leasefs_transport::{Identity, TransportError};
 use std::time::Duration;
 
 /// What connections are made with.
 pub struct Config {
-    /// Where the server is; its name is resolved at each connection.
-    pub server: ServerAddr,
+    /// Where the server is; its names are resolved at each connection.
+    pub servers: Addresses,
     /// Its key, pinned.
     pub key: KeyHash,
     /// Who this client is.
@@ -26,6 +26,19 @@ pub struct Config {
     pub drift_ppm: u32,
     /// How long the first connection may take.
     pub connect_timeout: Duration,
+}
+
+impl ConnectError {
+    /// The key that the server has shown, if it isn't the pinned one. Nothing proves that it is its own.
+    pub fn other_key(&self) -> Option<KeyHash> {
+        match self {
+            Self::Transport {
+                source: TransportError::WrongServer { found, .. },
+                ..
+            } => Some(*found),
+            _ => None,
+        }
+    }
 }
 
 /// There is no session on a connection.

@@ -33,9 +33,12 @@ fn is_final(error: &ConnectError) -> bool {
         ConnectError::Transport { source, .. } => {
             matches!(
                 source,
-                TransportError::WrongServer { .. } | TransportError::Tls(_)
+                TransportError::WrongServer { .. }
+                    | TransportError::NotListening(_)
+                    | TransportError::Tls(_)
             )
         }
-        ConnectError::Resolve { .. } | ConnectError::Broken { .. } => false,
+        ConnectError::Resolve { .. } => true,
+        ConnectError::Broken { .. } => false,
     }
 }

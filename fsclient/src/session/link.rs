@@ -7,12 +7,15 @@ use bytes::Bytes;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::BootId;
 use leasefs_protocol::control::{Hello, ToClient, ToServer, Welcome};
-use leasefs_protocol::limits::{HELLO_TIMEOUT, PROTOCOL_VERSION};
+use leasefs_protocol::limits::{HELLO_TIMEOUT, MAX_ADDRESSES, PROTOCOL_VERSION};
+use leasefs_protocol::ticket::ServerAddr;
 use leasefs_transport::{
     CloseCode, Connection, FrameError, FrameReader, FrameWriter, Lost, TransportError, connect,
+    not_listening,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
+use tokio::net::lookup_host;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -22,6 +25,8 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(150);
 /// A connection to which the server has said `Welcome`.
 #[derive(Debug)]
 pub struct Link {
+    /// By which of its names the server was reached.
+    pub(super) server: ServerAddr,
     pub(super) connection: Connection,
     pub(super) control: FrameReader,
     pub(super) lanes: Lanes,
@@ -32,6 +37,11 @@ pub struct Link {
 }
 
 impl Link {
+    /// By which of its names the server was reached.
+    pub fn server(&self) -> &ServerAddr {
+        &self.server
+    }
+
     /// What the server said. Nobody has checked it.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
@@ -51,9 +61,9 @@ pub(super) async fn establish(
     config: &Config,
     last_process: Option<BootId>,
 ) -> Result<Link, ConnectError> {
-    let connection = reach(config).await?;
+    let (connection, server) = reach(config, last_process.is_none()).await?;
     match timeout(HELLO_TIMEOUT, hello(config, &connection, last_process)).await {
-        Ok(Ok(welcomed)) => with_lanes(config, connection, welcomed).await,
+        Ok(Ok(welcomed)) => with_lanes(config, (connection, server), welcomed).await,
         Ok(Err(error)) => {
             connection.close(CloseCode::Goodbye, "the session doesn't stand");
             Err(error)
@@ -68,7 +78,7 @@ pub(super) async fn establish(
 /// A server that allows no lanes, and keeps the connection, is given up.
 async fn with_lanes(
     config: &Config,
-    connection: Connection,
+    (connection, server): (Connection, ServerAddr),
     welcomed: Welcomed,
 ) -> Result<Link, ConnectError> {
     let opened = Lanes::open(&connection, welcomed.writer.into_outbox());
@@ -77,6 +87,7 @@ async fn with_lanes(
         .unwrap_or_else(|_| Err(Lost::Broken("the server allows no requests".into())));
     match opened {
         Ok((lanes, replies)) => Ok(Link {
+            server,
             connection,
             control: welcomed.reader,
             lanes,
@@ -93,20 +104,23 @@ async fn with_lanes(
 
 fn broken(config: &Config, reason: impl ToString) -> ConnectError {
     ConnectError::Broken {
-        server: config.server.clone(),
+        server: config.servers.first().clone(),
         reason: reason.to_string(),
     }
 }
 
-/// The first connection that stands, to any of the server's addresses.
-async fn reach(config: &Config) -> Result<Connection, ConnectError> {
-    let addresses = resolve(config).await?;
+/// The first connection that stands, to any of the server's addresses, and by which of its names.
+async fn reach(config: &Config, first: bool) -> Result<(Connection, ServerAddr), ConnectError> {
     let mut attempts = JoinSet::new();
-    for (index, address) in addresses.into_iter().enumerate() {
+    for (index, (name, address)) in resolve(config).await?.into_iter().enumerate() {
         let (identity, key) = (config.identity.clone(), config.key);
         attempts.spawn(async move {
             sleep(NEXT_ADDRESS * index as u32).await;
-            connect(address, &identity, key).await
+            let connection = tokio::select! {
+                connection = connect(address, &identity, key) => connection?,
+                error = not_listening(address), if first => return Err(error),
+            };
+            Ok((connection, name))
         });
     }
     let mut failure = None;
@@ -115,31 +129,44 @@ async fn reach(config: &Config) -> Result<Connection, ConnectError> {
             Ok(Ok(connection)) => return Ok(connection),
             // Says more than that another address didn't answer.
             Ok(Err(error @ TransportError::WrongServer { .. })) => failure = Some(error),
-            Ok(Err(error)) => failure = failure.or(Some(error)),
+            // One that may yet answer counts for more than one that will not.
+            Ok(Err(error)) if matches!(failure, None | Some(TransportError::NotListening(_))) => {
+                failure = Some(error);
+            }
+            Ok(Err(_)) => {}
             Err(panic) => return Err(broken(config, panic)),
         }
     }
     let source = failure.unwrap_or_else(|| TransportError::Connect("no address".into()));
     Err(ConnectError::Transport {
-        server: config.server.clone(),
+        server: config.servers.first().clone(),
         source,
     })
 }
 
-async fn resolve(config: &Config) -> Result<Vec<SocketAddr>, ConnectError> {
-    let failed = |reason: String| ConnectError::Resolve {
-        server: config.server.clone(),
-        reason,
-    };
-    let found = tokio::net::lookup_host((config.server.host.as_str(), config.server.port))
-        .await
-        .map_err(|e| failed(e.to_string()))?;
-    let mut addresses: Vec<SocketAddr> = found.take(8).collect();
-    addresses.dedup();
-    match addresses.is_empty() {
-        true => Err(failed("the name has no address".into())),
-        false => Ok(addresses),
+/// The addresses of all names that have any, in the order of the names.
+async fn resolve(config: &Config) -> Result<Vec<(ServerAddr, SocketAddr)>, ConnectError> {
+    let mut addresses: Vec<(ServerAddr, SocketAddr)> = Vec::new();
+    let mut failure = None;
+    for server in config.servers.all() {
+        match lookup_host((server.host.as_str(), server.port)).await {
+            Ok(found) => {
+                let known = |at| addresses.iter().any(|(_, known)| *known == at);
+                let new: Vec<_> = found.take(MAX_ADDRESSES).filter(|at| !known(*at)).collect();
+                addresses.extend(new.into_iter().map(|at| (server.clone(), at)));
+            }
+            Err(error) => failure = failure.or(Some((server, error.to_string()))),
+        }
     }
+    if !addresses.is_empty() {
+        return Ok(addresses);
+    }
+    let none = || (config.servers.first(), "the name has no address".to_owned());
+    let (server, reason) = failure.unwrap_or_else(none);
+    Err(ConnectError::Resolve {
+        server: server.clone(),
+        reason,
+    })
 }
 
 async fn hello(
@@ -172,7 +199,7 @@ async fn hello(
             sent,
         }),
         Some((ToClient::Refused(refusal), _)) => Err(ConnectError::Refused {
-            server: config.server.clone(),
+            server: config.servers.first().clone(),
             refusal,
         }),
         Some(_) => Err(broken(

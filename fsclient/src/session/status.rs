@@ -56,6 +56,9 @@ pub struct Waiting {
     pub kind: String,
     /// Handle of the object it names or changes, in hexadecimal; absent where it names opens only.
     pub object: Option<String>,
+    /// Where that is below the mount point, as far as it is known.
+    #[serde(default)]
+    pub path: Option<String>,
     /// On whose behalf.
     pub uid: u32,
     /// The process that waits, where it is known.
@@ -87,7 +90,7 @@ impl Status {
             .collect();
         Self {
             session: config.session.to_string(),
-            server: config.server.to_string(),
+            server: config.servers.first().to_string(),
             state: state.into(),
             trouble: session.trouble,
             server_process: welcome.map(|w| w.process.to_string()),
@@ -131,6 +134,7 @@ fn waiting(waits: Vec<Waits>) -> Vec<Waiting> {
         .map(|waits| Waiting {
             kind: waits.kind.into(),
             object: waits.object.map(|object| object.to_string()),
+            path: waits.path.map(|path| path.display().to_string()),
             uid: waits.uid,
             pid: waits.pid,
             waited_ms: millis(waits.waited),

@@ -101,6 +101,7 @@ impl<W: 'static> Wire<W> {
     /// [`Event::Lost`].
     pub fn stands(&self, link: Link) {
         let Link {
+            server: _,
             connection,
             control,
             lanes,

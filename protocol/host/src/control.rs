@@ -45,6 +45,12 @@ impl Address {
         format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd()).into()
     }
 
+    /// The process that listens.
+    pub fn listener(&self) -> io::Result<u32> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.connect()?)?;
+        Ok(peer.pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
     /// Refuses a socket that another than the folder's owner, or root, listens on.
     fn connect(&self) -> io::Result<UnixStream> {
         let stream = UnixStream::connect(self.path(&self.name))?;

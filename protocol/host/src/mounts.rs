@@ -32,8 +32,14 @@ pub struct Mount {
     pub root: PathBuf,
     /// Where it shows it.
     pub point: PathBuf,
+    /// Whether nothing can be changed there.
+    pub read_only: bool,
     /// Whether it is one of ours.
     pub is_leasefs: bool,
+    /// What is mounted.
+    pub source: String,
+    /// The user who has mounted it, if it is a FUSE mount.
+    pub user: Option<u32>,
 }
 
 /// All mounts, in the order in which they were mounted.
@@ -62,14 +68,30 @@ pub fn of<'t>(table: &'t [Mount], path: &Path) -> Option<&'t Mount> {
 /// `ID PARENT MAJ:MIN ROOT POINT OPTIONS .. - TYPE SOURCE OPTIONS`
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut words = line.split(|byte| *byte == b' ');
+    let (id, parent) = (number(words.next()?)?, number(words.next()?)?);
+    let device = device(words.next()?)?;
+    let (root, point) = (unescape(words.next()?), unescape(words.next()?));
+    let read_only = words
+        .next()?
+        .split(|byte| *byte == b',')
+        .any(|word| word == b"ro");
+    let mut behind = words.skip_while(|word| *word != b"-").skip(1);
     Some(Mount {
-        id: number(words.next()?)?,
-        parent: number(words.next()?)?,
-        device: device(words.next()?)?,
-        root: unescape(words.next()?),
-        point: unescape(words.next()?),
-        is_leasefs: words.skip_while(|word| *word != b"-").nth(1)? == LEASEFS,
+        id,
+        parent,
+        device,
+        root,
+        point,
+        read_only,
+        is_leasefs: behind.next()? == LEASEFS,
+        source: unescape(behind.next()?).display().to_string(),
+        user: behind.next().and_then(user),
     })
+}
+
+fn user(options: &[u8]) -> Option<u32> {
+    let mut options = options.split(|byte| *byte == b',');
+    number(options.find_map(|option| option.strip_prefix(b"user_id="))?)
 }
 
 fn number<T: std::str::FromStr>(word: &[u8]) -> Option<T> {
@@ -107,7 +129,7 @@ mod tests {
     use super::*;
 
     const TEXT: &[u8] =
-        b"29 1 0:26 / /mnt/a\\040b\\134c rw,nosuid shared:7 master:1 - fuse.leasefs nas:/ rw\n\
+        b"29 1 0:26 / /mnt/a\\040b\\134c rw,nosuid shared:7 master:1 - fuse.leasefs nas:/ rw,user_id=7,group_id=8\n\
         30 29 98:0 /sub /mnt/a\\040b\\134c/d rw - ext4 /dev/root rw\n\
         31 1 0:4 net:[4026531840] /run/netns/x rw - nsfs nsfs rw\n\
         nonsense\n";
@@ -126,7 +148,10 @@ mod tests {
             },
             root: "/".into(),
             point: "/mnt/a b\\c".into(),
+            read_only: false,
             is_leasefs: true,
+            source: "nas:/".to_owned(),
+            user: Some(7),
         };
         assert_eq!(table[0], expected);
         assert!(!table[1].is_leasefs);

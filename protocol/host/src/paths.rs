@@ -8,13 +8,16 @@ use std::path::PathBuf;
 #[error("no state directory: neither XDG_STATE_HOME nor HOME is set; name one with --state")]
 pub struct NoPlace;
 
+/// Root's state directory.
+pub const ROOTS: &str = "/var/lib/leasefs";
+
 /// This user's state directory: /var/lib/leasefs as root, else in `$XDG_STATE_HOME`.
 ///
 /// # Errors
 /// That the environment names no place.
 pub fn state() -> Result<PathBuf, NoPlace> {
     if geteuid().is_root() {
-        return Ok("/var/lib/leasefs".into());
+        return Ok(ROOTS.into());
     }
     absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
@@ -36,6 +39,14 @@ pub fn runtime() -> PathBuf {
         Some(runtime) => runtime.join("leasefs"),
         None => std::env::temp_dir().join(format!("leasefs-{}", user.as_raw())),
     }
+}
+
+/// Where the sockets of another user may be, whose environment isn't known.
+pub fn runtimes_of(user: u32) -> [PathBuf; 2] {
+    [
+        format!("/run/user/{user}/leasefs").into(),
+        std::env::temp_dir().join(format!("leasefs-{user}")),
+    ]
 }
 
 /// A path of the environment; one that depends on where the process stands is none.

@@ -24,19 +24,28 @@ const STICKY: u32 = 0o1000;
 /// The kernel's; or, for people, that it is another user's, a link, or may be written by others, or lies
 /// where anybody could put another in its place.
 pub fn own_folder(path: &Path) -> io::Result<OwnedFd> {
+    let folder = folder_of(path, geteuid().as_raw())?;
+    if rustix::fs::fstat(&folder)?.st_mode & 0o077 != 0 {
+        rustix::fs::fchmod(&folder, Mode::RWXU)?;
+    }
+    Ok(folder)
+}
+
+/// Opens a folder that nobody but its user, and root, can have put anything into.
+///
+/// # Errors
+/// As [`own_folder`].
+pub fn folder_of(path: &Path, user: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
         Errno::NOTDIR | Errno::LOOP => denied(path, "is a link or no folder"),
         other => other.into(),
     })?;
     let found = rustix::fs::fstat(&folder)?;
-    if let Some(why) = is_foreign(&found, geteuid().as_raw()) {
+    if let Some(why) = is_foreign(&found, user) {
         return Err(denied(path, why));
     }
     above_is_safe(path)?;
-    if found.st_mode & 0o077 != 0 {
-        rustix::fs::fchmod(&folder, Mode::RWXU)?;
-    }
     Ok(folder)
 }
 

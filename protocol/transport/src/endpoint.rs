@@ -239,6 +239,27 @@ pub async fn connect(
         .await
 }
 
+/// Waits until the host at `address` says that no process has the port (ICMP), which a socket for more than one peer
+/// isn't told. A server takes no notice.
+pub async fn not_listening(address: SocketAddr) -> TransportError {
+    match told_off(address).await {
+        Ok(()) => TransportError::NotListening(address),
+        // Nothing can be learned so.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+async fn told_off(address: SocketAddr) -> io::Result<()> {
+    let socket = tokio::net::UdpSocket::bind(unspecified_like(address)).await?;
+    socket.connect(address).await?;
+    socket.send(&[0]).await?;
+    match socket.recv(&mut [0]).await {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
 fn unspecified_like(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),

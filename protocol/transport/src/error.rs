@@ -110,6 +110,13 @@ pub enum TransportError {
     /// The connection can't be started.
     #[error("can't connect: {0}")]
     Connect(String),
+    /// The server's host says that no process has the port.
+    #[error(
+        "nothing listens on UDP port {} of {}: does fsserver run there, and is that its port?",
+        .0.port(),
+        .0.ip()
+    )]
+    NotListening(SocketAddr),
     /// The peer didn't finish the handshake in time.
     #[error("no answer from {0}")]
     NoAnswer(SocketAddr),

@@ -20,7 +20,7 @@ mod tls;
 mod tuning;
 
 pub use connection::Connection;
-pub use endpoint::{Client, Incoming, Server, connect};
+pub use endpoint::{Client, Incoming, Server, connect, not_listening};
 pub use error::{CloseCode, FrameError, Lost, TransportError};
 pub use frame::{Assembler, FrameReader, FrameWriter, OutFrame};
 pub use identity::{EndpointSecret, Identity, IdentityError, key_hash};

@@ -2,9 +2,9 @@
 
 use crate::state::{Policy, User};
 use clap::Args;
-use leasefs_protocol::limits::{MAX_TERM, MIN_TERM};
-use leasefs_protocol::ticket::ServerAddr;
-use std::net::SocketAddr;
+use leasefs_protocol::limits::{DEFAULT_PORT, MAX_TERM, MIN_TERM};
+use leasefs_protocol::ticket::Addresses;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ pub(super) struct StateArg {
 pub(super) struct ServeArgs {
     /// The directory to serve
     pub(super) dir: PathBuf,
-    /// UDP address to listen on; by default `[::]:4430`, else `0.0.0.0:4430`
-    #[arg(long, value_name = "ADDR")]
+    /// UDP address to listen on, and port if it isn't 4430 [default: `[::]:4430`, else `0.0.0.0:4430`]
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = parse_listen)]
     pub(super) listen: Option<SocketAddr>,
-    /// How clients reach this server, for tickets [default: the address listened on, or the name
-    /// of this host]
-    #[arg(long, value_name = "HOST:PORT", value_parser = parse_advertised)]
-    pub(super) advertise: Option<ServerAddr>,
+    /// How clients reach this server, for tickets [default: the address listened on; where that is any, the name
+    /// of this host and its addresses]
+    #[arg(long, value_name = "HOST:PORT,..", value_parser = parse_advertised)]
+    pub(super) advertise: Option<Addresses>,
     #[command(flatten)]
     pub(super) state: StateArg,
     /// How long a client's leases last without a word from it: a duration as 10s or 1500ms
@@ -75,8 +75,20 @@ pub(super) struct StatusArgs {
     pub(super) state: StateArg,
 }
 
-fn parse_advertised(text: &str) -> Result<ServerAddr, String> {
+fn parse_advertised(text: &str) -> Result<Addresses, String> {
     text.parse().map_err(|e| format!("{e}"))
+}
+
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    let alone = text.trim_start_matches('[').trim_end_matches(']');
+    let with_port = |address: IpAddr| SocketAddr::from((address, DEFAULT_PORT));
+    text.parse()
+        .or_else(|_| alone.parse().map(with_port))
+        .map_err(|_| {
+            "expected an address of this host, and a port if it isn't 4430: 10.0.0.1:4430, 0.0.0.0, [::]:4430 (no \
+             name: --advertise takes one)"
+                .to_owned()
+        })
 }
 
 fn parse_term(text: &str) -> Result<Duration, String> {
@@ -103,6 +115,23 @@ fn parse_term(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_to_listen_on_may_go_without_its_port() {
+        for (text, address) in [
+            ("10.0.0.1:99", "10.0.0.1:99"),
+            ("10.0.0.1", "10.0.0.1:4430"),
+            ("[::]:99", "[::]:99"),
+            ("::1", "[::1]:4430"),
+            ("[::1]", "[::1]:4430"),
+        ] {
+            let address = address.parse().map_err(|e| format!("{e}"));
+            assert_eq!(parse_listen(text), address, "{text}");
+        }
+        for bad in ["", "99", ":99", "nas", "nas:99", "10.0.0.1:", "10.0.0.1:x"] {
+            assert!(parse_listen(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn terms_are_durations_within_their_bounds() {

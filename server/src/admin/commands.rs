@@ -4,7 +4,7 @@ use super::args::{RevokeArgs, StateArg, StatusArgs, TicketArgs};
 use super::control::{AskError, Reply, Request, ask};
 use super::present;
 use crate::state::{Location, Policy, Registry, Role, StateDir, wall_clock};
-use leasefs_protocol::ticket::{ServerAddr, Ticket};
+use leasefs_protocol::ticket::{Addresses, Ticket};
 use std::io::Write;
 
 const UNEXPECTED: &str = "the server answers something else: use the fsserver that it runs";
@@ -83,16 +83,16 @@ fn ticket_alone(dir: &StateDir, role: Role) -> Result<Reply, String> {
             .to_owned()
     })?;
     Policy::can_give(&role)?;
-    let server: ServerAddr = served
+    let servers: Addresses = served
         .advertise
         .parse()
-        .map_err(|e| format!("the server's address on record: {e}"))?;
+        .map_err(|e| format!("the server's addresses on record: {e}"))?;
     let mut registry = registry(dir)?;
     let secret = registry.issue(role, wall_clock());
     let secret = secret.map_err(|e| e.to_string())?;
     let key = dir.identity().map_err(|e| e.to_string())?.key_hash();
     let ticket = Ticket {
-        server,
+        servers,
         key,
         secret,
     };

@@ -5,9 +5,10 @@ use super::control::{Reply, Request, ServerStatus};
 use super::present;
 use crate::server::Server;
 use crate::state::{Directory, Policy, Role, Served, State};
+use crate::status::{SessionStatus, Status};
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::TICKET_LIFE;
-use leasefs_protocol::ticket::{ServerAddr, Ticket};
+use leasefs_protocol::ticket::{Addresses, Ticket};
 use leasefs_protocol::{Caller, FileKind, KeyHash, Name, Refusal};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ pub(super) struct Attendant {
 pub(super) struct Desk {
     pub(super) state: Arc<State>,
     pub(super) policy: Policy,
-    pub(super) advertise: ServerAddr,
+    pub(super) advertise: Addresses,
     pub(super) key: KeyHash,
     pub(super) export: PathBuf,
     pub(super) address: SocketAddr,
@@ -43,10 +44,21 @@ impl Desk {
     fn ticket(&self, role: Role) -> Result<Ticket, String> {
         Policy::can_give(&role)?;
         Ok(Ticket {
-            server: self.advertise.clone(),
+            servers: self.advertise.clone(),
             key: self.key,
             secret: self.state.issue(role).map_err(|e| e.to_string())?,
         })
+    }
+
+    /// A session that has not come back since the server began is still known to be some client's.
+    fn named(&self, mut status: Status) -> Status {
+        let clients = self.state.clients();
+        let nameless = |session: &&mut SessionStatus| session.client.is_empty();
+        for session in status.sessions.iter_mut().filter(nameless) {
+            let client = clients.iter().find(|c| c.key.to_string() == session.key);
+            session.client = client.map_or_else(String::new, |client| client.name.clone());
+        }
+        status
     }
 
     /// Invites somebody as long as nobody has ever come.
@@ -148,7 +160,7 @@ impl Attendant {
                 address: desk.address.to_string(),
                 pid: std::process::id(),
                 note: desk.state.note(),
-                status: self.server.status(),
+                status: desk.named(self.server.status()),
             }))),
         }
     }

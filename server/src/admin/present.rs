@@ -142,11 +142,17 @@ fn session(session: &SessionStatus) -> String {
     let denied = session.denied_ms.map_or(String::new(), |left| {
         format!(", no leases for {}: it held others up", seconds(left))
     });
+    let mount = match session.mount.as_str() {
+        "" => format!(
+            "of {}, not back since the server began",
+            escaped(&session.client)
+        ),
+        mount => escaped(mount).to_string(),
+    };
     format!(
-        "    {}  {address}  {}\n      {lease}{reclaiming}{denied}; leases {}, opens {}, recalls open {}\n      \
+        "    {}  {address}  {mount}\n      {lease}{reclaiming}{denied}; leases {}, opens {}, recalls open {}\n      \
          requests {}; renewals {}",
         short(&session.session),
-        escaped(&session.mount),
         session.leases,
         session.opens,
         session.recalls,

@@ -12,13 +12,13 @@ use crate::state::{ExportLock, Location, Policy, State, StateError};
 use crate::wire;
 use leasefs_protocol::EscapedLines;
 use leasefs_protocol::limits::{DEFAULT_PORT, RESERVED_FILES};
-use leasefs_protocol::ticket::ServerAddr;
+use leasefs_protocol::ticket::{Addresses, ServerAddr};
 use leasefs_store::{Options, Store};
 use leasefs_transport::TransportError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -134,18 +134,44 @@ async fn serve(args: &ServeArgs, policy: Policy, open_files: usize) -> Result<()
     Ok(())
 }
 
-/// Where a ticket says the server is.
-fn advertised(args: &ServeArgs, address: SocketAddr) -> ServerAddr {
+/// Where a ticket says the server is: if it listens on all addresses of its host, by the name of that and by each.
+fn advertised(args: &ServeArgs, address: SocketAddr) -> Addresses {
     if let Some(advertise) = &args.advertise {
         return advertise.clone();
     }
-    let host = match address.ip() {
-        ip if !ip.is_unspecified() => ip.to_string(),
-        _ => host_name(),
-    };
-    ServerAddr {
+    let at = |host: String| ServerAddr {
         host,
         port: address.port(),
+    };
+    match address.ip() {
+        ip if !ip.is_unspecified() => at(ip.to_string()).into(),
+        any => {
+            let own = own_addresses().into_iter();
+            let served = own.filter(|own| any.is_ipv6() || own.is_ipv4());
+            Addresses::new(at(host_name()), served.map(|own| at(own.to_string())))
+        }
+    }
+}
+
+/// This host's addresses that others may reach, IPv4 first.
+fn own_addresses() -> Vec<IpAddr> {
+    let interfaces = nix::ifaddrs::getifaddrs();
+    let addresses = interfaces.into_iter().flatten().filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
+    });
+    let mut addresses: Vec<IpAddr> = addresses.filter(is_reachable).collect();
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}
+
+/// Whether it means this host to others too, without a zone.
+fn is_reachable(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
     }
 }
 

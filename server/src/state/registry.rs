@@ -192,7 +192,11 @@ impl Registry {
         }
         let client = Enrolled {
             key,
+            // Without the mount point: it may have several, one after the other or at a time.
             name: name
+                .split(':')
+                .next()
+                .unwrap_or_default()
                 .chars()
                 .filter(|c| !c.is_control())
                 .take(MAX_NAME)

@@ -3,7 +3,7 @@
 
 use crate::memory;
 use crate::place::Place;
-use fsclient::daemon::StateDir as ClientDir;
+use fsclient::daemon::{Pinned, StateDir as ClientDir};
 use fsserver::intent::Intent;
 use fsserver::records::{Found, Owner, Records, Rights};
 use fsserver::state::{Location, Policy, Role, State, StateDir};
@@ -172,24 +172,19 @@ fn client(place: &Path) {
     let _ = Identity::load(&place.join("client/client.key")).map(|_| ());
     let server: ServerAddr = "nas".parse().expect("an address");
     if dir.pins().set(&server, CLIENT).is_ok() {
-        assert_eq!(dir.pins().get(&server), Ok(CLIENT));
+        assert_eq!(dir.pins().get(&server), Ok(Pinned::Key(CLIENT)));
     }
     recovery(&dir);
 }
 
 /// Items are described without leading anywhere, and their pieces are those of the description.
 fn recovery(dir: &ClientDir) {
-    let folder = dir.recovery();
-    for item in folder
-        .items()
-        .expect("the folder is there")
-        .into_iter()
-        .flatten()
-    {
+    for item in dir.recovery().items().into_iter().flatten() {
         let shown = item.file();
         assert!(!shown.chars().any(char::is_control), "shown as {shown:?}");
         let _ = (item.full_size(), item.reason.to_string());
-        let Ok(pieces) = folder.pieces(&item) else {
+        let folder = dir.recovery().folder_with(item.id);
+        let Ok(pieces) = folder.expect("has it").pieces(&item) else {
             continue;
         };
         let mut bytes = 0;

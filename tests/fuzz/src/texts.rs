@@ -34,7 +34,8 @@ fn source(text: &str) {
         Source::Ticket(ticket) => {
             assert_eq!(ticket.to_string().parse::<Ticket>(), Ok(ticket.clone()));
             let secret = KeyHash(ticket.secret).to_string();
-            let named = ticket.key.0 == ticket.secret || ticket.server.host.contains(&secret);
+            let named =
+                ticket.key.0 == ticket.secret || ticket.servers.to_string().contains(&secret);
             assert!(named || !format!("{ticket:?}").contains(&secret));
         }
         Source::Enrolled { server, subdir } => {

@@ -205,11 +205,15 @@ impl Cache {
         let now = self.look(&mut state);
         let locks = state.locks_at(now).status();
         let at = |lock: LockStatus| {
-            let node = state.inodes.node_of(&lock.object);
-            let path = node.and_then(|node| state.inodes.path(node));
+            let path = state.path_of(&lock.object);
             (lock, path)
         };
         locks.into_iter().map(at).collect()
+    }
+
+    /// Where an object was found last, for people.
+    pub(crate) fn path_of(&self, object: &Handle) -> Option<PathBuf> {
+        self.state().path_of(object)
     }
 
     /// Locks that are held at `now`; `None` if the session's leases aren't valid then.

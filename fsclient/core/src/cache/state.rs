@@ -10,6 +10,7 @@ use leasefs_lease::client::{Asked, ChangeOf, DropKind, Leases, Renewal, SessionC
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Attr, BootId, Grant, Handle, Parts, Recall, Release, Scope, Stamp};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What has been dropped here and must be dropped from the kernel, or told to the server.
@@ -44,6 +45,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Where an object was found last, for people.
+    pub fn path_of(&self, object: &Handle) -> Option<PathBuf> {
+        self.inodes.path(self.inodes.node_of(object)?)
+    }
+
     pub fn new(root: Handle, memory: Memory) -> Self {
         Self {
             session: SessionClock::new(),

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use leasefs_lease::client::{ChangeOf, Run};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::change::WriteAt;
-use leasefs_protocol::{Attr, Handle, LockEpoch, Parts, Refusal, SetAttr, Timestamp, Version};
+use leasefs_protocol::{
+    Attr, Caller, Handle, LockEpoch, Parts, Refusal, SetAttr, Timestamp, Version,
+};
 use std::path::PathBuf;
 
 /// A write that its caller need not wait for.
@@ -50,6 +52,8 @@ pub enum Stored {
 pub struct DirtyFile {
     /// Below the mount's root, as far as it is known.
     pub path: Option<PathBuf>,
+    /// Who has written it last.
+    pub writer: Caller,
     /// As the writer knows it.
     pub size: u64,
 }
@@ -220,6 +224,7 @@ impl State {
         let file = self.inodes.dirty(object)?;
         Some(DirtyFile {
             path: file.path.clone(),
+            writer: file.writer.caller.clone(),
             size: file.buffer.size(),
         })
     }

@@ -256,6 +256,7 @@ impl Ops {
         let pages = MappedPages {
             object: open.object,
             path: self.path(open),
+            writer: open.caller.clone(),
             run: Run {
                 offset: writing.offset,
                 data: writing.data.clone(),

@@ -4,6 +4,7 @@ use super::requests::Rpc;
 use leasefs_protocol::Handle;
 use leasefs_protocol::control::Welcome;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A session's state and counters.
@@ -38,6 +39,8 @@ pub struct Waits {
     pub kind: &'static str,
     /// The object it names or changes, where it doesn't name opens only.
     pub object: Option<Handle>,
+    /// Where that was found last.
+    pub path: Option<PathBuf>,
     /// On whose behalf.
     pub uid: u32,
     /// The process that waits, where it is known.
@@ -57,6 +60,10 @@ impl Rpc {
         let table = self.0.table.borrow();
         let waiting = table.waiting().into_iter().map(|waiting| Waits {
             kind: waiting.kind,
+            path: waiting
+                .object
+                .as_ref()
+                .and_then(|object| self.0.cache.path_of(object)),
             object: waiting.object,
             uid: waiting.uid,
             pid: waiting.pid,

@@ -1,8 +1,7 @@
 //! Commits: what is written is let go of when it is on the server's disk, and written again after a
 //! crash of the server's host.
 
-use super::undelivered;
-use super::{Writeback, WritebackInner};
+use super::{From, Writeback, WritebackInner, undelivered};
 use crate::api::WhyNot;
 use crate::inode::{Committed, HostLife, Noted, Undone, Wrote};
 use crate::session::CallOptions;
@@ -111,7 +110,8 @@ impl WritebackInner {
                 tracing::warn!(%object, "the server's host has crashed, and others have used the file since it was written: it may have lost bytes");
                 self.cache.inodes().is_lost(object);
                 let (size, reason) = (undone.base.size, WhyNot::ChangedElsewhere);
-                let lost = undelivered(object, undone.path, size, undone.runs, reason);
+                let from = From(undone.path, Some(undone.writer.caller));
+                let lost = undelivered(object, from, size, undone.runs, reason);
                 let outside = self.outside.clone();
                 self.cx.spawn(async move { outside.keep(lost).await });
             }

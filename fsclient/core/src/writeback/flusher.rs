@@ -1,8 +1,8 @@
 //! The flusher of a dirty file: sends its bytes round by round, and says what became of them.
 
-use super::{AGE, RETRY, WritebackInner, undelivered};
+use super::{AGE, From, RETRY, WritebackInner, undelivered};
 use crate::api::WhyNot;
-use crate::cache::{Asked, Flushed, Round};
+use crate::cache::{Asked, DirtyFile, Flushed, Round};
 use crate::inode::{Covered, Durably, Hearers, Noted, Writer, Wrote};
 use crate::run::Bell;
 use crate::session::{Answered, CallOptions, Settlement};
@@ -243,8 +243,9 @@ impl WritebackInner {
             };
             (reason, file)
         };
-        let (path, size) = file.map_or((None, 0), |file| (file.path, file.size));
-        let lost = undelivered(object, path, size, runs, reason);
+        let from = |file: DirtyFile| (From(file.path, Some(file.writer)), file.size);
+        let (from, size) = file.map(from).unwrap_or_default();
+        let lost = undelivered(object, from, size, runs, reason);
         self.outside.keep(lost).await;
     }
 

@@ -12,14 +12,14 @@ pub(crate) use pages::MappedPages;
 pub use status::WriteBackStatus;
 
 use crate::api::{Undelivered, WhyNot};
-use crate::cache::{Cache, DirtyFile, Stored};
+use crate::cache::{Cache, Stored};
 use crate::call::NodeId;
 use crate::inode::{Durably, Undone};
 use crate::outside::Outside;
 use crate::run::{Bell, Cx, Part, Places};
 use crate::session::Rpc;
 use leasefs_lease::client::{Buffer, Run};
-use leasefs_protocol::{Durability, Handle, Version};
+use leasefs_protocol::{Caller, Durability, Handle, Version};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -115,20 +115,22 @@ impl Writeback {
         let given_up = self.0.cache.inodes().give_up_unstable();
         let left = |undone: Undone| {
             let size = undone.base.size;
-            (undone.object, (undone.path, size, undone.runs))
+            let from = From(undone.path, Some(undone.writer.caller));
+            (undone.object, (from, size, undone.runs))
         };
         let mut left: BTreeMap<Handle, _> = given_up.into_iter().map(left).collect();
         let state = self.0.cache.state();
         for object in state.inodes.dirty_files() {
-            let Some(DirtyFile { path, size }) = state.dirty_file(&object) else {
+            let Some(file) = state.dirty_file(&object) else {
                 continue;
             };
-            let (known, _, mut runs) = left.remove(&object).unwrap_or_default();
+            let (known, _, mut runs): (From, _, _) = left.remove(&object).unwrap_or_default();
             runs.extend(state.buffered(&object));
-            left.insert(object, (path.or(known), size, runs));
+            let from = From(file.path.or(known.0), Some(file.writer));
+            left.insert(object, (from, file.size, runs));
         }
-        let undelivered = |(object, (path, size, runs))| {
-            undelivered(object, path, size, merged(runs), WhyNot::Unreachable)
+        let undelivered = |(object, (from, size, runs))| {
+            undelivered(object, from, size, merged(runs), WhyNot::Unreachable)
         };
         left.into_iter()
             .map(undelivered)
@@ -159,9 +161,13 @@ fn merged(runs: Vec<Run>) -> Vec<Run> {
     buffer.everything()
 }
 
+/// Where a file is, and who has written it last, as far as it is known.
+#[derive(Default)]
+struct From(Option<PathBuf>, Option<Caller>);
+
 fn undelivered(
     object: Handle,
-    path: Option<PathBuf>,
+    From(path, writer): From,
     size: u64,
     runs: Vec<Run>,
     reason: WhyNot,
@@ -169,6 +175,7 @@ fn undelivered(
     Undelivered {
         object,
         path,
+        writer,
         size,
         extents: runs.into_iter().map(|run| (run.offset, run.data)).collect(),
         reason,

@@ -3,10 +3,10 @@
 //! The kernel takes such a page for clean once its WRITE is answered, with an error too, and who has unmapped
 //! it hears of none. So what can't be brought in is kept in the recovery folder, whatever the reason.
 
-use super::{Writeback, WritebackInner, undelivered};
+use super::{From, Writeback, WritebackInner, undelivered};
 use crate::api::{Undelivered, WhyNot};
 use leasefs_lease::client::Run;
-use leasefs_protocol::{Handle, Refusal};
+use leasefs_protocol::{Caller, Handle, Refusal};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ pub(crate) struct MappedPages {
     pub object: Handle,
     /// Where it was found last, for people.
     pub path: Option<PathBuf>,
+    /// Who has opened the file for it.
+    pub writer: Caller,
     /// The bytes.
     pub run: Run,
 }
@@ -24,7 +26,8 @@ pub(crate) struct MappedPages {
 impl MappedPages {
     fn undelivered(self, size: u64, reason: WhyNot) -> Undelivered {
         let size = size.max(self.run.end());
-        undelivered(self.object, self.path, size, vec![self.run], reason)
+        let from = From(self.path, Some(self.writer));
+        undelivered(self.object, from, size, vec![self.run], reason)
     }
 }
 

@@ -4,6 +4,7 @@ use super::MountArg;
 use super::list::range;
 use super::overlay::overlay;
 use super::place::Place;
+use crate::commands::progress::Progress;
 use crate::recovery::{ByteRange, Folder, Item, RecoveryId};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
@@ -130,7 +131,13 @@ fn show_text(folder: &Folder, item: &Item, now: Option<&File>, path: &str) -> Re
     }
     // The snapshot serves as the base, so that both sides show the same moment.
     old.rewind().map_err(failed)?;
-    overlay(folder, item, Some(&old), &mut new)?;
+    overlay(
+        folder,
+        item,
+        Some(&old),
+        &mut new,
+        &mut Progress::new("comparing"),
+    )?;
     if !(is_text(&old).map_err(failed)? && is_text(&new).map_err(failed)?) {
         return Ok(());
     }

@@ -1,20 +1,22 @@
 //! `fsclient recover list`.
 
-use crate::recovery::{ByteRange, Folder, Item};
+use crate::recovery::{ByteRange, Item, Recovery};
 use leasefs_protocol::escaped;
 
 /// People get so many ranges of each item.
 const NAMED_RANGES: usize = 8;
 
-pub(super) fn run(folder: &Folder, json: bool) -> Result<(), String> {
-    let all = folder.items().map_err(|e| e.to_string())?;
+pub(super) fn run(recovery: &Recovery, json: bool) -> Result<(), String> {
+    let all = recovery.items();
     let (items, errors): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
     let items: Vec<Item> = items.into_iter().flatten().collect();
     if json {
         let document = serde_json::json!({ "items": items });
         println!("{document:#}");
     } else if items.is_empty() {
-        println!("nothing is kept in {}", folder.path().display());
+        for folder in recovery.folders() {
+            println!("nothing is kept in {}", folder.path().display());
+        }
     } else {
         items.iter().for_each(|item| print!("{}", for_people(item)));
     }
@@ -31,10 +33,12 @@ pub(super) fn run(folder: &Folder, json: bool) -> Result<(), String> {
 
 fn for_people(item: &Item) -> String {
     format!(
-        "{}  {}\n  from  {}\n  when  {}\n  why   {}\n  kept  {} bytes{}; the file had {}\n",
+        "{}  {}\n  from  {}{}\n  when  {}\n  why   {}\n  kept  {} bytes{}; the file had {}\n",
         item.id,
         item.file(),
         escaped(&item.source),
+        item.writer
+            .map_or(String::new(), |user| format!(", by user {}", user.uid)),
         utc(item.time_ms),
         item.reason,
         item.bytes,
@@ -43,7 +47,7 @@ fn for_people(item: &Item) -> String {
     )
 }
 
-fn ranges(ranges: &[ByteRange]) -> String {
+pub(super) fn ranges(ranges: &[ByteRange]) -> String {
     let named = ranges.iter().take(NAMED_RANGES).map(range);
     let mut named: Vec<String> = named.collect();
     match ranges.len().checked_sub(NAMED_RANGES) {

@@ -6,9 +6,9 @@ mod overlay;
 mod place;
 mod restore;
 
-use super::{StateArg, examples};
+use super::{StateArg, examples, say};
 use crate::daemon::StateDir;
-use crate::recovery::{Folder, RecoveryId};
+use crate::recovery::{Folder, Recovery, RecoveryId};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -59,16 +59,36 @@ struct MountArg {
 }
 
 pub(super) fn run(args: &RecoverArgs) -> Result<(), String> {
-    let folder = StateDir::find(args.state.state.as_deref())?.recovery();
+    let recovery = StateDir::find(args.state.state.as_deref())?.recovery();
     match &args.what {
-        What::List { json } => list::run(&folder, *json),
-        What::Diff { id, mount } => diff::run(&folder, *id, mount),
-        What::Restore(args) => restore::run(&folder, args),
-        What::Discard { ids } => ids.iter().try_for_each(|id| discard(&folder, *id)),
+        What::List { json } => list::run(&recovery, *json),
+        What::Diff { id, mount } => diff::run(&as_its_user(&recovery, *id)?, *id, mount),
+        What::Restore(args) => restore::run(&as_its_user(&recovery, args.id)?, args),
+        What::Discard { ids } => ids.iter().try_for_each(|id| discard(&recovery, *id)),
     }
 }
 
-fn discard(folder: &Folder, id: RecoveryId) -> Result<(), String> {
+/// The folder that has the item. If it is another user's, everything is done as that user from here on.
+fn as_its_user(recovery: &Recovery, id: RecoveryId) -> Result<Folder, String> {
+    let folder = recovery.folder_with(id).map_err(|e| e.to_string())?;
+    if let Some(user) = folder.user() {
+        let became = user.become_for_good();
+        became.map_err(|e| {
+            format!(
+                "{id} is of user {}, as whom nothing can be done: {e}",
+                user.uid
+            )
+        })?;
+        say(&format!(
+            "{id} is of user {}: acting as that user",
+            user.uid
+        ));
+    }
+    Ok(folder)
+}
+
+fn discard(recovery: &Recovery, id: RecoveryId) -> Result<(), String> {
+    let folder = recovery.folder_with(id).map_err(|e| e.to_string())?;
     folder.discard(id).map_err(|e| e.to_string())?;
     println!("{id} is discarded");
     Ok(())

@@ -1,8 +1,9 @@
 //! Where the file of an item is, or where it is to go.
 
 use crate::commands::say;
-use crate::daemon::control;
+use crate::daemon::mounts;
 use crate::recovery::{Item, RecoveryId, path_for_people};
+use leasefs_protocol::ticket::Source;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, open, openat, openat2, unlinkat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -131,10 +132,14 @@ fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
 
 /// A mount of the item's source, one that can be written to if there is one.
 fn mount_of(item: &Item) -> Result<PathBuf, String> {
-    let mounts = control::all().into_iter().flatten();
-    let fitting = mounts.filter(|mount| mount.source == item.source);
+    let mounts = mounts::all()?.into_iter();
+    let is_source = |source: &str| match (source.parse::<Source>(), item.source.parse()) {
+        (Ok(mounted), Ok(wanted)) => mounted == wanted,
+        _ => source == mounts::source_shown(&item.source),
+    };
+    let fitting = mounts.filter(|mount| is_source(&mount.source));
     let best = fitting.min_by_key(|mount| mount.read_only);
-    best.map(|mount| mount.dir).ok_or_else(|| {
+    best.map(|mount| mount.point).ok_or_else(|| {
         let source = &item.source;
         format!(
             "{source} is not mounted: `fsclient mount {source} DIR` first, or name a directory that \

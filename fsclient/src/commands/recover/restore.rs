@@ -1,8 +1,9 @@
 //! `fsclient recover restore`.
 
-use super::MountArg;
 use super::overlay::overlay;
 use super::place::{Place, failed, is_path};
+use super::{MountArg, list};
+use crate::commands::progress::Progress;
 use crate::commands::say;
 use crate::recovery::{Folder, Item, RecoveryId};
 use clap::Args;
@@ -14,7 +15,7 @@ use std::path::Path;
 #[derive(Debug, Args)]
 pub(super) struct RestoreArgs {
     /// As `list` shows it
-    id: RecoveryId,
+    pub(super) id: RecoveryId,
     /// Name of the new file, beside the old one; with a `/` in it, a path anywhere [default:
     /// NAME.recovered-ID]
     #[arg(long = "as", value_name = "NAME")]
@@ -27,12 +28,24 @@ pub(super) fn run(folder: &Folder, args: &RestoreArgs) -> Result<(), String> {
     let item = folder.item(args.id).map_err(|e| e.to_string())?;
     let (base, target) = base_and_target(&item, args)?;
     let mut file = target.create()?;
-    let written = overlay(folder, &item, base.as_ref(), &mut file)
+    let length = base.as_ref().and_then(|base| base.metadata().ok());
+    let length = length.map_or(0, |base| base.len());
+    let mut progress = Progress::new("restoring");
+    progress.at(0, length.min(item.full_size()) + item.bytes);
+    let written = overlay(folder, &item, base.as_ref(), &mut file, &mut progress)
         .and_then(|()| finish(&file, base.as_ref(), &target));
     if written.is_err() {
         target.remove();
     }
+    drop(progress);
     written?;
+    let gaps = item.gaps(length);
+    if !gaps.is_empty() {
+        say(&format!(
+            "note: nobody has kept these bytes, they are zeros{}",
+            list::ranges(&gaps)
+        ));
+    }
     println!("{} is restored as {}", item.id, target.for_people());
     println!(
         "when all is well, `fsclient recover discard {}` removes what is kept",
@@ -64,21 +77,15 @@ fn base_and_target(item: &Item, args: &RestoreArgs) -> Result<(Option<File>, Pla
 fn present(place: &Place) -> Result<Option<File>, String> {
     let base = place.read()?;
     if base.is_none() {
-        note(&format!("there is no {} now", place.for_people()));
+        say(&format!("note: there is no {} now", place.for_people()));
     }
     Ok(base)
 }
 
 /// A server that is gone for good is no reason not to get at what is kept.
 fn without(error: String) -> Option<File> {
-    note(&error);
+    say(&format!("note: {error}"));
     None
-}
-
-fn note(why: &str) {
-    say(&format!(
-        "note: {why}; bytes that were not kept become zeros"
-    ));
 }
 
 fn default_name(place: &Place, id: RecoveryId) -> OsString {

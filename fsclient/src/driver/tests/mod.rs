@@ -6,7 +6,7 @@ mod hostile;
 mod outside;
 
 use super::{Driver, Kernel, Refuge, Setup};
-use crate::recovery::Folder;
+use crate::recovery::Recovery;
 use crate::session::{self, ConnectError};
 use bytes::Bytes;
 use fake::{Fake, Session, attr, handle, soon};
@@ -91,8 +91,8 @@ impl Scratch {
         Self(std::env::temp_dir().join(name))
     }
 
-    fn folder(&self) -> Folder {
-        Folder::at(self.0.clone())
+    fn recovery(&self) -> Recovery {
+        Recovery::of(&self.0, None)
     }
 }
 
@@ -106,10 +106,11 @@ impl Drop for Scratch {
 fn session_config(fake: &Fake) -> Arc<session::Config> {
     let address = fake.server.local_addr();
     Arc::new(session::Config {
-        server: ServerAddr {
+        servers: ServerAddr {
             host: address.ip().to_string(),
             port: address.port(),
-        },
+        }
+        .into(),
         key: fake.identity.key_hash(),
         identity: Identity::generate().expect("identity"),
         ticket: Some([5; 32]),
@@ -150,7 +151,7 @@ async fn connect_with(fake: &Fake, timeout: Timeout, kernel: Arc<dyn Kernel>) ->
         core: core_config(timeout),
         kernel,
         refuge: Refuge {
-            folder: scratch.folder(),
+            recovery: scratch.recovery(),
             source: "test:/".into(),
         },
         runtime: Runtime::current(),

@@ -72,14 +72,16 @@ async fn what_was_kept_counts_until_somebody_disposes_of_it() {
     client.driver.keeping.keep_for_later(Undelivered {
         object: handle(1),
         path: Some("x".into()),
+        writer: None,
         size: 4,
         extents: vec![(0, Bytes::from_static(b"data"))],
         reason: WhyNot::ChangedElsewhere,
     });
     assert_eq!(client.driver.left_behind(), 1);
-    let folder = client.scratch.folder();
-    for id in folder.ids().expect("a folder") {
-        folder.discard(id).expect("discarded");
+    for item in client.scratch.recovery().items() {
+        let id = item.expect("an item").id;
+        let folder = client.scratch.recovery().folder_with(id);
+        folder.expect("there").discard(id).expect("discarded");
     }
     assert_eq!(client.driver.left_behind(), 0);
     assert_eq!(client.driver.keep_all(), 0);
@@ -180,12 +182,11 @@ async fn after_a_panic_nobody_goes_on_and_what_was_buffered_is_kept() {
         }
     })
     .await;
-    let folder = client.scratch.folder();
-    let ids = folder.ids().expect("a folder");
-    let [id] = ids[..] else {
-        panic!("one file: {ids:?}")
+    let items = client.scratch.recovery().items();
+    let [Ok(item)] = &items[..] else {
+        panic!("one file: {items:?}")
     };
-    assert_eq!(folder.item(id).expect("an item").bytes, 4);
+    assert_eq!(item.bytes, 4);
     let driver = client.driver.clone();
     let again = tokio::task::spawn_blocking(move || driver.drive(Event::Tick)).await;
     assert!(again.is_err(), "the core goes on");

@@ -1,0 +1,259 @@
+//! What `mount -t leasefs`, `/etc/fstab` and `umount` run: this program under the names `mount.leasefs` and
+//! `umount.fuse.leasefs` (mount(8) and umount(8), "external helpers").
+//!
+//! `mount.leasefs` is `fsclient mount`: an option has the name that it has there, without the dashes.
+
+use super::{Cli, Command, say};
+use crate::daemon::mounts;
+use clap::{Args, Parser};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// mount(8): the mount has failed.
+const MOUNT_FAILED: u8 = 32;
+/// mount(8): it was called wrongly.
+const WRONG_CALL: u8 = 1;
+
+/// Of `fsclient mount`, which take a value.
+const VALUES: [&str; 5] = ["timeout", "memory", "state", "uid", "gid"];
+/// Of `fsclient mount`, which don't; and what mount(8) calls them.
+const FLAGS: [(&str, &str); 6] = [
+    ("ro", "--read-only"),
+    ("read-only", "--read-only"),
+    ("write-through", "--write-through"),
+    ("suid", "--suid"),
+    ("dev", "--dev"),
+    ("noexec", "--noexec"),
+];
+/// What `mount` and others have read already, what is so anyway, and what is up to the server.
+const NOT_OURS: [&str; 19] = [
+    "rw",
+    "defaults",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "async",
+    "exec",
+    "nosuid",
+    "nodev",
+    "allow_other",
+    "noatime",
+    "nodiratime",
+    "relatime",
+];
+
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    about = "Mount a leasefs export, as `mount -t leasefs` and fstab do"
+)]
+struct Mount {
+    /// As `fsclient mount` takes it: a ticket, `@FILE`, or `HOST[:PORT]:/[SUBDIR]` once this client is enrolled
+    source: OsString,
+    /// Where to mount
+    dir: OsString,
+    /// Options of `fsclient mount` without the dashes (timeout=30s, memory=1GiB, write-through), and those of mount(8)
+    #[arg(short = 'o', value_delimiter = ',')]
+    options: Vec<String>,
+    /// Pass over options that aren't known
+    #[arg(short)]
+    sloppy: bool,
+    /// Do everything but the mount
+    #[arg(short)]
+    fake: bool,
+    #[command(flatten)]
+    _common: Common,
+}
+
+#[derive(Debug, Parser)]
+#[command(version, about = "Unmount a leasefs export, as `umount` does")]
+struct Umount {
+    /// Where it is mounted
+    dir: PathBuf,
+    /// Even if it is in use
+    #[arg(short)]
+    force: bool,
+    /// Out of the file tree at once; what is open lives on
+    #[arg(short)]
+    lazy: bool,
+    #[command(flatten)]
+    _common: Common,
+}
+
+/// What both may be called with, and which means nothing here.
+#[derive(Debug, Args)]
+struct Common {
+    #[arg(short, hide = true)]
+    no_mtab: bool,
+    #[arg(short, hide = true)]
+    verbose: bool,
+    #[arg(short, hide = true)]
+    read_only_instead: bool,
+    #[arg(short = 't', hide = true)]
+    kind: Option<String>,
+    #[arg(short = 'N', hide = true)]
+    namespace: Option<OsString>,
+}
+
+/// Does what the program's name says, if it says anything.
+pub(super) fn by_name() -> Option<ExitCode> {
+    let program = std::env::args_os().next()?;
+    match Path::new(&program).file_name()?.as_bytes() {
+        b"mount.leasefs" | b"mount.fuse.leasefs" => Some(mount(&Mount::parse())),
+        b"umount.leasefs" | b"umount.fuse.leasefs" => Some(umount(&Umount::parse())),
+        _ => None,
+    }
+}
+
+fn mount(args: &Mount) -> ExitCode {
+    let arguments = match arguments(args) {
+        Ok(arguments) => arguments,
+        Err(message) => return failed(&message, WRONG_CALL),
+    };
+    let Command::Mount(mount) = Cli::parse_from(arguments).command else {
+        return failed("not a mount", WRONG_CALL);
+    };
+    if args.fake {
+        return ExitCode::SUCCESS;
+    }
+    done(super::mount::run(mount))
+}
+
+fn umount(args: &Umount) -> ExitCode {
+    if args.lazy {
+        return done(mounts::locate(&args.dir).and_then(|dir| mounts::detach(&dir)));
+    }
+    let force = args.force.then_some(OsStr::new("--force"));
+    let arguments = [OsStr::new("fsclient"), OsStr::new("umount")];
+    let dir = [OsStr::new("--"), args.dir.as_os_str()];
+    let command = Cli::parse_from(arguments.into_iter().chain(force).chain(dir)).command;
+    match command {
+        Command::Umount(umount) => done(super::umount::run(&umount)),
+        _ => failed("not an umount", WRONG_CALL),
+    }
+}
+
+fn done(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => failed(&message, MOUNT_FAILED),
+    }
+}
+
+fn failed(message: &str, code: u8) -> ExitCode {
+    say(message);
+    ExitCode::from(code)
+}
+
+/// As `fsclient` takes them.
+fn arguments(args: &Mount) -> Result<Vec<OsString>, String> {
+    let mut arguments: Vec<OsString> = vec!["fsclient".into(), "mount".into()];
+    for option in &args.options {
+        match translated(option) {
+            Some(words) => arguments.extend(words),
+            None if args.sloppy => {}
+            None => return Err(unknown(option)),
+        }
+    }
+    arguments.extend(["--".into(), args.source.clone(), args.dir.clone()]);
+    Ok(arguments)
+}
+
+/// Nothing for what isn't ours; `None` if it isn't known.
+fn translated(option: &str) -> Option<Vec<OsString>> {
+    let (name, value) = match option.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (option, None),
+    };
+    let known = |flag: &&(&str, &str)| flag.0 == name;
+    match value {
+        _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => Some(vec![]),
+        None if name == "hard" => Some(vec!["--timeout=hard".into()]),
+        None if NOT_OURS.contains(&name) || name.is_empty() => Some(vec![]),
+        None => FLAGS.iter().find(known).map(|flag| vec![flag.1.into()]),
+        Some(value) if VALUES.contains(&name) => Some(vec![format!("--{name}={value}").into()]),
+        Some(_) => None,
+    }
+}
+
+fn unknown(option: &str) -> String {
+    let flags = FLAGS.iter().map(|flag| flag.0.to_owned());
+    let values = VALUES.iter().map(|name| format!("{name}=.."));
+    let known: Vec<String> = flags.chain(["hard".to_owned()]).chain(values).collect();
+    format!(
+        "option {option:?} isn't known here; those of leasefs are {}, and see mount(8)",
+        known.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(words: &[&str]) -> Result<Vec<String>, String> {
+        let args = Mount::try_parse_from([&["mount.leasefs"], words].concat());
+        let arguments = arguments(&args.map_err(|e| e.to_string())?)?;
+        let text = |word: OsString| word.into_string().expect("text");
+        Ok(arguments.into_iter().skip(2).map(text).collect())
+    }
+
+    #[test]
+    fn what_mount_passes_on_becomes_options_of_the_mount() {
+        let fstab = "rw,_netdev,nofail,x-systemd.automount,x-systemd.idle-timeout=1min,noatime";
+        let plain = ["--", "nas:/", "/mnt"].map(str::to_owned).to_vec();
+        assert_eq!(told(&["nas:/", "/mnt", "-o", fstab]), Ok(plain.clone()));
+        assert_eq!(
+            told(&["nas:/", "/mnt", "-n", "-v", "-o", "rw"]),
+            Ok(plain.clone())
+        );
+        let ours = "ro,suid,timeout=30s,memory=1GiB,write-through,noexec,state=/s";
+        let mut expected: Vec<String> = [
+            "--read-only",
+            "--suid",
+            "--timeout=30s",
+            "--memory=1GiB",
+            "--write-through",
+            "--noexec",
+            "--state=/s",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        expected.extend(plain);
+        assert_eq!(told(&["nas:/", "/mnt", "-o", ours]), Ok(expected));
+        let hard = told(&["nas:/", "/mnt", "-o", "hard"]).expect("known");
+        assert_eq!(hard[0], "--timeout=hard");
+    }
+
+    #[test]
+    fn an_option_that_is_not_known_is_refused_with_those_that_are_unless_mount_is_sloppy() {
+        let refused = told(&["nas:/", "/mnt", "-o", "rw,soft"]).expect_err("refused");
+        assert!(
+            refused.contains("\"soft\"") && refused.contains("timeout=.."),
+            "{refused}"
+        );
+        assert!(told(&["nas:/", "/mnt", "-s", "-o", "rw,soft"]).is_ok());
+        assert!(told(&["nas:/", "/mnt", "-o", "ro=1"]).is_err());
+    }
+
+    #[test]
+    fn every_option_that_is_passed_on_is_one_of_fsclient_mount() {
+        for (option, _) in FLAGS {
+            let words = told(&["nas:/", "/mnt", "-o", option]).expect("known");
+            let all = ["fsclient".to_owned(), "mount".to_owned()].into_iter();
+            assert!(Cli::try_parse_from(all.chain(words)).is_ok(), "{option}");
+        }
+        for (name, value) in VALUES.iter().zip(["30s", "1GiB", "/s", "7", "8"]) {
+            let words = told(&["nas:/", "/mnt", "-o", &format!("{name}={value}")]).expect("known");
+            let all = ["fsclient".to_owned(), "mount".to_owned()].into_iter();
+            assert!(Cli::try_parse_from(all.chain(words)).is_ok(), "{name}");
+        }
+    }
+}

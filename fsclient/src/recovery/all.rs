@@ -1,0 +1,157 @@
+//! The recovery folders of a state directory: its owner's, and where root has mounted for others, one of each user
+//! whose bytes could not be brought in. That one belongs to the user, who lists, restores and discards what is in it.
+
+use super::error::{RecoveryError, at};
+use super::folder::Folder;
+use super::id::RecoveryId;
+use super::item::{Item, Lost};
+use super::user::User;
+use leasefs_host::files;
+use rustix::fs::{Mode, chmod};
+use rustix::process::{getegid, geteuid};
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+/// Of the client's own folder, below the state directory.
+const OWN: &str = "client/recovery";
+/// Of the folder with those of other users, there too.
+const OTHERS: &str = "recovery";
+
+/// All that is kept in a state directory, as far as this user may see it.
+#[derive(Clone, Debug)]
+pub struct Recovery {
+    state: PathBuf,
+    /// State directories of root's in which there may be something of this user's.
+    also: Vec<PathBuf>,
+}
+
+impl Recovery {
+    /// Of this state directory, and of what `also` has for this user.
+    pub fn of(state: &Path, also: Option<&Path>) -> Self {
+        Self {
+            state: state.to_owned(),
+            also: also.into_iter().map(Path::to_owned).collect(),
+        }
+    }
+
+    /// Keeps `lost` where its writer finds it; where that can't be done, with this client's own. See [`Folder::keep`].
+    ///
+    /// # Errors
+    /// [`RecoveryError::NotKept`].
+    pub fn keep(&self, lost: &Lost) -> Result<(Folder, RecoveryId), RecoveryError> {
+        let others = lost.writer.filter(|writer| writer.uid != 0);
+        if let Some(user) = others.filter(|_| geteuid().is_root()) {
+            let folder = self.folder_of(user);
+            let kept = self
+                .make_folder(user)
+                .and_then(|()| Ok((folder.clone(), folder.keep(lost)?)));
+            match kept {
+                Err(error) => tracing::warn!(%error, "kept with root's own instead"),
+                kept => return kept,
+            }
+        }
+        let own = self.own();
+        let id = own.keep(lost)?;
+        Ok((own, id))
+    }
+
+    /// All folders that are there. Those of other users are root's to see.
+    pub fn folders(&self) -> Vec<Folder> {
+        if geteuid().is_root() {
+            let users = self.users().into_iter();
+            let theirs = users.map(|user| self.folder_of(user));
+            return std::iter::once(self.own()).chain(theirs).collect();
+        }
+        // That of another client, root's, is closed.
+        let is_closed = |own: &Folder| {
+            let found = fs::read_dir(own.path());
+            found.is_err_and(|e| e.kind() == ErrorKind::PermissionDenied)
+        };
+        let own = Some(self.own()).filter(|own| !is_closed(own));
+        own.into_iter().chain(self.mine()).collect()
+    }
+
+    /// The folder that has an item.
+    ///
+    /// # Errors
+    /// That none has it.
+    pub fn folder_with(&self, id: RecoveryId) -> Result<Folder, RecoveryError> {
+        let mut folders = self.folders().into_iter();
+        let has = |folder: &Folder| !matches!(folder.item(id), Err(RecoveryError::NoItem(_)));
+        folders.find(has).ok_or(RecoveryError::NoItem(id))
+    }
+
+    /// The descriptions of all items, the oldest of each folder first; an error for what can't be read.
+    pub fn items(&self) -> Vec<Result<Item, RecoveryError>> {
+        let of = |folder: Folder| folder.items().unwrap_or_else(|error| vec![Err(error)]);
+        self.folders().into_iter().flat_map(of).collect()
+    }
+
+    fn own(&self) -> Folder {
+        Folder::at(self.state.join(OWN))
+    }
+
+    fn place_of(state: &Path, uid: u32) -> PathBuf {
+        state.join(OTHERS).join(uid.to_string())
+    }
+
+    fn folder_of(&self, user: User) -> Folder {
+        Folder::of(Self::place_of(&self.state, user.uid), user)
+    }
+
+    /// What root's mounts have kept of this user's.
+    fn mine(&self) -> impl Iterator<Item = Folder> {
+        let me = User {
+            uid: geteuid().as_raw(),
+            gid: getegid().as_raw(),
+        };
+        let states = std::iter::once(&self.state).chain(&self.also);
+        states
+            .map(move |state| Self::place_of(state, me.uid))
+            .filter(move |place| fs::metadata(place).is_ok_and(|found| found.uid() == me.uid))
+            .map(Folder::at)
+    }
+
+    /// Users of whom there is a folder, which root has given them.
+    fn users(&self) -> Vec<User> {
+        let folders = fs::read_dir(self.state.join(OTHERS)).into_iter().flatten();
+        let user = |entry: fs::DirEntry| {
+            let uid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let found = fs::symlink_metadata(entry.path()).ok()?;
+            let gid = found.gid();
+            (found.is_dir() && found.uid() == uid).then_some(User { uid, gid })
+        };
+        folders.flatten().filter_map(user).collect()
+    }
+
+    /// The user's folder, and a way to it: what is secret lies in folders of mode 0700 beside it.
+    fn make_folder(&self, user: User) -> Result<(), RecoveryError> {
+        let others = self.state.join(OTHERS);
+        make(&others, 0o711)?;
+        for passed in [&self.state, &others] {
+            let mode = fs::metadata(passed)
+                .map_err(at(passed))?
+                .permissions()
+                .mode();
+            let open = Mode::from_raw_mode(mode & 0o777 | 0o111);
+            chmod(passed, open).map_err(|e| at(passed)(e.into()))?;
+        }
+        let place = Self::place_of(&self.state, user.uid);
+        if make(&place, 0o700)? {
+            chown(&place, Some(user.uid), Some(user.gid)).map_err(at(&place))?;
+            files::sync_folder(&others).map_err(at(&others))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether it was not there.
+fn make(folder: &Path, mode: u32) -> Result<bool, RecoveryError> {
+    match DirBuilder::new().mode(mode).create(folder) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(e) => Err(at(folder)(e)),
+    }
+}

@@ -1,0 +1,599 @@
+//! What people do with mounts every day: they end them, make them again, look at them, and are told what is wrong.
+
+use leasefs_protocol::ticket::Ticket;
+use leasefs_tests::mounted::{
+    Binaries, Mount, MountOptions, World, WorldOptions, eventually, mounts_below, within,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::net::Ipv6Addr;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Nobody waits longer to be told that something is wrong.
+const AT_ONCE: Duration = Duration::from_secs(5);
+/// Some user without any rights of his own.
+const USER: u32 = 12_345;
+/// One that has a name, which fusermount3 wants: `daemon`.
+const NAMED: u32 = 1;
+
+fn client(arguments: &[&str]) -> Command {
+    let mut command = Command::new(&Binaries::get().client);
+    command.args(arguments).current_dir("/");
+    command
+}
+
+fn run(mut command: Command) -> (Output, Duration) {
+    let what = format!("{command:?}");
+    let (output, took) = within(what, LIMIT, move || command.output());
+    (output.expect("it runs"), took)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What it says when it refuses, which it does at once.
+fn refusal(command: Command) -> String {
+    let what = format!("{command:?}");
+    let (output, took) = run(command);
+    let said = said(&output);
+    assert!(!output.status.success(), "{what}: {said}");
+    assert!(took < AT_ONCE, "{what}: {said} after {took:?}");
+    said
+}
+
+fn done(command: Command) -> String {
+    let what = format!("{command:?}");
+    let (output, _) = run(command);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{what}: {told}{}", said(&output));
+    told
+}
+
+/// `fsclient mount`, in the background.
+fn mount(source: &str, dir: &Path, state: &Path) -> Command {
+    let mut command = client(&["mount", source]);
+    command.arg(dir).arg("--state").arg(state);
+    command
+}
+
+fn umount(dir: &Path) -> Command {
+    let mut command = client(&["umount"]);
+    command.arg(dir);
+    command
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    mounts_below(dir).contains(&dir.to_owned())
+}
+
+fn world(name: &str, mounts: usize, policy: &str) -> World {
+    World::start(name, &WorldOptions::mounts(mounts).identity(policy))
+}
+
+/// Does something with the ids of [`USER`].
+fn as_user<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(move || {
+        // SAFETY: changes the ids of this thread alone, which ends with the work.
+        let switched = unsafe {
+            libc::syscall(libc::SYS_setresgid, USER, USER, USER)
+                | libc::syscall(libc::SYS_setresuid, USER, USER, USER)
+        };
+        assert_eq!(switched, 0);
+        work()
+    });
+    thread.join().expect("it works")
+}
+
+#[test]
+fn unmounting_does_not_race_its_own_daemon_when_the_client_was_revoked() {
+    let world = world("revoked", 0, "trust");
+    for _ in 0..12 {
+        let ticket = world.server.ticket_for(world.server.address);
+        let options = MountOptions::default();
+        let mount = Mount::start(&world.sandbox, "mount", &ticket, &options);
+        fs::write(mount.path("f"), "x").expect("written");
+        let clients = world.server.command(&["clients"]);
+        let key = clients.split_whitespace().next().expect("a key").to_owned();
+        File::open(mount.path("f"))
+            .expect("open")
+            .sync_all()
+            .expect("durable");
+        world.server.command(&["revoke", &key]);
+        let (output, _) = mount.umount(&[], LIMIT);
+        let said = said(&output);
+        // It can't tell any more whether everything is on the disk.
+        assert!(
+            output.status.success() || said.contains("may not be on the server's disk"),
+            "{said}"
+        );
+        assert!(!mount.is_mounted());
+        fs::remove_dir_all(&mount.state).expect("another client next time");
+    }
+}
+
+#[test]
+fn what_is_unmounted_is_mounted_again_by_the_next_command() {
+    let world = world("again", 0, "trust");
+    let (dir, state) = (
+        world.sandbox.folder("dir"),
+        world.sandbox.root().join("state"),
+    );
+    let ticket = world.server.ticket_for(world.server.address);
+    let source = format!("{}:/", world.server.address);
+    done(mount(&ticket, &dir, &state));
+    for round in 0..6 {
+        let text = format!("{round}").repeat(300_000);
+        fs::write(dir.join("f"), &text).expect("written");
+        match round % 2 {
+            0 => assert!(
+                Command::new("umount")
+                    .arg(&dir)
+                    .status()
+                    .expect("runs")
+                    .success()
+            ),
+            _ => drop(done(umount(&dir))),
+        }
+        done(mount(&source, &dir, &state));
+        assert_eq!(fs::read_to_string(dir.join("f")).expect("read"), text);
+    }
+    done(umount(&dir));
+    assert!(refusal(umount(&dir)).contains("is not a leasefs mount"));
+}
+
+#[test]
+fn a_server_is_known_by_its_key_whatever_name_it_is_reached_by() {
+    let mut options = WorldOptions::mounts(0);
+    options.server.listen = Some(Ipv6Addr::UNSPECIFIED.into());
+    let world = World::start("names", &options);
+    let (dir, state) = (
+        world.sandbox.folder("dir"),
+        world.sandbox.root().join("state"),
+    );
+    let port = world.server.address.port();
+    let default = world.server.command(&["ticket"]).trim().parse::<Ticket>();
+    let default = default.expect("a ticket").servers;
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a host");
+    assert_eq!(default.first().host, host.trim(), "{default}");
+    let ticket = world
+        .server
+        .ticket_for(format!("127.0.0.1:{port}").parse().expect("an address"));
+    done(mount(&ticket, &dir, &state));
+    done(umount(&dir));
+    for name in ["localhost", "[::1]", "[::ffff:127.0.0.1]", "127.0.0.2"] {
+        done(mount(&format!("{name}:{port}:/"), &dir, &state));
+        assert!(fs::read_dir(&dir).is_ok());
+        done(umount(&dir));
+    }
+    let other = World::start("names-other", &options);
+    let source = format!("localhost:{}:/", other.server.address.port());
+    let refused = refusal(mount(&source, &dir, &state));
+    assert!(
+        refused.contains("not enrolled") && refused.contains("ticket"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_ticket_leads_to_the_server_by_any_of_its_addresses() {
+    let world = world("addresses", 0, "trust");
+    let (dir, state) = (
+        world.sandbox.folder("dir"),
+        world.sandbox.root().join("state"),
+    );
+    let ticket = world.server.ticket_for(world.server.address);
+    let (_, secret) = ticket.split_once("/#").expect("a ticket");
+    // No such name; an address where nothing listens; and its own.
+    let (address, nothing) = (world.server.address, "no-such-host.invalid:1,127.0.0.1:1");
+    done(mount(
+        &format!("leasefs://{nothing},{address}/#{secret}"),
+        &dir,
+        &state,
+    ));
+    let shown = done({
+        let mut command = client(&["status", "--json"]);
+        command.arg(&dir);
+        command
+    });
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(
+        shown["mounts"][0]["source"],
+        format!("{address}:/"),
+        "the one that works"
+    );
+    done(umount(&dir));
+    done(mount(&format!("{address}:/"), &dir, &state));
+    done(umount(&dir));
+}
+
+#[test]
+fn what_is_wrong_with_a_mount_is_said_at_once_with_what_to_do() {
+    let world = world("wrong", 0, "trust");
+    let (dir, state) = (
+        world.sandbox.folder("dir"),
+        world.sandbox.root().join("state"),
+    );
+    let ticket = world.server.ticket_for(world.server.address);
+    let (_, secret) = ticket.split_once("/#").expect("a ticket");
+    let to = |address: &str| mount(&format!("leasefs://{address}/#{secret}"), &dir, &state);
+    let closed = refusal(to("127.0.0.1:1"));
+    assert!(
+        closed.contains("nothing listens on UDP port 1 of 127.0.0.1"),
+        "{closed}"
+    );
+    let unknown = refusal(to("no-such-host.invalid:4430"));
+    assert!(
+        unknown.contains("can't find no-such-host.invalid:4430"),
+        "{unknown}"
+    );
+    let mut empty = mount("-", &dir, &state);
+    empty.stdin(Stdio::null());
+    let empty = refusal(empty);
+    assert!(
+        empty.contains("no ticket") && empty.contains("fsserver ticket"),
+        "{empty}"
+    );
+    assert!(!is_mounted(&dir));
+}
+
+#[test]
+fn root_is_told_at_once_that_it_is_nobody_under_root_squash() {
+    for (policy, told) in [("root_squash", true), ("trust", false)] {
+        let world = world(&format!("nobody-{policy}"), 0, policy);
+        let (dir, state) = (
+            world.sandbox.folder("dir"),
+            world.sandbox.root().join("state"),
+        );
+        let ticket = world.server.ticket_for(world.server.address);
+        let (output, _) = run(mount(&ticket, &dir, &state));
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(
+            said(&output).contains("root is nobody"),
+            told,
+            "{}",
+            said(&output)
+        );
+        done(umount(&dir));
+    }
+}
+
+fn pid_of(dir: &Path) -> Pid {
+    let mut command = client(&["status", "--json"]);
+    command.arg(dir);
+    let shown: Value = serde_json::from_str(&done(command)).expect("JSON");
+    let pid = shown["mounts"][0]["pid"].as_i64().expect("a pid");
+    Pid::from_raw(pid.try_into().expect("small")).expect("a pid")
+}
+
+/// What the status of everything says of the mount.
+fn seen(dir: &Path) -> String {
+    let all: Value = serde_json::from_str(&done(client(&["status", "--json"]))).expect("JSON");
+    let of = |list: &str| {
+        let mounts = all[list].as_array().expect("a list").iter();
+        let found = mounts.filter(|mount| mount["dir"] == dir.to_str().expect("text"));
+        found.cloned().collect::<Vec<_>>()
+    };
+    let (answering, silent) = (of("mounts"), of("unanswered"));
+    assert_eq!(answering.len() + silent.len(), 1, "{all}");
+    let state = silent.first().and_then(|mount| mount["state"].as_str());
+    state.unwrap_or("answers").to_owned()
+}
+
+#[test]
+fn a_mount_whose_daemon_is_stopped_or_dead_is_shown_as_that_and_can_be_unmounted() {
+    let world = world("dead", 0, "trust");
+    let (dir, state) = (
+        world.sandbox.folder("dir"),
+        world.sandbox.root().join("state"),
+    );
+    let ticket = world.server.ticket_for(world.server.address);
+    done(mount(&ticket, &dir, &state));
+    let pid = pid_of(&dir);
+    assert_eq!(seen(&dir), "answers");
+    kill_process(pid, Signal::STOP).expect("stopped");
+    assert_eq!(seen(&dir), "stopped");
+    let refused = refusal(umount(&dir));
+    let advice = format!("kill -CONT {}", pid.as_raw_nonzero());
+    assert!(
+        refused.contains(&advice) && refused.contains("--force"),
+        "{refused}"
+    );
+    assert!(is_mounted(&dir));
+    kill_process(pid, Signal::CONT).expect("goes on");
+    assert_eq!(seen(&dir), "answers");
+    kill_process(pid, Signal::KILL).expect("killed");
+    let dead = || (seen(&dir) == "dead").then_some(());
+    eventually("the mount to be dead", LIMIT, dead, String::new);
+    let told = done(client(&["status"]));
+    assert!(told.contains("has died: `fsclient umount"), "{told}");
+    done(umount(&dir));
+    assert!(!is_mounted(&dir));
+}
+
+#[test]
+fn a_stopped_daemon_is_unmounted_by_force() {
+    let world = world("stopped", 0, "trust");
+    let (dir, state) = (
+        world.sandbox.folder("dir"),
+        world.sandbox.root().join("state"),
+    );
+    let ticket = world.server.ticket_for(world.server.address);
+    done(mount(&ticket, &dir, &state));
+    let pid = pid_of(&dir);
+    kill_process(pid, Signal::STOP).expect("stopped");
+    let mut forced = umount(&dir);
+    forced.arg("--force");
+    done(forced);
+    assert!(!is_mounted(&dir));
+    kill_process(pid, Signal::CONT).expect("goes on");
+    let gone = || {
+        rustix::process::test_kill_process(pid)
+            .is_err()
+            .then_some(())
+    };
+    eventually("the daemon to end", LIMIT, gone, String::new);
+}
+
+#[test]
+fn status_tells_whose_rights_requests_have_what_is_dirty_and_how_it_is_written() {
+    let mut options = WorldOptions::mounts(1).identity("trust");
+    options.mount.options.push("--write-through".to_owned());
+    let world = World::start("told", &options);
+    let mount = world.mount(0);
+    fs::write(mount.path("f"), "x").expect("written");
+    let told = mount.client(&["status", mount.dir.to_str().expect("text")]);
+    for part in [
+        "written through",
+        "trust: each acts as himself",
+        "to write  nothing",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
+fn a_client_is_named_after_its_host_and_a_killed_ones_session_after_its_client() {
+    let mut world = world("named", 1, "trust");
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a host");
+    let host = host.trim();
+    let clients = world.server.command(&["clients"]);
+    assert!(
+        clients.trim_end().ends_with(&format!("  {host}")),
+        "{clients}"
+    );
+    fs::write(world.mount(0).path("f"), "x").expect("written");
+    world.kill_client(0);
+    world.server.daemon.kill();
+    world.server.start_again();
+    let status = world.server.command(&["status"]);
+    let expected = format!("of {host}, not back since the server began");
+    assert!(status.contains(&expected), "{status}");
+}
+
+#[test]
+fn mount_and_umount_of_the_system_find_their_helpers_options_and_what_is_mounted() {
+    let world = world("helper", 0, "trust");
+    let (dir, state) = (
+        world.sandbox.folder("dir"),
+        world.sandbox.root().join("state"),
+    );
+    let ticket = world.server.ticket_for(world.server.address);
+    done(mount(&ticket, &dir, &state));
+    fs::write(dir.join("f"), "x").expect("written");
+    let as_helper = |name: &str, arguments: &[&str]| {
+        let mut command = client(&[]);
+        command.arg0(name).args(arguments);
+        command
+    };
+    let text = dir.to_str().expect("text");
+    done(as_helper("/sbin/umount.fuse.leasefs", &[text, "-v"]));
+    assert!(!is_mounted(&dir));
+    let source = format!("{}:/", world.server.address);
+    let options = format!(
+        "rw,ro,noexec,_netdev,x-a.b=c,timeout=30s,state={}",
+        state.display()
+    );
+    let helped = as_helper(
+        "/sbin/mount.leasefs",
+        &[&source, text, "-n", "-o", &options],
+    );
+    done(helped);
+    let mut shown = Command::new("findmnt");
+    shown.args(["-no", "SOURCE,FSTYPE,OPTIONS", text]);
+    let shown = done(shown);
+    assert!(
+        shown.starts_with(&format!("{source} ")),
+        "as it was written: {shown}"
+    );
+    for part in ["fuse.leasefs", "ro", "nosuid", "nodev", "noexec"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let denied = fs::write(dir.join("f"), "y").expect_err("read-only");
+    assert_eq!(denied.raw_os_error(), Some(libc::EROFS));
+    done(as_helper("umount.leasefs", &["-f", text]));
+    assert!(!is_mounted(&dir));
+    let wrong = as_helper("mount.leasefs", &[&source, text, "-o", "soft"]);
+    let (output, _) = run(wrong);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let failed = as_helper("mount.leasefs", &["127.0.0.1:1:/", text]);
+    assert_eq!(run(failed).0.status.code(), Some(32));
+}
+
+#[test]
+fn where_all_users_are_one_everything_is_shown_as_the_user_that_is_named() {
+    let options = WorldOptions::mounts(0).identity("squash");
+    let squash = World::start_on("shown", &options, |export| {
+        chown(export, Some(USER + 1), Some(USER + 1)).expect("chown");
+    });
+    let (dir, state) = (
+        squash.sandbox.folder("dir"),
+        squash.sandbox.root().join("state"),
+    );
+    let owner = ["--uid", "12345", "--gid", "54321"];
+    let mut command = mount(
+        &squash.server.ticket_for(squash.server.address),
+        &dir,
+        &state,
+    );
+    command.args(owner);
+    done(command);
+    fs::write(dir.join("f"), "x").expect("written");
+    let shown = fs::metadata(dir.join("f")).expect("attributes");
+    assert_eq!((shown.uid(), shown.gid()), (12_345, 54_321));
+    done(umount(&dir));
+    let trust = world("not-shown", 0, "trust");
+    let state = trust.sandbox.root().join("state");
+    let mut command = mount(&trust.server.ticket_for(trust.server.address), &dir, &state);
+    command.args(owner);
+    let refused = refusal(command);
+    assert!(refused.contains("--uid"), "{refused}");
+}
+
+/// A directory in which all users may do as in /tmp.
+fn shared(world: &World) -> PathBuf {
+    let shared = world.sandbox.folder("tmp");
+    fs::set_permissions(&shared, Permissions::from_mode(0o1777)).expect("chmod");
+    fs::set_permissions(world.sandbox.root(), Permissions::from_mode(0o755)).expect("chmod");
+    shared
+}
+
+fn by_user(mut command: Command, tmp: &Path) -> Command {
+    command
+        .uid(USER)
+        .gid(USER)
+        .env("HOME", tmp)
+        .env("TMPDIR", tmp);
+    command
+        .env_remove("XDG_RUNTIME_DIR")
+        .env_remove("LEASEFS_RUNTIME_DIR");
+    command
+}
+
+/// Runs a script where every user may use /dev/fuse, with the mounts that it makes seen by itself alone.
+fn with_fuse_for_all(tmp: &Path, script: &str) -> String {
+    let preparation = "set -e; mknod -m 666 \"$TMPDIR/fuse\" c 10 229; mount --bind \"$TMPDIR/fuse\" /dev/fuse; \
+         as() { setpriv --reuid \"$1\" --regid \"$1\" --clear-groups \"${@:2}\" 2>&1; }\n";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "bash", "-c", &format!("{preparation}{script}")]);
+    command.env("TMPDIR", tmp).env("HOME", tmp).current_dir("/");
+    command
+        .env_remove("XDG_RUNTIME_DIR")
+        .env_remove("LEASEFS_RUNTIME_DIR");
+    command.env("fsclient", &Binaries::get().client);
+    done(command)
+}
+
+#[test]
+fn root_sees_and_unmounts_what_a_user_has_mounted_and_no_other_user_does() {
+    let world = world("users", 0, "trust");
+    let (tmp, dir) = (shared(&world), world.sandbox.folder("dir"));
+    chown(&dir, Some(NAMED), Some(NAMED)).expect("chown");
+    let options = ["--as", &format!("{NAMED}:{NAMED}")];
+    let ticket = world.server.ticket_with(world.server.address, &options);
+    let dir = dir.to_str().expect("text");
+    let told = with_fuse_for_all(
+        &tmp,
+        &format!(
+            "as {NAMED} $fsclient mount '{ticket}' {dir} --state $TMPDIR/state; $fsclient status | grep '^{dir} '; \
+             as {other} $fsclient umount {dir} && echo unmounted by another; $fsclient umount {dir}; \
+             grep {dir} /proc/mounts || echo gone",
+            other = USER
+        ),
+    );
+    let lines: Vec<&str> = told.lines().collect();
+    let [shown, refused, "gone"] = lines[..] else {
+        panic!("{told}")
+    };
+    assert!(shown.starts_with(dir), "{told}");
+    assert!(
+        refused.contains(&format!("is a mount of user {NAMED}")),
+        "{told}"
+    );
+}
+
+#[test]
+fn what_roots_mount_has_kept_of_a_user_is_that_users_to_list_restore_and_discard() {
+    let options = WorldOptions::mounts(2)
+        .identity("root_squash")
+        .term("2s")
+        .with_relays()
+        .write_back();
+    let world = World::start_on("kept", &options, |export| {
+        let home = export.join("home");
+        fs::create_dir(&home).expect("a directory");
+        chown(&home, Some(USER), Some(USER)).expect("chown");
+        fs::set_permissions(&home, Permissions::from_mode(0o700)).expect("chmod");
+    });
+    let tmp = shared(&world);
+    let (mine, theirs) = (world.mount(0).path("home/f"), world.mount(1).path("home/f"));
+    let file = as_user(move || {
+        let file = File::create(mine).expect("a file");
+        file.write_all_at(b"begun", 0).expect("written");
+        file.sync_all().expect("on the disk");
+        file.write_all_at(b"mine, and longer", 4).expect("written");
+        file
+    });
+    world.relays[0].cut();
+    within("the write elsewhere", LIMIT, move || {
+        as_user(move || {
+            let mut file = File::options().write(true).open(theirs).expect("open");
+            file.set_len(0)
+                .and_then(|()| file.write_all(b"x"))
+                .expect("written");
+        });
+    });
+
+    world.relays[0].mend();
+    drop(file);
+    let mount = world.mount(0);
+    let state = mount.state.to_str().expect("text").to_owned();
+    let items = |listed: String| -> Vec<Value> {
+        let listed: Value = serde_json::from_str(&listed).expect("JSON");
+        listed["items"].as_array().expect("a list").clone()
+    };
+    let probe = || items(mount.client(&["recover", "list", "--json"])).pop();
+    let item = eventually("the bytes to be kept", LIMIT, probe, String::new);
+    assert_eq!(item["writer"]["uid"], USER, "{item}");
+    let id = item["id"].as_str().expect("an id");
+
+    // Root acts as that user.
+    assert!(
+        mount
+            .client(&["recover", "diff", id])
+            .contains("kept  16 bytes")
+    );
+    mount.client(&["recover", "restore", id]);
+    let restored = world.server.export.join(format!("home/f.recovered-{id}"));
+    let attributes = fs::metadata(&restored).expect("restored");
+    assert_eq!((attributes.uid(), attributes.gid()), (USER, USER));
+    assert_eq!(
+        fs::read(&restored).expect("read"),
+        b"x\0\0\0mine, and longer"
+    );
+
+    let user = |arguments: &[&str]| {
+        let mut command = client(arguments);
+        command.args(["--state", &state]);
+        run(by_user(command, &tmp)).0
+    };
+    let listed = user(&["recover", "list", "--json"]);
+    let listed = items(String::from_utf8(listed.stdout).expect("text"));
+    assert_eq!(listed, [item.clone()]);
+    let output = user(&["recover", "restore", id, "--as", "again"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("zeros: 1-3"), "{}", said(&output));
+    let mut other = client(&["recover", "discard", id, "--state", &state]);
+    other.uid(USER + 1).gid(USER + 1).env("HOME", &tmp);
+    assert!(refusal(other).contains("no item"));
+    let output = user(&["recover", "discard", id]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(items(mount.client(&["recover", "list", "--json"])).is_empty());
+}
