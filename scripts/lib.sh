@@ -185,6 +185,22 @@ build() {
     (cd "$root" && cargo build --locked "${flags[@]}" --workspace --bins)
 }
 
+# lay_out DIR [--built DIR]: the programs, stripped, their man pages and completions, as DIR/bin and DIR/share.
+lay_out() {
+    local built=$target/dist program
+    case ${2:-} in
+        '') (cd "$root" && cargo build --locked --profile dist --package fsserver --package fsclient --bins) ;;
+        --built) built=${3:?which directory?} ;;
+        *) die "unknown option $2" ;;
+    esac
+    rm -rf "${1:?}/bin" "$1/share"
+    mkdir -p "$1/bin"
+    for program in fsserver fsclient; do
+        install -s -m 755 "$built/$program" "$1/bin/"
+        "$1/bin/$program" manual "$1/share"
+    done
+}
+
 # start_server DIR NAME [ARG..]: serves DIR on a free port of the loopback.
 # Its state, ticket and logs are $work/NAME.*. Sets $server_pid, $server_addr
 # and $ticket (the ticket's file).

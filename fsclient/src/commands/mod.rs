@@ -2,6 +2,7 @@
 
 mod doctor;
 mod elect;
+mod examples;
 mod helper;
 mod mount;
 mod progress;
@@ -12,14 +13,15 @@ mod umount;
 mod why;
 
 use crate::daemon;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use leasefs_host::manual;
 use leasefs_protocol::printable;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// A coherent network file system: this is its client.
 #[derive(Debug, Parser)]
-#[command(name = "fsclient", version, about)]
+#[command(name = "fsclient", version, about, after_long_help = examples::PROGRAM)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,26 +30,40 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Mount what a server serves; returns once the mount is usable
+    #[command(after_long_help = examples::MOUNT)]
     Mount(mount::MountArgs),
     /// Unmount, and wait until it is done
+    #[command(after_long_help = examples::UMOUNT)]
     Umount(umount::UmountArgs),
     /// Run a command while holding a lock that no other machine holds, and end it before the lock can be lost
+    #[command(after_long_help = examples::ELECT)]
     Elect(elect::ElectArgs),
     /// Show the mounts of this user
+    #[command(after_long_help = examples::STATUS)]
     Status(status::StatusArgs),
     /// Show the mounts of this user as they get on
+    #[command(after_long_help = examples::TOP)]
     Top(top::ClientTopArgs),
     /// Tell what an access to a file waits for, or would
+    #[command(after_long_help = examples::WHY)]
     Why(why::WhyArgs),
     /// Look whether this machine is fit, and whether its servers can be reached
+    #[command(after_long_help = examples::DOCTOR)]
     Doctor(doctor::DoctorArgs),
     /// Data that could not be brought in and is kept on this machine
+    #[command(after_long_help = examples::RECOVER)]
     Recover(recover::RecoverArgs),
     /// What `mount` becomes when it goes to the background; reads its job from standard input
     #[command(hide = true)]
     Daemon {
         /// The mount point, for the process list
         dir: PathBuf,
+    },
+    /// Write man pages and completions into a `share` folder
+    #[command(hide = true)]
+    Manual {
+        /// As /usr/local/share
+        share: PathBuf,
     },
 }
 
@@ -75,6 +91,9 @@ pub fn run() -> ExitCode {
         Command::Recover(args) => recover::run(&args),
         Command::Elect(args) => return elect::run(&args),
         Command::Daemon { .. } => return daemon::run_detached(),
+        Command::Manual { share } => {
+            manual::write(&Cli::command(), &share).map_err(|e| format!("{}: {e}", share.display()))
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,4 +109,36 @@ fn say(message: &str) {
     message
         .lines()
         .for_each(|line| eprintln!("fsclient: {}", printable(line)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn each_page_tells_what_the_command_does_with_examples_that_are_understood() {
+        for (path, page) in manual::pages(&Cli::command()) {
+            let page = String::from_utf8_lossy(&page)
+                .replace("\\-", "-")
+                .replace("\\*(Aq", "");
+            let (about, examples) = page.split_once(".SH EXAMPLES").unwrap_or_default();
+            let name = about.split_once(".SH NAME\n").unwrap_or_default().1;
+            let name = name.lines().next().unwrap_or_default();
+            assert!(name.contains(" - "), "{path}: {page}");
+            let lines: Vec<&str> = examples
+                .lines()
+                .filter(|line| line.starts_with("  fsclient "))
+                .collect();
+            assert!(!lines.is_empty(), "{path}: {page}");
+            for line in lines {
+                let parsed = Cli::try_parse_from(line.split_whitespace());
+                assert!(parsed.is_ok(), "{path}: {line}: {parsed:?}");
+            }
+        }
+    }
 }

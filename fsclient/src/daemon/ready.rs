@@ -1,13 +1,14 @@
 //! How a daemon tells whoever started it that the mount is usable, or why not.
 
 use leasefs_protocol::printable;
+use sd_notify::NotifyState;
 use std::io::{Write, stdout};
 use std::path::Path;
 
 /// To whom the daemon owes a word.
 #[derive(Debug)]
 pub(super) enum Ready {
-    /// A terminal or script: `ready DIR` on standard output.
+    /// A terminal, script or service manager: `ready DIR` on standard output.
     Foreground,
     /// The command that started the daemon, through a pipe on standard output.
     Parent,
@@ -25,7 +26,10 @@ impl Ready {
     /// The mount is usable.
     pub(super) fn ready(self, dir: &Path) {
         say(&format!("ready {}", dir.display()));
-        self.let_go();
+        match self {
+            Self::Foreground => tell_manager(),
+            Self::Parent => let_go(),
+        }
     }
 
     /// It can't be made. (In the foreground the command itself says so.)
@@ -34,14 +38,19 @@ impl Ready {
             say(&format!("error {}", printable(message)));
         }
     }
+}
 
-    fn let_go(self) {
-        if let Self::Parent = self
-            && let Ok(null) = std::fs::File::options().write(true).open("/dev/null")
-        {
-            // The parent must see the end of the pipe even if the daemon lives on.
-            let _ = rustix::stdio::dup2_stdout(&null);
-        }
+/// The parent must see the end of the pipe even if the daemon lives on.
+fn let_go() {
+    if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+}
+
+/// Where a service manager listens (`NOTIFY_SOCKET`); else nothing happens.
+fn tell_manager() {
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+        tracing::warn!(%error, "the service manager can't be told");
     }
 }
 

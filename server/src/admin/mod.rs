@@ -7,17 +7,21 @@ mod args;
 mod commands;
 pub mod control;
 mod desk;
+mod examples;
+mod manager;
 mod present;
 mod serve;
 mod top;
 
 use args::{RevokeArgs, ServeArgs, StateArg, StatusArgs, TicketArgs};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use leasefs_host::manual;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// A coherent network file system: this is its server.
 #[derive(Debug, Parser)]
-#[command(name = "fsserver", version, about)]
+#[command(name = "fsserver", version, about, after_long_help = examples::PROGRAM)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -26,17 +30,29 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve a directory until SIGTERM or Ctrl-C
+    #[command(after_long_help = examples::SERVE)]
     Serve(ServeArgs),
     /// Print a fresh ticket, which lets one more client mount
+    #[command(after_long_help = examples::TICKET)]
     Ticket(TicketArgs),
     /// List the clients that may mount
+    #[command(after_long_help = examples::CLIENTS)]
     Clients(StateArg),
     /// Lock a client out, at once if it is connected
+    #[command(after_long_help = examples::REVOKE)]
     Revoke(RevokeArgs),
     /// Show sessions, leases, and who waits for whom
+    #[command(after_long_help = examples::STATUS)]
     Status(StatusArgs),
     /// Show how they get on
+    #[command(after_long_help = examples::TOP)]
     Top(top::ServerTopArgs),
+    /// Write man pages and completions into a `share` folder
+    #[command(hide = true)]
+    Manual {
+        /// As /usr/local/share
+        share: PathBuf,
+    },
 }
 
 /// Runs the command of this process's arguments.
@@ -48,6 +64,9 @@ pub fn run() -> ExitCode {
         Command::Revoke(args) => commands::revoke(&args),
         Command::Status(args) => commands::status(&args),
         Command::Top(args) => top::run(&args),
+        Command::Manual { share } => {
+            manual::write(&Cli::command(), &share).map_err(|e| format!("{}: {e}", share.display()))
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -64,7 +83,28 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn each_page_tells_what_the_command_does_with_examples_that_are_understood() {
+        for (path, page) in manual::pages(&Cli::command()) {
+            let page = String::from_utf8_lossy(&page)
+                .replace("\\-", "-")
+                .replace("\\*(Aq", "");
+            let (about, examples) = page.split_once(".SH EXAMPLES").unwrap_or_default();
+            let name = about.split_once(".SH NAME\n").unwrap_or_default().1;
+            let name = name.lines().next().unwrap_or_default();
+            assert!(name.contains(" - "), "{path}: {page}");
+            let lines: Vec<&str> = examples
+                .lines()
+                .filter(|line| line.starts_with("  fsserver "))
+                .collect();
+            assert!(!lines.is_empty(), "{path}: {page}");
+            for line in lines {
+                let parsed = Cli::try_parse_from(line.split_whitespace());
+                assert!(parsed.is_ok(), "{path}: {line}: {parsed:?}");
+            }
+        }
     }
 }

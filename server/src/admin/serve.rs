@@ -4,6 +4,7 @@ use super::args::ServeArgs;
 use super::commands::print;
 use super::control;
 use super::desk::{Attendant, Desk};
+use super::manager;
 use crate::metrics::PREFIX;
 use crate::records::Found;
 use crate::server::Server;
@@ -132,9 +133,12 @@ async fn serve(args: &ServeArgs, policy: Policy, open_files: usize) -> Result<()
     let told = Arc::clone(&server);
     let metrics = metrics.map(|endpoint| endpoint.serve(PREFIX, move |page| told.tell(page)));
     print(&format!("ready {}\n", desk.address));
+    manager::serving(&desk.export, desk.address);
+    let pulse = tokio::spawn(manager::keep_alive(Arc::clone(&server.leases)));
     let orderly = wire::serve(server, notices, endpoint, signals.wait()).await;
     control.abort();
     drop(metrics);
+    pulse.abort();
     tracing::info!(orderly, "ended");
     Ok(())
 }
@@ -259,6 +263,7 @@ impl Signals {
 
     async fn wait(&mut self) {
         self.next().await;
+        manager::ending();
         tracing::info!("ending: clients are asked to give their leases back");
     }
 }

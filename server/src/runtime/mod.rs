@@ -43,6 +43,7 @@ pub struct Leases {
     clock: Clock,
     progress: Progress,
     ops: AtomicU64,
+    turns: AtomicU64,
 }
 
 impl Leases {
@@ -59,6 +60,7 @@ impl Leases {
             clock,
             progress: Progress::default(),
             ops: AtomicU64::new(1),
+            turns: AtomicU64::new(0),
         };
         (Arc::new(leases), receiver)
     }
@@ -92,11 +94,17 @@ impl Leases {
                 state.step(&self.progress, now, Event::Tick);
                 state.sleeps(now, LONGEST_SLEEP)
             });
+            self.turns.fetch_add(1, Ordering::Relaxed);
             tokio::select! {
                 () = tokio::time::sleep(sleep) => (),
                 () = self.alarm.notified() => (),
             }
         }
+    }
+
+    /// How often the deadlines have been looked at: more often each second, as long as the core gets on.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
     }
 
     /// A session's client has said `Hello`; its recalls go to `line` from now on, those it has

@@ -6,7 +6,7 @@ mod overlay;
 mod place;
 mod restore;
 
-use super::{StateArg, say};
+use super::{StateArg, examples, say};
 use crate::daemon::StateDir;
 use crate::recovery::{Folder, Recovery, RecoveryId};
 use clap::{Args, Subcommand};
@@ -23,12 +23,14 @@ pub(super) struct RecoverArgs {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Show what is kept: which file, when, why, which bytes
+    #[command(after_long_help = examples::LIST)]
     List {
         /// In JSON: `{"items": [..]}`
         #[arg(long)]
         json: bool,
     },
     /// Show how the file as it is now differs from what is kept
+    #[command(after_long_help = examples::DIFF)]
     Diff {
         /// As `list` shows it
         id: RecoveryId,
@@ -36,8 +38,10 @@ enum What {
         mount: MountArg,
     },
     /// Write the file with what is kept in it, under another name; the item stays until `discard`
+    #[command(after_long_help = examples::RESTORE)]
     Restore(restore::RestoreArgs),
     /// Remove items for good
+    #[command(after_long_help = examples::DISCARD)]
     Discard {
         /// As `list` shows them
         #[arg(required = true)]
