@@ -17,7 +17,7 @@ RENEWALS_A_TERM = 3  # a client asks as soon as a third of the term is over (doc
 # But not sooner after it has asked, and also when the server has been silent for so long, which it looks at
 # every 0.25 s (fsclient/core/src/life/serve.rs): so a restarted one is found.
 ASKS_AFTER, ASKS_AT_LATEST = 0.75, 1.0
-V_READS = 0.864  # reads a second of one client in V, Gray & Cheriton's table 2
+READS = 1.0  # of the file, a second, for the curve of Gray & Cheriton's formula
 BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#c8501e", "#2c7a4b", "#777777"
 
 
@@ -43,10 +43,10 @@ def draw_load(axes, points):
     axes.plot(terms, [2 / period for period in periods], color=BLUE, lw=1.5,
               label="by design: asks each 0.75 to 1 s, also to\nfind that the server has restarted")
     axes.plot(terms, [2 * RENEWALS_A_TERM / term for term in terms], color=BLUE, lw=1.2, ls=":",
-              label="of these the leases need: 6/term")
+              label="renewals each third of the term alone: 6/term")
     terms = grid(0.0)
-    axes.plot(terms, [2 * V_READS / (1 + V_READS * term) for term in terms], color=GREY, lw=1.2, ls="--",
-              label="Gray & Cheriton, one file: 2R/(1+R·term),\nR = 0.864 reads/s, asked for when read")
+    axes.plot(terms, [2 * READS / (1 + READS * term) for term in terms], color=GREY, lw=1.2, ls="--",
+              label="Gray & Cheriton: 2R/(1+R·term), for one\nfile read once a second, renewed by reading")
     axes.set(xlabel="term, s", ylabel="messages at the server, /s per client",
              title="What keeps an idle client's cache right", xlim=(0, 31), ylim=(0, 5))
 
