@@ -33,6 +33,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
     let Survey {
         mut mounts,
         mut unanswered,
+        troubles,
     } = match &args.dir {
         Some(dir) => Survey {
             mounts: vec![one(&mounts::locate(dir)?)?],
@@ -46,6 +47,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
         // Of these nobody says whether they have it.
         unanswered.clear();
     }
+    troubles.iter().for_each(|trouble| say(trouble));
     let kept = kept(args, &mounts);
     let document = StatusDocument {
         mounts,

@@ -303,6 +303,7 @@ mod tests {
         let found = Survey {
             mounts: vec![mount],
             unanswered: vec![serde_json::from_value(frozen).expect("one that is stopped")],
+            ..Survey::default()
         };
         looked(found, None)
     }

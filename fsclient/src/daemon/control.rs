@@ -72,8 +72,13 @@ pub(super) fn address(mount: &Path) -> io::Result<Address> {
     Ok(socket_in(folder, mount))
 }
 
+/// What the socket of a mount point's daemon is called.
+pub(super) fn socket_name(mount: &Path) -> String {
+    format!("{}{SUFFIX}", name_of(mount))
+}
+
 fn socket_in(folder: OwnedFd, mount: &Path) -> Address {
-    Address::new(folder, format!("{}{SUFFIX}", name_of(mount)))
+    Address::new(folder, socket_name(mount))
 }
 
 /// The socket of whoever has mounted there: root may ask other users' daemons.

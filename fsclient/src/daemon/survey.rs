@@ -20,6 +20,8 @@ pub struct Survey {
     pub mounts: Vec<MountStatus>,
     /// Those whose daemons don't.
     pub unanswered: Vec<Unanswered>,
+    /// What is wrong with sockets of no mount, for people.
+    pub troubles: Vec<String>,
 }
 
 /// All mounts of this user, of every user for root, by mount point; and those of daemons that are ending. Daemons are
@@ -30,11 +32,23 @@ pub struct Survey {
 pub fn survey(patience: Duration) -> Result<Survey, String> {
     let own = geteuid().as_raw();
     let sockets = control::addresses().map_err(|e| e.to_string())?;
-    let ending = side_by_side(sockets, |socket| {
-        control::ask_at(&socket, &Request::Status, patience)?.status()
+    let asked = side_by_side(sockets, |socket| {
+        let asked = control::ask_at(&socket, &Request::Status, patience);
+        let answer = asked.and_then(|mut asked| asked.status());
+        answer.map_err(|error| (socket.name().to_owned(), error))
     });
-    let mut mounts: Vec<MountStatus> = ending.into_iter().flatten().collect();
-    let is_other = |mount: &Mount| !mounts.iter().any(|known| known.dir == mount.point);
+    let (mut mounts, mut failed) = (Vec::new(), Vec::new());
+    for answer in asked {
+        match answer {
+            Ok(status) => mounts.push(status),
+            Err(why) => failed.push(why),
+        }
+    }
+    let is_other = |mount: &Mount| {
+        !mounts
+            .iter()
+            .any(|known: &MountStatus| known.dir == mount.point)
+    };
     let is_ours = |mount: &Mount| own == 0 || mount.user.is_none_or(|user| user == own);
     let table = mounts::all()?.into_iter();
     let others: Vec<Mount> = table.filter(|m| is_ours(m) && is_other(m)).collect();
@@ -46,7 +60,17 @@ pub fn survey(patience: Duration) -> Result<Survey, String> {
         }
     }
     mounts.sort_by(|a, b| a.dir.cmp(&b.dir));
-    Ok(Survey { mounts, unanswered })
+    let is_told = |name: &str| {
+        let mut silent = unanswered.iter();
+        silent.any(|mount| control::socket_name(&mount.dir) == name)
+    };
+    failed.retain(|(name, _)| !is_told(name));
+    let troubles = failed.iter().map(|(name, why)| format!("{name}: {why}"));
+    Ok(Survey {
+        troubles: troubles.collect(),
+        mounts,
+        unanswered,
+    })
 }
 
 fn side_by_side<Q: Send, A: Send>(all: Vec<Q>, ask: impl Fn(Q) -> A + Sync) -> Vec<A> {
