@@ -586,7 +586,7 @@ fn what_roots_mount_has_kept_of_a_user_is_that_users_to_list_restore_and_discard
     };
     let listed = user(&["recover", "list", "--json"]);
     let listed = items(String::from_utf8(listed.stdout).expect("text"));
-    assert_eq!(listed, [item.clone()]);
+    assert_eq!(listed, std::slice::from_ref(&item));
     let output = user(&["recover", "restore", id, "--as", "again"]);
     assert!(output.status.success(), "{}", said(&output));
     assert!(said(&output).contains("zeros: 1-3"), "{}", said(&output));

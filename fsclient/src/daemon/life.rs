@@ -9,6 +9,7 @@ use super::log;
 use super::metrics::PREFIX;
 use super::mounts;
 use super::ready::Ready;
+use super::signals::Signals;
 use super::sleeping;
 use super::state::StateDir;
 use super::waking;
@@ -25,7 +26,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -186,30 +186,6 @@ async fn take_place(dir: &Path) -> Result<(PathBuf, Listener), String> {
             ));
         }
         sleep(LOOK).await;
-    }
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn any(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            _ = self.hangup.recv() => {}
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod assemble;
 pub mod control;
 mod ending;
+mod explaining;
 mod heap;
 mod job;
 mod life;
@@ -12,6 +13,7 @@ mod metrics;
 pub mod mounts;
 mod pins;
 mod ready;
+mod signals;
 mod sleeping;
 mod state;
 mod status;
