@@ -56,7 +56,7 @@ fn a_revoked_client_needs_a_ticket_made_since() {
     registry
         .admit(A, Some(&first), "host:/mnt", NOW)
         .expect("enrolled");
-    registry.revoke("host:/mnt", NOW + 1).expect("revoked");
+    registry.revoke("host", NOW + 1).expect("revoked");
     let revoked = Err(HelloRefusal::Revoked(A));
     assert_eq!(registry.admit(A, None, "host", NOW + 2), revoked);
     assert_eq!(registry.admit(A, Some(&first), "host", NOW + 2), revoked);
