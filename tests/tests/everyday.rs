@@ -597,3 +597,105 @@ fn what_roots_mount_has_kept_of_a_user_is_that_users_to_list_restore_and_discard
     assert!(output.status.success(), "{}", said(&output));
     assert!(items(mount.client(&["recover", "list", "--json"])).is_empty());
 }
+
+#[test]
+fn a_slash_behind_a_mount_point_means_the_same_mount() {
+    let world = world("slash", 0, "trust");
+    let (dir, state) = (
+        world.sandbox.folder("dir"),
+        world.sandbox.root().join("state"),
+    );
+    let ticket = world.server.ticket_for(world.server.address);
+    done(mount(&ticket, &dir, &state));
+    fs::write(dir.join("f"), "x").expect("written");
+    let slash = PathBuf::from(format!("{}/", dir.display()));
+    let mut shown = client(&["status"]);
+    shown.arg(&slash);
+    assert!(done(shown).contains("connected"));
+    let mut forced = umount(&slash);
+    forced.arg("--force");
+    done(forced);
+    assert_eq!(
+        fs::read(world.server.export.join("f")).expect("brought in"),
+        b"x"
+    );
+}
+
+#[test]
+fn a_mount_that_can_not_be_made_leaves_no_session() {
+    let world = world("no-session", 0, "squash");
+    let (dir, state) = (
+        world.sandbox.folder("dir"),
+        world.sandbox.root().join("state"),
+    );
+    let mut command = mount(&world.server.ticket_for(world.server.address), &dir, &state);
+    command.arg("--suid");
+    refusal(command);
+    // /dev/fuse is no device there.
+    let mut without = Command::new("unshare");
+    without.args([
+        "--mount",
+        "sh",
+        "-c",
+        "mount --bind /dev/null /dev/fuse && exec \"$@\"",
+        "sh",
+    ]);
+    without
+        .arg(&Binaries::get().client)
+        .args(["mount", &world.server.ticket_for(world.server.address)]);
+    without.arg(&dir).arg("--state").arg(&state);
+    refusal(without);
+    let status: Value =
+        serde_json::from_str(&world.server.command(&["status", "--json"])).expect("JSON");
+    assert_eq!(
+        status["sessions"].as_array().map(Vec::len),
+        Some(0),
+        "{status}"
+    );
+}
+
+#[test]
+fn a_state_directory_on_a_mount_is_refused_and_bytes_that_can_not_be_kept_are_called_lost() {
+    let mut world = world("lost", 1, "trust");
+    let dir = world.sandbox.folder("dir");
+    let ticket = world.server.ticket_for(world.server.address);
+    let refused = refusal(mount(&ticket, &dir, &world.mount(0).path("state")));
+    assert!(refused.contains("lies on the leasefs mount"), "{refused}");
+    assert!(!world.mount(0).path("state").exists());
+    let state = world.sandbox.root().join("state");
+    done(mount(&ticket, &dir, &state));
+    // No folder can be made there, not even by root.
+    fs::write(state.join("client/recovery"), "in the way").expect("written");
+    fs::write(dir.join("f"), vec![b'x'; 100_000]).expect("written");
+    world.server.daemon.kill();
+    let mut forced = umount(&dir);
+    forced.arg("--force");
+    let (output, _) = run(forced);
+    assert!(
+        !output.status.success() && said(&output).contains("LOST"),
+        "{}",
+        said(&output)
+    );
+    assert!(!is_mounted(&dir));
+}
+
+#[test]
+fn what_the_system_mounts_stays_in_the_process_group_of_mount_unless_it_has_a_terminal() {
+    let world = world("group", 0, "trust");
+    let (dir, state) = (
+        world.sandbox.folder("dir"),
+        world.sandbox.root().join("state"),
+    );
+    let ticket = world.server.ticket_for(world.server.address);
+    let group = |options: &[&str]| {
+        let mut command = mount(&ticket, &dir, &state);
+        command.args(options).process_group(0);
+        done(command);
+        let pid = pid_of(&dir);
+        let group = rustix::process::getpgid(Some(pid)).expect("a group");
+        done(umount(&dir));
+        group == pid
+    };
+    assert!(group(&[]), "a session of its own");
+    assert!(!group(&["--by-system"]), "that of the command");
+}

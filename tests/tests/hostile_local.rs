@@ -209,8 +209,8 @@ fn shared_folder(sandbox: &Sandbox) -> PathBuf {
 /// A folder of this user's with a socket of this process in it; whether anybody has come to it.
 fn trap(folder: &Path, owner: u32, mode: u32) -> Arc<AtomicBool> {
     fs::create_dir_all(folder).expect("a folder");
-    let socket = UnixListener::bind(folder.join("0123.sock")).expect("a socket");
-    set_mode(&folder.join("0123.sock"), 0o666);
+    let socket = UnixListener::bind(folder.join("0123456789abcdef0123.sock")).expect("a socket");
+    set_mode(&folder.join("0123456789abcdef0123.sock"), 0o666);
     chown(folder, Some(owner), Some(owner)).expect("chown");
     set_mode(folder, mode);
     let asked = Arc::new(AtomicBool::new(false));
@@ -275,7 +275,7 @@ fn a_socket_on_which_another_user_listens_is_not_believed() {
         .create(&folder)
         .expect("a folder");
     chown(&folder, Some(VICTIM), Some(VICTIM)).expect("chown");
-    let path = folder.join("0123.sock");
+    let path = folder.join("0123456789abcdef0123.sock");
     let bind = move || {
         let socket = UnixListener::bind(&path).expect("a socket");
         set_mode(&path, 0o666);
@@ -402,17 +402,29 @@ fn what_a_user_puts_where_his_bytes_are_kept_leads_root_nowhere() {
         command.arg(sandbox.root().join("state"));
         refusal(command)
     };
-    // The whole item is elsewhere.
+    // A folder that isn't root's own is none of its.
     symlink(&secrets, folder.join("01234567")).expect("a link");
+    assert!(restore().contains("no item"));
+    chown(&folder, Some(0), Some(ATTACKER)).expect("chown");
     let refused = restore();
-    assert!(refused.contains("Permission denied"), "{refused}");
-    // Its bytes are.
+    assert!(
+        refused.contains("Too many levels of symbolic links"),
+        "{refused}"
+    );
+    // What is said of the item never comes.
     fs::remove_file(folder.join("01234567")).expect("removed");
     let own = folder.join("01234567");
     fs::create_dir(&own).expect("a folder");
+    let fifo = Command::new("mkfifo").arg(own.join("item.json")).status();
+    assert!(fifo.expect("it runs").success());
+    for path in [own.join("item.json"), own.clone()] {
+        chown(path, Some(ATTACKER), Some(ATTACKER)).expect("chown");
+    }
+    assert!(restore().contains("is damaged"));
+    fs::remove_file(own.join("item.json")).expect("removed");
+    // Its bytes are elsewhere.
     fs::write(own.join("item.json"), item).expect("written");
     symlink(secrets.join("data"), own.join("data")).expect("a link");
-    chown(&own, Some(ATTACKER), Some(ATTACKER)).expect("chown");
     let refused = restore();
     assert!(refused.contains("data"), "{refused}");
     assert!(!target.join("f").exists());

@@ -7,6 +7,7 @@ use super::{Cli, Command, say};
 use crate::daemon::mounts;
 use clap::{Args, Parser};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +18,7 @@ const MOUNT_FAILED: u8 = 32;
 const WRONG_CALL: u8 = 1;
 
 /// Of `fsclient mount`, which take a value.
-const VALUES: [&str; 5] = ["timeout", "memory", "state", "uid", "gid"];
+const VALUES: [&str; 6] = ["timeout", "memory", "state", "uid", "gid", "metrics"];
 /// Of `fsclient mount`, which don't; and what mount(8) calls them.
 const FLAGS: [(&str, &str); 6] = [
     ("ro", "--read-only"),
@@ -114,12 +115,15 @@ pub(super) fn by_name() -> Option<ExitCode> {
 }
 
 fn mount(args: &Mount) -> ExitCode {
-    let arguments = match arguments(args) {
+    // One that has a terminal is somebody's, and outlives it in a session of its own.
+    let arguments = match arguments(args, File::open("/dev/tty").is_ok()) {
         Ok(arguments) => arguments,
         Err(message) => return failed(&message, WRONG_CALL),
     };
-    let Command::Mount(mount) = Cli::parse_from(arguments).command else {
-        return failed("not a mount", WRONG_CALL);
+    let mount = match Cli::try_parse_from(arguments).map(|cli| cli.command) {
+        Ok(Command::Mount(mount)) => mount,
+        Ok(_) => return failed("not a mount", WRONG_CALL),
+        Err(error) => return failed(&error.to_string(), WRONG_CALL),
     };
     if args.fake {
         return ExitCode::SUCCESS;
@@ -154,8 +158,11 @@ fn failed(message: &str, code: u8) -> ExitCode {
 }
 
 /// As `fsclient` takes them.
-fn arguments(args: &Mount) -> Result<Vec<OsString>, String> {
+fn arguments(args: &Mount, has_terminal: bool) -> Result<Vec<OsString>, String> {
     let mut arguments: Vec<OsString> = vec!["fsclient".into(), "mount".into()];
+    if !has_terminal {
+        arguments.push("--by-system".into());
+    }
     for option in &args.options {
         match translated(option) {
             Some(words) => arguments.extend(words),
@@ -200,7 +207,7 @@ mod tests {
 
     fn told(words: &[&str]) -> Result<Vec<String>, String> {
         let args = Mount::try_parse_from([&["mount.leasefs"], words].concat());
-        let arguments = arguments(&args.map_err(|e| e.to_string())?)?;
+        let arguments = arguments(&args.map_err(|e| e.to_string())?, true)?;
         let text = |word: OsString| word.into_string().expect("text");
         Ok(arguments.into_iter().skip(2).map(text).collect())
     }
@@ -244,13 +251,33 @@ mod tests {
     }
 
     #[test]
+    fn every_option_of_fsclient_mount_can_be_given_but_what_a_helper_never_does() {
+        use clap::CommandFactory;
+        let cli = Cli::command();
+        let mount = cli.find_subcommand("mount").expect("it is there");
+        for option in mount.get_opts().filter_map(|option| option.get_long()) {
+            let flag = FLAGS
+                .iter()
+                .any(|(_, known)| known.strip_prefix("--") == Some(option));
+            let known = flag || VALUES.contains(&option);
+            assert!(
+                known || ["foreground", "by-system"].contains(&option),
+                "{option}"
+            );
+        }
+    }
+
+    #[test]
     fn every_option_that_is_passed_on_is_one_of_fsclient_mount() {
         for (option, _) in FLAGS {
             let words = told(&["nas:/", "/mnt", "-o", option]).expect("known");
             let all = ["fsclient".to_owned(), "mount".to_owned()].into_iter();
             assert!(Cli::try_parse_from(all.chain(words)).is_ok(), "{option}");
         }
-        for (name, value) in VALUES.iter().zip(["30s", "1GiB", "/s", "7", "8"]) {
+        for (name, value) in VALUES
+            .iter()
+            .zip(["30s", "1GiB", "/s", "7", "8", "127.0.0.1:9464"])
+        {
             let words = told(&["nas:/", "/mnt", "-o", &format!("{name}={value}")]).expect("known");
             let all = ["fsclient".to_owned(), "mount".to_owned()].into_iter();
             assert!(Cli::try_parse_from(all.chain(words)).is_ok(), "{name}");

@@ -49,6 +49,9 @@ pub(super) struct MountArgs {
     /// Let device nodes of the mount lead to this machine's devices; as --suid
     #[arg(long)]
     dev: bool,
+    /// Stay in the process group of `mount`, as what the system mounts does
+    #[arg(long, hide = true)]
+    by_system: bool,
     /// Let no program of the mount be run
     #[arg(long)]
     noexec: bool,
@@ -152,6 +155,7 @@ pub(super) fn run(args: MountArgs) -> Result<(), String> {
         memory: granted_memory(args.memory, memory_of_machine()),
         write_back: !args.write_through,
         read_only: args.read_only,
+        by_system: args.by_system,
         allow,
         uid: args.uid,
         gid: args.gid,

@@ -9,7 +9,7 @@ use crate::daemon::{
 use crate::recovery::{RecoveryError, path_for_people};
 use crate::session::Waiting;
 use clap::Args;
-use leasefs_protocol::escaped;
+use leasefs_protocol::{escaped, printable};
 use std::path::{Path, PathBuf};
 
 /// People get so many items named of each recovery folder.
@@ -58,23 +58,34 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
         let text = serde_json::to_string_pretty(&document).map_err(|e| e.to_string())?;
         println!("{text}");
     } else {
-        print!("{}", for_people(&document));
+        // Whatever a daemon or a server has said is not obeyed by the terminal.
+        let text = for_people(&document);
+        text.lines()
+            .for_each(|line| println!("{}", printable(line)));
     }
     Ok(())
 }
 
 fn one(dir: &Path) -> Result<MountStatus, String> {
     let asked = control::ask(dir, &control::Request::Status).and_then(|mut asked| asked.status());
-    asked.map_err(|error| match (error, mounts::is_leasefs(dir)) {
-        (AskError::Refused(reason), _) => reason,
-        (AskError::Silent(_), Ok(false)) => format!("{} is not a leasefs mount", dir.display()),
-        (AskError::Silent(_), Ok(true)) if mounts::is_dead(dir) => format!(
-            "the daemon of {} has died: {}",
-            dir.display(),
-            what_to_do(dir)
-        ),
-        (error, _) => format!("{}: {error}", dir.display()),
-    })
+    let user = mounts::mounted_by(dir)?.unwrap_or(rustix::process::geteuid().as_raw());
+    let known = |told: MountStatus| MountStatus {
+        user,
+        dir: dir.to_owned(),
+        ..told
+    };
+    asked
+        .map(known)
+        .map_err(|error| match (error, mounts::is_leasefs(dir)) {
+            (AskError::Refused(reason), _) => reason,
+            (AskError::Silent(_), Ok(false)) => format!("{} is not a leasefs mount", dir.display()),
+            (AskError::Silent(_), Ok(true)) if mounts::is_dead(dir) => format!(
+                "the daemon of {} has died: {}",
+                dir.display(),
+                what_to_do(dir)
+            ),
+            (error, _) => format!("{}: {error}", dir.display()),
+        })
 }
 
 fn what_to_do(dir: &Path) -> String {
@@ -98,7 +109,10 @@ fn unanswered_for_people(mount: &Unanswered) -> String {
 /// What is kept outlives the mounts: the state directory asked for, or the user's, is looked into
 /// even if no mount has it.
 fn kept(args: &StatusArgs, mounts: &[MountStatus]) -> Vec<Kept> {
-    let mut states: Vec<PathBuf> = mounts.iter().map(|mount| mount.state_dir.clone()).collect();
+    // What another user's daemon calls its state directory may be anything.
+    let own = rustix::process::geteuid().as_raw();
+    let own = mounts.iter().filter(|mount| mount.user == own);
+    let mut states: Vec<PathBuf> = own.map(|mount| mount.state_dir.clone()).collect();
     if args.dir.is_none() {
         // Without a state directory there is nothing in it.
         states.extend(StateDir::find(args.state.state.as_deref()).map(|own| own.path().to_owned()));
@@ -163,7 +177,7 @@ fn kept_for_people(kept: &[Kept]) -> String {
 fn counts(counts: &std::collections::BTreeMap<String, u64>) -> String {
     let all: Vec<String> = counts
         .iter()
-        .map(|(kind, count)| format!("{kind} {count}"))
+        .map(|(kind, count)| format!("{} {count}", escaped(kind)))
         .collect();
     match all.is_empty() {
         true => "none".into(),
@@ -243,10 +257,12 @@ fn mount_for_people(mount: &MountStatus) -> String {
             escaped(&mount.source),
             manner(mount)
         ),
-        format!("  session   {}", rpc.session),
+        format!("  session   {}", escaped(&rpc.session)),
         format!(
             "  server    {}, {}{trouble}, {} reconnects",
-            rpc.server, rpc.state, rpc.reconnects
+            escaped(&rpc.server),
+            escaped(&rpc.state),
+            rpc.reconnects
         ),
         format!("  identity  {}", identity(rpc.identity.as_deref())),
         format!(
@@ -295,7 +311,8 @@ pub(super) fn lock_for_people(lock: &Lock) -> String {
     let file = escaped(&lock.file);
     let of = format!(
         "{} {mode}{range} of {file}, process {}",
-        lock.kind, lock.pid
+        escaped(&lock.kind),
+        lock.pid
     );
     match (lock.token, &lock.holder) {
         (Some(token), _) => format!("  lock      {of}: held, number {token}"),
@@ -316,7 +333,9 @@ pub(super) fn waiting_for_people(waiting: &Waiting) -> String {
     let object = match (&waiting.path, &waiting.object) {
         (Some(path), _) if path.is_empty() => " on the root".to_owned(),
         (Some(path), _) => format!(" on {}", escaped(path)),
-        (None, Some(object)) => format!(" on a file of unknown name (handle {object})"),
+        (None, Some(object)) => {
+            format!(" on a file of unknown name (handle {})", escaped(object))
+        }
         (None, None) => String::new(),
     };
     let end = waiting
@@ -327,7 +346,7 @@ pub(super) fn waiting_for_people(waiting: &Waiting) -> String {
     format!(
         "  waiting   {process}user {}: {}{object} for {}, {end}",
         waiting.uid,
-        waiting.kind,
+        escaped(&waiting.kind),
         seconds(waiting.waited_ms)
     )
 }

@@ -36,7 +36,7 @@ pub(super) fn run(args: &UmountArgs) -> Result<(), String> {
     let mut patience = Patience::new(args.force);
     let asked = control::ask(&dir, &request).and_then(|mut asked| {
         leave_it_to_the_daemon(&dir);
-        asked.result_while(|| patience.look(&dir))?;
+        asked.done_while(|| patience.look(&dir))?;
         Ok(asked)
     });
     match asked {
@@ -55,7 +55,8 @@ fn leave_it_to_the_daemon(dir: &Path) {
     let dir = path_for_people(dir);
     let set = ctrlc::set_handler(move || {
         say(&format!(
-            "{dir} is unmounted in the background: `fsclient status` shows how that gets on"
+            "not waiting any more: {dir} is unmounted in the background as soon as what is buffered is at the server, and \
+             stays mounted if that can't be reached; `fsclient status` shows it"
         ));
         std::process::exit(INTERRUPTED);
     });
@@ -68,7 +69,7 @@ fn leave_it_to_the_daemon(dir: &Path) {
 struct Patience {
     silent: Duration,
     lived: Instant,
-    said: Option<String>,
+    said: Option<(u64, u64)>,
     progress: Progress,
 }
 
@@ -99,10 +100,11 @@ impl Patience {
         if stderr().is_terminal() {
             return self.progress.left(dirty.bytes);
         }
-        let left = (dirty.bytes > 0).then(|| to_write(dirty));
-        if let Some(left) = left.filter(|left| self.said.as_ref() != Some(left)) {
-            say(&format!("writing back: {left}"));
-            self.said = Some(left);
+        // Again if it has got on, or has not for a while.
+        let now = (dirty.bytes, dirty.still_ms / 10_000);
+        if dirty.bytes > 0 && self.said != Some(now) {
+            say(&format!("writing back: {}", to_write(dirty)));
+            self.said = Some(now);
         }
     }
 }
@@ -119,8 +121,15 @@ fn without_daemon(dir: &Path, force: bool, error: &AskError) -> Result<(), Strin
         }
         Some(_) => {}
     }
-    if force || (matches!(error, AskError::Silent(_)) && dies(dir)) {
+    if matches!(error, AskError::Silent(_)) && dies(dir) {
         return mounts::detach(dir);
+    }
+    if force {
+        mounts::detach(dir)?;
+        say(&format!(
+            "{shown} is unmounted without its daemon ({error}): what it has buffered it brings in, or keeps, if it lives"
+        ));
+        return Ok(());
     }
     Err(format!(
         "{shown}: {error}; `fsclient umount --force {shown}` unmounts without it"

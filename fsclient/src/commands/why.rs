@@ -8,7 +8,7 @@ use crate::recovery::path_for_people;
 use crate::session::Waiting;
 use clap::Args;
 use leasefs_host::mounts::{self, Mount};
-use leasefs_protocol::escaped;
+use leasefs_protocol::{escaped, printable};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -63,7 +63,11 @@ pub(super) fn run(args: &WhyArgs) -> Result<(), String> {
             let text = serde_json::to_string_pretty(&document).map_err(|e| e.to_string())?;
             println!("{text}");
         }
-        false => print!("{}", for_people(&document.path, &document.why)),
+        false => {
+            let text = for_people(&document.path, &document.why);
+            text.lines()
+                .for_each(|line| println!("{}", printable(line)));
+        }
     }
     Ok(())
 }

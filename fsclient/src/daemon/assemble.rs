@@ -122,7 +122,14 @@ pub(super) async fn assemble(
             "{source} shows files as their owners', so --uid and --gid have no meaning there: mount without them"
         ));
     }
-    let mounted = mount(job, &source, &welcome, (driver.clone(), kernel))?;
+    let mounted = match mount(job, &source, &welcome, (driver.clone(), kernel)) {
+        Ok(mounted) => mounted,
+        Err(error) => {
+            // Or the server would keep its session for an hour.
+            driver.goodbye().await;
+            return Err(error);
+        }
+    };
     Ok(Assembled {
         driver,
         mounted,
@@ -293,6 +300,14 @@ impl Assembled {
         })
     }
 
+    /// What a command for this mount's state directory has to be told.
+    pub(super) fn state_option(&self) -> String {
+        match leasefs_host::paths::state() {
+            Ok(default) if default == self.state_dir => String::new(),
+            _ => format!(" --state {}", self.state_dir.display()),
+        }
+    }
+
     /// For Prometheus. Blocks on the disk.
     pub(super) fn tell(&self, page: &mut Page) {
         let session = self.driver.session_status();
@@ -314,6 +329,7 @@ impl Assembled {
             source: self.source.clone(),
             state_dir: self.state_dir.clone(),
             pid: std::process::id(),
+            user: rustix::process::geteuid().as_raw(),
             read_only: self.read_only,
             write_through: !self.write_back,
             session: self.driver.status(),

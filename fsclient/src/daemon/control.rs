@@ -72,6 +72,12 @@ pub(super) fn address(mount: &Path) -> io::Result<Address> {
     Ok(socket_in(folder, mount))
 }
 
+/// Others may lie there too.
+fn is_socket_name(name: &str) -> bool {
+    let digits = name.strip_suffix(SUFFIX).unwrap_or_default();
+    digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// What the socket of a mount point's daemon is called.
 pub(super) fn socket_name(mount: &Path) -> String {
     format!("{}{SUFFIX}", name_of(mount))
@@ -110,6 +116,10 @@ pub struct Asked(leasefs_host::control::Asked);
 /// # Errors
 /// If it can't be reached.
 pub fn ask(mount: &Path, request: &Request) -> Result<Asked, AskError> {
+    let own = geteuid();
+    if let Some(user) = user_of(mount).filter(|user| *user != own.as_raw() && !own.is_root()) {
+        return Err(AskError::Foreign(user));
+    }
     let patience = match request {
         Request::Status | Request::Why { .. } => STATUS_TIMEOUT,
         Request::Umount { .. } => LOOK,
@@ -149,11 +159,14 @@ pub(super) fn ask_at(
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// It can't be reached, or has ended, or hangs.
-    #[error("the daemon does not answer: {0}")]
+    #[error("the daemon does not answer{}", why_silent(.0))]
     Silent(#[from] io::Error),
     /// It would answer if it were let go on.
     #[error("the daemon is stopped: `kill -CONT {0}` lets it go on")]
     Stopped(u32),
+    /// It answers its own user, and root.
+    #[error("it is a mount of user {0}: only that user and root may ask its daemon")]
+    Foreign(u32),
     /// It said no.
     #[error("{0}")]
     Refused(String),
@@ -195,15 +208,17 @@ impl Asked {
         }
     }
 
-    /// As [`Asked::result`] of what takes as long as it takes: `lives` is asked now and then whether to wait
-    /// on.
+    /// That what takes as long as it takes is done: `lives` is asked now and then whether to wait on.
     ///
     /// # Errors
     /// As [`Asked::result`].
-    pub fn result_while(&mut self, mut lives: impl FnMut() -> bool) -> Result<(), AskError> {
+    pub fn done_while(&mut self, mut lives: impl FnMut() -> bool) -> Result<(), AskError> {
         loop {
             match self.result() {
                 Err(AskError::Silent(error)) if is_timeout(&error) && lives() => {}
+                Ok(Some(_)) => {
+                    return Err(AskError::Refused("it answers something else".to_owned()));
+                }
                 result => return result.map(drop),
             }
         }
@@ -212,6 +227,17 @@ impl Asked {
     /// Waits until the daemon has ended.
     pub fn wait_for_end(self) {
         self.0.wait_for_end();
+    }
+}
+
+fn why_silent(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            ": nobody listens where its socket should be".to_owned()
+        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => String::new(),
+        io::ErrorKind::UnexpectedEof => ": it has ended meanwhile, its log says how".to_owned(),
+        _ => format!(": {error}"),
     }
 }
 
@@ -255,7 +281,7 @@ pub(super) fn addresses() -> io::Result<Vec<Address>> {
     };
     let names = fs::read_dir(path)?.flatten().map(|entry| entry.file_name());
     let names = names.filter_map(|name| name.into_string().ok());
-    let sockets = names.filter(|name| name.ends_with(SUFFIX));
+    let sockets = names.filter(|name| is_socket_name(name));
     let mut addresses = Vec::new();
     for name in sockets {
         let address = Address::new(folder.try_clone()?, name);

@@ -23,6 +23,9 @@ pub struct Job {
     pub write_back: bool,
     /// No changes.
     pub read_only: bool,
+    /// It was started by the system's `mount`, and without a terminal: it stays in its process group. Where systemd mounts
+    /// on demand no other process gets at the mount point before that is mounted, or while it is unmounted (autofs).
+    pub by_system: bool,
     /// What the files may do to this machine.
     pub allow: Allowed,
     /// Whose everything is shown as where all users are one; the mounting user's if it isn't said.

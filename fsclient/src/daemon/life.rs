@@ -51,8 +51,6 @@ pub fn run_foreground(job: Job) -> Result<(), String> {
 /// output, logs go to standard error.
 pub fn run_detached() -> ExitCode {
     close_inherited();
-    // Fails only for the leader of a process group, which a fresh child is not.
-    let _ = rustix::process::setsid();
     log::start();
     let mut text = Vec::new();
     let read = io::stdin().take(LONGEST_JOB).read_to_end(&mut text);
@@ -60,7 +58,13 @@ pub fn run_detached() -> ExitCode {
         .map_err(|e| e.to_string())
         .and_then(|_| serde_json::from_slice::<Job>(&text).map_err(|e| e.to_string()));
     let result = match job {
-        Ok(job) => run(&job, Ready::Parent),
+        Ok(job) => {
+            if !job.by_system {
+                // Fails only for the leader of a process group, which a fresh child is not.
+                let _ = rustix::process::setsid();
+            }
+            run(&job, Ready::Parent)
+        }
         Err(error) => {
             let message = format!("no job on standard input: {error}");
             Ready::Parent.failed(&message);
@@ -233,10 +237,17 @@ async fn bring_in(assembled: &Arc<Assembled>, signals: &mut Signals) -> Result<(
     let keeper = driver.clone();
     let kept = tokio::task::spawn_blocking(move || keeper.keep_all()).await;
     Err(match kept {
-        Ok(0) => format!("what was written last may not be on the server's disk: {failed}"),
-        Ok(files) => format!(
-            "buffered writes of {files} file(s) could not be brought to the server ({failed}); \
-             see `fsclient recover list`"
+        Ok((0, 0)) => format!(
+            "it is unmounted, but what was written last may not be on the server's disk: {failed}"
+        ),
+        Ok((kept, 0)) => format!(
+            "buffered writes of {kept} file(s) could not be brought to the server ({failed}); \
+             see `fsclient recover list`{}",
+            assembled.state_option()
+        ),
+        Ok((kept, lost)) => format!(
+            "buffered writes of {lost} file(s) are LOST: they could neither be brought to the server ({failed}) nor be \
+             kept here (the log says why); {kept} file(s) are kept"
         ),
         Err(error) => format!("buffered writes are lost: {error}"),
     })
@@ -264,7 +275,8 @@ async fn nothing_left_behind(assembled: &Arc<Assembled>) -> Result<(), String> {
         Ok(0) => Ok(()),
         Ok(times) => Err(format!(
             "{times} time(s) while it was mounted, written bytes could not be brought to the server; \
-             see `fsclient recover list`"
+             see `fsclient recover list`{}",
+            assembled.state_option()
         )),
         Err(error) => Err(error.to_string()),
     }

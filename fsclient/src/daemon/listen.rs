@@ -123,7 +123,8 @@ async fn unmount(force: bool, unmounts: &mpsc::Sender<Unmount>) -> Response {
     // If nobody receives, the mount is ending already.
     let _ = unmounts.send(Unmount { force, reply }).await;
     match answer.await {
-        Ok(Ok(())) | Err(_) => Response::Done,
+        Ok(Ok(())) => Response::Done,
         Ok(Err(error)) => Response::Error(error),
+        Err(_) => Response::Error("the mount has just ended: its log says how".to_owned()),
     }
 }

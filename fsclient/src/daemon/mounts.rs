@@ -46,11 +46,11 @@ pub fn locate(dir: &Path) -> Result<PathBuf, String> {
     let failed = |e: io::Error| format!("{}: {e}", dir.display());
     let absolute = std::path::absolute(dir).map_err(failed)?;
     // As the mount table has it, if the daemon doesn't answer.
-    if table()?
-        .iter()
-        .any(|mount| mount.point == absolute && mount.is_leasefs)
-    {
-        return Ok(absolute);
+    let table = table()?;
+    let mut ours = table.iter().filter(|mount| mount.is_leasefs);
+    // Without the slash that the shell may have put behind it.
+    if let Some(mount) = ours.find(|mount| mount.point == absolute) {
+        return Ok(mount.point.clone());
     }
     match (
         fs::canonicalize(&absolute),

@@ -2,7 +2,7 @@
 
 use super::pins::Pins;
 use crate::recovery::Recovery;
-use leasefs_host::{paths, private};
+use leasefs_host::{mounts, paths, private};
 use leasefs_transport::Identity;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -145,5 +145,13 @@ fn must_be_outside(path: &Path, mount: &Path) -> Result<(), String> {
             mount.display()
         ));
     }
-    Ok(())
+    let table = mounts::table().map_err(|e| format!("the mount table: {e}"))?;
+    match mounts::of(&table, &real) {
+        Some(lies_in) if lies_in.is_leasefs => Err(format!(
+            "the state directory {} lies on the leasefs mount {}: choose one on this machine with --state",
+            path.display(),
+            lies_in.point.display()
+        )),
+        _ => Ok(()),
+    }
 }

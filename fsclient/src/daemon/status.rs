@@ -73,6 +73,9 @@ pub struct MountStatus {
     pub state_dir: PathBuf,
     /// The daemon's process.
     pub pid: u32,
+    /// Whose mount it is.
+    #[serde(default)]
+    pub user: u32,
     /// Whether changes are refused.
     pub read_only: bool,
     /// Whether writes go to the server before they return.

@@ -88,7 +88,13 @@ fn side_by_side<Q: Send, A: Send>(all: Vec<Q>, ask: impl Fn(Q) -> A + Sync) -> V
 fn ask(mount: Mount, patience: Duration) -> Result<MountStatus, Unanswered> {
     let asked = control::ask_within(&mount.point, &Request::Status, patience);
     let answer = asked.and_then(|mut asked| asked.status());
-    answer.map_err(|error| Unanswered {
+    // Another user's daemon may say what it likes: what the kernel knows goes first.
+    let known = |told: MountStatus| MountStatus {
+        user: mount.user.unwrap_or_default(),
+        dir: mount.point.clone(),
+        ..told
+    };
+    answer.map(known).map_err(|error| Unanswered {
         state: state(&error, &mount.point).to_owned(),
         dir: mount.point,
         source: mount.source,
@@ -100,7 +106,7 @@ fn ask(mount: Mount, patience: Duration) -> Result<MountStatus, Unanswered> {
 fn state(error: &AskError, dir: &Path) -> &'static str {
     match error {
         AskError::Stopped(_) => "stopped",
-        AskError::Refused(_) => "refuses",
+        AskError::Refused(_) | AskError::Foreign(_) => "refuses",
         AskError::Silent(error) if control::is_timeout(error) => "hangs",
         AskError::Silent(_) => without_socket(dir),
     }

@@ -318,15 +318,14 @@ impl<W: Waiter> Driver<W> {
     }
 
     /// Keeps everything that the server, or its disk, may not have. Blocks on the disk. Returns of how
-    /// many files.
-    pub fn keep_all(&self) -> usize {
+    /// many files, and of how many that failed: they are lost.
+    pub fn keep_all(&self) -> (usize, usize) {
         let left: Vec<Undelivered> = self.with(|core| core.take_undelivered());
         let files = left.len();
-        for undelivered in left {
-            // What becomes of it is logged there.
-            self.keeping.keep(undelivered);
-        }
-        files
+        // What becomes of it is logged there.
+        let kept = left.into_iter().filter_map(|left| self.keeping.keep(left));
+        let kept = kept.count();
+        (kept, files - kept)
     }
 
     /// How often bytes could not be brought in, while it was mounted, of which nobody has disposed since.

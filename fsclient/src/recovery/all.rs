@@ -1,5 +1,6 @@
-//! The recovery folders of a state directory: its owner's, and where root has mounted for others, one of each user
-//! whose bytes could not be brought in. That one belongs to the user, who lists, restores and discards what is in it.
+//! The recovery folders of a state directory: its owner's, and where root has mounted for others, one for each user
+//! whose bytes could not be brought in. That one is root's, so that nobody else puts anything into its way; what is
+//! in it is the user's, who lists, restores and discards it.
 
 use super::error::{RecoveryError, at};
 use super::folder::Folder;
@@ -44,12 +45,12 @@ impl Recovery {
         let others = lost.writer.filter(|writer| writer.uid != 0);
         if let Some(user) = others.filter(|_| geteuid().is_root()) {
             let folder = self.folder_of(user);
-            let kept = self
-                .make_folder(user)
-                .and_then(|()| Ok((folder.clone(), folder.keep(lost)?)));
-            match kept {
-                Err(error) => tracing::warn!(%error, "kept with root's own instead"),
-                kept => return kept,
+            match self.make_folder(user).and_then(|()| folder.add(lost)) {
+                Ok(item) => {
+                    item.log();
+                    return Ok((folder, item.id));
+                }
+                Err(error) => tracing::warn!(%error, "kept with root's own"),
             }
         }
         let own = self.own();
@@ -59,18 +60,16 @@ impl Recovery {
 
     /// All folders that are there. Those of other users are root's to see.
     pub fn folders(&self) -> Vec<Folder> {
-        if geteuid().is_root() {
-            let users = self.users().into_iter();
-            let theirs = users.map(|user| self.folder_of(user));
-            return std::iter::once(self.own()).chain(theirs).collect();
-        }
-        // That of another client, root's, is closed.
-        let is_closed = |own: &Folder| {
-            let found = fs::read_dir(own.path());
-            found.is_err_and(|e| e.kind() == ErrorKind::PermissionDenied)
+        let own = Some(self.own()).filter(|own| is_own(own.path()));
+        let others: Vec<Folder> = match geteuid().is_root() {
+            true => self
+                .users()
+                .into_iter()
+                .map(|user| self.folder_of(user))
+                .collect(),
+            false => self.mine().collect(),
         };
-        let own = Some(self.own()).filter(|own| !is_closed(own));
-        own.into_iter().chain(self.mine()).collect()
+        own.into_iter().chain(others).collect()
     }
 
     /// The folder that has an item.
@@ -110,18 +109,19 @@ impl Recovery {
         let states = std::iter::once(&self.state).chain(&self.also);
         states
             .map(move |state| Self::place_of(state, me.uid))
-            .filter(move |place| fs::metadata(place).is_ok_and(|found| found.uid() == me.uid))
-            .map(Folder::at)
+            .filter(|place| fs::symlink_metadata(place).is_ok_and(|found| found.is_dir()))
+            .map(move |place| Folder::given(place, me))
     }
 
-    /// Users of whom there is a folder, which root has given them.
+    /// Users of whom something is, or was, kept.
     fn users(&self) -> Vec<User> {
         let folders = fs::read_dir(self.state.join(OTHERS)).into_iter().flatten();
         let user = |entry: fs::DirEntry| {
             let uid: u32 = entry.file_name().to_str()?.parse().ok()?;
             let found = fs::symlink_metadata(entry.path()).ok()?;
+            // Its group is the user's.
             let gid = found.gid();
-            (found.is_dir() && found.uid() == uid).then_some(User { uid, gid })
+            (found.is_dir() && found.uid() == 0).then_some(User { uid, gid })
         };
         folders.flatten().filter_map(user).collect()
     }
@@ -139,12 +139,23 @@ impl Recovery {
             chmod(passed, open).map_err(|e| at(passed)(e.into()))?;
         }
         let place = Self::place_of(&self.state, user.uid);
-        if make(&place, 0o700)? {
-            chown(&place, Some(user.uid), Some(user.gid)).map_err(at(&place))?;
+        if make(&place, 0o755)? {
             files::sync_folder(&others).map_err(at(&others))?;
         }
-        Ok(())
+        chown(&place, Some(0), Some(user.gid)).map_err(at(&place))
     }
+}
+
+/// Whether the folder is this user's own, or not there: not a link, and of no other user's client.
+fn is_own(folder: &Path) -> bool {
+    let above = folder.parent().unwrap_or(folder);
+    [above, folder].iter().all(|path| {
+        let found = fs::symlink_metadata(path);
+        found.map_or_else(
+            |e| e.kind() == ErrorKind::NotFound,
+            |found| found.is_dir() && found.uid() == geteuid().as_raw(),
+        )
+    })
 }
 
 /// Whether it was not there.

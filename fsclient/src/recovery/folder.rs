@@ -8,14 +8,13 @@ use super::user::User;
 use leasefs_host::files;
 use leasefs_host::random::random;
 use leasefs_protocol::limits::{MAX_RECOVERY_ITEM, MAX_RECOVERY_ITEMS};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags, flock, openat2};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 const ITEM: &str = "item.json";
 const DATA: &str = "data";
@@ -23,16 +22,11 @@ const LOCK: &str = ".lock";
 /// What a name begins with as long as its item is incomplete.
 const INCOMPLETE: &str = ".incomplete-";
 
-/// How long the folder may be somebody else's to change: its owner might hold the lock for ever.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is tried.
-const LOOK: Duration = Duration::from_millis(20);
-
 /// A recovery folder. Made, with mode 0700, when the first item is kept.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Whose it is, if that is another user: then all is done as that user.
+    /// Whose items these are, if not its owner's, who is root: what he may have changed is looked at as that user.
     user: Option<User>,
     most_items: usize,
 }
@@ -50,21 +44,26 @@ impl Folder {
         }
     }
 
-    /// The folder at `path`, which is another user's.
-    pub fn of(path: PathBuf, user: User) -> Self {
+    /// Root's folder of another user's items.
+    pub(super) fn of(path: PathBuf, user: User) -> Self {
         Self {
             user: Some(user),
             ..Self::at(path)
         }
     }
 
-    /// Whose it is, if that is another user.
-    pub fn user(&self) -> Option<User> {
-        self.user
+    /// The same, for that user.
+    pub(super) fn given(path: PathBuf, user: User) -> Self {
+        Self::of(path, user)
+    }
+
+    /// Whose items these are, if that is another user than this process is.
+    pub fn other_user(&self) -> Option<User> {
+        self.user.filter(|_| geteuid().is_root())
     }
 
     fn act<T>(&self, act: impl FnOnce() -> Result<T, RecoveryError>) -> Result<T, RecoveryError> {
-        match self.user {
+        match self.other_user() {
             Some(user) => user.act(act).map_err(at(&self.path))?,
             None => act(),
         }
@@ -81,22 +80,14 @@ impl Folder {
     /// # Errors
     /// [`RecoveryError::NotKept`], which names the file and says why. Nothing incomplete is left behind.
     pub fn keep(&self, lost: &Lost) -> Result<RecoveryId, RecoveryError> {
-        let added = self.act(|| self.add(lost));
-        let added = added.map_err(|why| lost.not_kept(why));
+        let added = self.add(lost).map_err(|why| lost.not_kept(why));
         let item = added.inspect_err(|error| tracing::error!("{error}"))?;
-        tracing::warn!(
-            id = %item.id,
-            source = %item.source,
-            path = %item.file(),
-            object = %item.object,
-            bytes = item.bytes,
-            reason = %item.reason,
-            "buffered data could not be brought in; it is kept: see `fsclient recover`"
-        );
+        item.log();
         Ok(item.id)
     }
 
-    fn add(&self, lost: &Lost) -> Result<Item, RecoveryError> {
+    /// Keeps it, and logs nothing.
+    pub(super) fn add(&self, lost: &Lost) -> Result<Item, RecoveryError> {
         let _locked = self.lock()?;
         self.sweep();
         let taken = self.ids()?;
@@ -105,10 +96,12 @@ impl Folder {
         }
         let item = Item::new(self.fresh_id(&taken)?, lost)?;
         let draft = self.draft(item.id);
-        let added = write_item(&draft, &item, lost).and_then(|()| {
-            fs::rename(&draft, self.place(item.id)).map_err(at(&draft))?;
-            sync_dir(&self.path)
-        });
+        let added = write_item(&draft, &item, lost)
+            .and_then(|()| self.give(&draft))
+            .and_then(|()| {
+                fs::rename(&draft, self.place(item.id)).map_err(at(&draft))?;
+                sync_dir(&self.path)
+            });
         if added.is_err() {
             // What can't be removed now is swept later.
             let _ = fs::remove_dir_all(&draft);
@@ -116,12 +109,23 @@ impl Folder {
         added.map(|()| item)
     }
 
+    /// To the user whose it is. The folder last: until then nobody else gets at what is in it.
+    fn give(&self, draft: &Path) -> Result<(), RecoveryError> {
+        let Some(user) = self.user else {
+            return Ok(());
+        };
+        for path in [draft.join(DATA), draft.join(ITEM), draft.to_owned()] {
+            lchown(&path, Some(user.uid), Some(user.gid)).map_err(at(&path))?;
+        }
+        Ok(())
+    }
+
     /// The items there are, in no order; none if there is no folder.
     ///
     /// # Errors
     /// If the folder can't be read.
     pub fn ids(&self) -> Result<Vec<RecoveryId>, RecoveryError> {
-        let names = self.act(|| self.names())?;
+        let names = self.names()?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
@@ -185,13 +189,30 @@ impl Folder {
     /// # Errors
     /// If there is none, or the disk fails.
     pub fn discard(&self, id: RecoveryId) -> Result<(), RecoveryError> {
-        self.act(|| self.remove(id))
+        self.item(id).map(drop).or_else(|error| match error {
+            RecoveryError::NoItem(_) => Err(error),
+            // What is damaged may go too.
+            _ => Ok(()),
+        })?;
+        match self.user {
+            Some(_) => self.act(|| self.empty(id)),
+            None => self.remove(id),
+        }
+    }
+
+    /// Of a folder that is root's only what is in an item can be removed; root sweeps what is left.
+    fn empty(&self, id: RecoveryId) -> Result<(), RecoveryError> {
+        let place = self.place(id);
+        for name in [ITEM, DATA] {
+            match fs::remove_file(place.join(name)) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                removed => removed.map_err(at(&place))?,
+            }
+        }
+        sync_dir(&place)
     }
 
     fn remove(&self, id: RecoveryId) -> Result<(), RecoveryError> {
-        if !self.place(id).exists() {
-            return Err(RecoveryError::NoItem(id));
-        }
         let _locked = self.lock()?;
         let (place, draft) = (self.place(id), self.draft(id));
         match fs::rename(&place, &draft) {
@@ -210,18 +231,21 @@ impl Folder {
         self.path.join(format!("{INCOMPLETE}{id}"))
     }
 
-    /// A file of an item; items come and go as a whole.
+    /// A file of an item; items come and go as a whole. Never one that whoever owns the item has put elsewhere, or to be
+    /// waited for in.
     fn open(&self, id: RecoveryId, path: &Path) -> Result<File, RecoveryError> {
-        // Never one that whoever owns the folder has put there to wait in.
-        let opened = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(path);
-        match opened {
-            Err(e) if e.kind() == ErrorKind::NotFound && !self.place(id).exists() => {
-                Err(RecoveryError::NoItem(id))
-            }
-            opened => opened.map_err(at(path)),
+        let name = path.strip_prefix(&self.path).unwrap_or(path);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let folder = match File::open(&self.path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Err(RecoveryError::NoItem(id)),
+            opened => opened.map_err(at(&self.path))?,
+        };
+        match openat2(&folder, name, flags, Mode::empty(), inside) {
+            Err(Errno::NOENT) => Err(RecoveryError::NoItem(id)),
+            opened => opened
+                .map(File::from)
+                .map_err(|error| at(path)(error.into())),
         }
     }
 
@@ -263,19 +287,20 @@ impl Folder {
             .mode(0o600)
             .open(&path)
             .map_err(at(&path))?;
-        let begun = Instant::now();
-        loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Locked(file)),
-                Err(Errno::WOULDBLOCK) if begun.elapsed() < PATIENCE => sleep(LOOK),
-                Err(error) => return Err(at(&path)(error.into())),
-            }
-        }
+        flock(&file, FlockOperation::LockExclusive).map_err(|e| at(&path)(e.into()))?;
+        Ok(Locked(file))
     }
 
     /// Removes what crashes left: under the lock nobody works on an incomplete item.
     fn sweep(&self) {
         let names = self.names().unwrap_or_default();
+        if self.user.is_some() {
+            // What its user has emptied; all else is not.
+            let ids = names
+                .iter()
+                .filter(|name| name.parse::<RecoveryId>().is_ok());
+            ids.for_each(|id| drop(fs::remove_dir(self.path.join(id))));
+        }
         for name in names.iter().filter(|name| name.starts_with(INCOMPLETE)) {
             let path = self.path.join(name);
             match fs::remove_dir_all(&path) {

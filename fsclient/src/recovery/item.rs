@@ -126,6 +126,18 @@ impl Item {
         })
     }
 
+    pub(super) fn log(&self) {
+        tracing::warn!(
+            id = %self.id,
+            source = %self.source,
+            path = %self.file(),
+            object = %self.object,
+            bytes = self.bytes,
+            reason = %self.reason,
+            "buffered data could not be brought in; it is kept: see `fsclient recover`"
+        );
+    }
+
     /// Size of the file with what is kept in it.
     pub fn full_size(&self) -> u64 {
         let ends = self.ranges.iter().map(ByteRange::end);

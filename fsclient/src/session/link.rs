@@ -4,6 +4,7 @@ use super::config::{Config, ConnectError};
 use super::lanes::Lanes;
 use crate::clock;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::BootId;
 use leasefs_protocol::control::{FEATURES, Hello, ToClient, ToServer, Welcome};
@@ -13,7 +14,7 @@ use leasefs_transport::{
     CloseCode, Connection, FrameError, FrameReader, FrameWriter, Lost, TransportError, connect,
     not_listening,
 };
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::net::lookup_host;
 use tokio::task::JoinSet;
@@ -147,15 +148,36 @@ pub(super) async fn reach(
     })
 }
 
+/// What is looked up; given up soon where there are other addresses.
+async fn within<T>(lookup: impl Future<Output = T>, others: bool) -> Option<T> {
+    match others {
+        true => timeout(NEXT_ADDRESS * 4, lookup).await.ok(),
+        false => Some(lookup.await),
+    }
+}
+
 /// The addresses of all names that have any, in the order of the names.
 async fn resolve(config: &Config) -> Result<Vec<(ServerAddr, SocketAddr)>, ConnectError> {
     let mut addresses: Vec<(ServerAddr, SocketAddr)> = Vec::new();
     let mut failure = None;
-    for server in config.servers.all() {
-        match lookup_host((server.host.as_str(), server.port)).await {
+    let lookups = config.servers.all().iter().map(|server| async move {
+        let found = lookup_host((server.host.as_str(), server.port)).await;
+        (
+            server,
+            found.map(|found| found.take(MAX_ADDRESSES).collect::<Vec<_>>()),
+        )
+    });
+    // Addresses are there at once, and whoever has names waits for these no longer than for an answer.
+    let literal = |server: &&ServerAddr| server.host.parse::<IpAddr>().is_ok();
+    let some = config.servers.all().iter().any(|server| literal(&server));
+    for lookup in join_all(lookups.map(|lookup| within(lookup, some))).await {
+        let Some((server, found)) = lookup else {
+            continue;
+        };
+        match found {
             Ok(found) => {
                 let known = |at| addresses.iter().any(|(_, known)| *known == at);
-                let new: Vec<_> = found.take(MAX_ADDRESSES).filter(|at| !known(*at)).collect();
+                let new: Vec<_> = found.into_iter().filter(|at| !known(*at)).collect();
                 addresses.extend(new.into_iter().map(|at| (server.clone(), at)));
             }
             Err(error) => failure = failure.or(Some((server, error.to_string()))),

@@ -7,13 +7,14 @@ use rustix::fs::{
     AtFlags, FileType, Mode, RenameFlags, chmod, fstat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -21,7 +22,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Longest question.
 const LONGEST_QUESTION: u64 = 64 * 1024;
 /// Longest answer: the state of as many sessions as there may be.
-const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
+const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
+/// What may come behind it.
+const LONGEST_REST: u64 = 64 * 1024;
 /// How long a daemon that has answered may take to end.
 const LAST: Duration = Duration::from_secs(120);
 /// How long nobody is taken in after the kernel has failed to give a caller.
@@ -53,7 +56,13 @@ impl Address {
 
     /// Refuses a socket that another than the folder's owner, or root, listens on.
     fn connect(&self) -> io::Result<UnixStream> {
-        let stream = UnixStream::connect(self.path(&self.name))?;
+        let address = SocketAddrUnix::new(self.path(&self.name))?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // One that has too many callers waiting doesn't answer: that isn't waited for.
+        connect(&socket, &address)?;
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false)?;
         private::peer_is(&stream, fstat(&self.folder)?.st_uid)?;
         Ok(stream)
     }
@@ -64,10 +73,13 @@ impl Address {
     /// The kernel's; `NotFound` or `ConnectionRefused` if nobody listens.
     pub fn ask(&self, question: &impl Serialize, patience: Duration) -> io::Result<Asked> {
         let mut stream = self.connect()?;
-        stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
         stream.write_all(&line(question)?)?;
-        Ok(Asked(BufReader::new(stream)))
+        Ok(Asked {
+            stream: BufReader::new(stream),
+            patience,
+            line: Vec::new(),
+        })
     }
 
     /// Its name in the folder.
@@ -150,29 +162,53 @@ impl Drop for Bound {
 
 /// An answer that is coming, or has come.
 #[derive(Debug)]
-pub struct Asked(BufReader<UnixStream>);
+pub struct Asked {
+    stream: BufReader<UnixStream>,
+    patience: Duration,
+    /// What has come of it.
+    line: Vec<u8>,
+}
 
 impl Asked {
     /// The answer.
     ///
     /// # Errors
-    /// That there is none in time, or none that can be read.
+    /// That not all of it is there in time, or none that can be read.
     pub fn answer<A: DeserializeOwned>(&mut self) -> io::Result<A> {
-        let mut line = Vec::new();
-        let mut reader = self.0.by_ref().take(LONGEST_ANSWER);
-        match reader.read_until(b'\n', &mut line)? {
-            0 => Err(ErrorKind::UnexpectedEof.into()),
-            _ => Ok(serde_json::from_slice(&line)?),
+        let deadline = Instant::now() + self.patience;
+        while self.line.last() != Some(&b'\n') {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.line.len() > LONGEST_ANSWER {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.stream.get_ref().set_read_timeout(Some(left))?;
+            let come = self.stream.fill_buf()?;
+            let end = come.iter().position(|byte| *byte == b'\n');
+            let part = come.get(..end.map_or(come.len(), |end| end + 1));
+            let part = part.unwrap_or_default();
+            if part.is_empty() {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            self.line.extend_from_slice(part);
+            let taken = part.len();
+            self.stream.consume(taken);
         }
+        let answer = serde_json::from_slice(&self.line)?;
+        self.line.clear();
+        Ok(answer)
     }
 
     /// Waits until the daemon has hung up.
     pub fn wait_for_end(mut self) {
         let mut rest = Vec::new();
         // If it can't be set, the time that an answer may take counts.
-        let _ = self.0.get_ref().set_read_timeout(Some(LAST));
+        let _ = self.stream.get_ref().set_read_timeout(Some(LAST));
         // Its end closes or resets the connection; either will do.
-        let _ = self.0.by_ref().take(LONGEST_ANSWER).read_to_end(&mut rest);
+        let _ = self
+            .stream
+            .by_ref()
+            .take(LONGEST_REST)
+            .read_to_end(&mut rest);
     }
 }
 
@@ -286,6 +322,36 @@ mod tests {
         caller.answer(&"so").await.expect("taken");
         drop(caller);
         assert_eq!(asked.await.expect("no panic"), "so");
+    }
+
+    #[test]
+    fn who_takes_no_callers_or_says_little_at_a_time_is_not_waited_for() {
+        let scratch = Scratch::new();
+        let folder = folder(&scratch, "f");
+        let socket = std::os::unix::net::UnixListener::bind(folder.join("control.sock"));
+        let socket = socket.expect("bound");
+        let little = Duration::from_millis(300);
+        let mut asked = address(&folder).ask(&"how", little).expect("asked");
+        let trickle = std::thread::spawn(move || {
+            let (mut stream, _) = socket.accept().expect("a caller");
+            while stream.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            socket
+        });
+        let begun = Instant::now();
+        let answer: io::Result<String> = asked.answer();
+        let kind = answer.expect_err("no answer").kind();
+        assert!(matches!(kind, ErrorKind::TimedOut | ErrorKind::WouldBlock));
+        drop(asked);
+        let _listens = trickle.join().expect("it ends");
+        // Until its queue is full.
+        let crowd: Vec<_> = (0..10_000)
+            .map_while(|_| address(&folder).connect().ok())
+            .collect();
+        assert!(address(&folder).ask(&"how", PATIENCE).is_err());
+        assert!(!crowd.is_empty());
+        assert!(begun.elapsed() < PATIENCE);
     }
 
     #[tokio::test]

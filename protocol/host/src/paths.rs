@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 /// There is no default place.
 #[derive(Debug, thiserror::Error)]
-#[error("no state directory: neither XDG_STATE_HOME nor HOME is set; name one with --state")]
+#[error(
+    "no state directory: neither XDG_STATE_HOME nor HOME is set; name one with --state (state= in fstab)"
+)]
 pub struct NoPlace;
 
 /// Root's state directory.
@@ -20,7 +22,7 @@ pub fn state() -> Result<PathBuf, NoPlace> {
         return Ok(ROOTS.into());
     }
     absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .or_else(|| home().map(|home| home.join(".local/state")))
         .map(|base| base.join("leasefs"))
         .ok_or(NoPlace)
 }
@@ -47,6 +49,16 @@ pub fn runtimes_of(user: u32) -> [PathBuf; 2] {
         format!("/run/user/{user}/leasefs").into(),
         std::env::temp_dir().join(format!("leasefs-{user}")),
     ]
+}
+
+/// mount(8) clears the environment of what it runs.
+fn home() -> Option<PathBuf> {
+    let recorded = || {
+        nix::unistd::User::from_uid(nix::unistd::geteuid())
+            .ok()
+            .flatten()
+    };
+    absolute("HOME").or_else(|| recorded().map(|user| user.dir))
 }
 
 /// A path of the environment; one that depends on where the process stands is none.

@@ -165,6 +165,9 @@ fn advertised(args: &ServeArgs, address: SocketAddr) -> Addresses {
 /// This host's addresses that others may reach, IPv4 first.
 fn own_addresses() -> Vec<IpAddr> {
     let interfaces = nix::ifaddrs::getifaddrs();
+    let interfaces = interfaces.inspect_err(|error| {
+        tracing::warn!(%error, "tickets name this host alone, not its addresses");
+    });
     let addresses = interfaces.into_iter().flatten().filter_map(|interface| {
         let address = interface.address?;
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));

@@ -72,9 +72,11 @@ impl std::fmt::Debug for Cache {
 impl Cache {
     /// An empty cache of a mount of this directory, in a session that has no leases yet.
     pub fn new(cx: Cx, root: Handle, memory: Memory) -> Arc<Self> {
+        let mut state = State::new(root, memory);
+        state.pace.begins(cx.monotonic());
         Arc::new(Self {
             cx,
-            state: Part::new(State::new(root, memory)),
+            state: Part::new(state),
             counters: Counters::default(),
             names_in_kernel: AtomicBool::new(false),
             keeper: Bell::default(),

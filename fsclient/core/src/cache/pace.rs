@@ -79,6 +79,11 @@ impl Pace {
         self.progress = now;
     }
 
+    /// Nothing has come through yet: that counts from now.
+    pub fn begins(&mut self, now: BootTime) {
+        self.progress = now;
+    }
+
     /// When bytes last came through.
     pub fn progress(&self) -> BootTime {
         self.progress

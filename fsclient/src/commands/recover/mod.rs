@@ -71,7 +71,7 @@ pub(super) fn run(args: &RecoverArgs) -> Result<(), String> {
 /// The folder that has the item. If it is another user's, everything is done as that user from here on.
 fn as_its_user(recovery: &Recovery, id: RecoveryId) -> Result<Folder, String> {
     let folder = recovery.folder_with(id).map_err(|e| e.to_string())?;
-    if let Some(user) = folder.user() {
+    if let Some(user) = folder.other_user() {
         let became = user.become_for_good();
         became.map_err(|e| {
             format!(

@@ -84,7 +84,7 @@ async fn what_was_kept_counts_until_somebody_disposes_of_it() {
         folder.expect("there").discard(id).expect("discarded");
     }
     assert_eq!(client.driver.left_behind(), 0);
-    assert_eq!(client.driver.keep_all(), 0);
+    assert_eq!(client.driver.keep_all(), (0, 0));
 }
 
 /// What it is told ends in a panic once it is armed.
