@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use leasefs_host::clock::boot_time;
 use leasefs_lease::server::{Config, Grace, LoggedWrites};
 use leasefs_lease::time::{BootTime, lengthened};
-use leasefs_protocol::limits::REVOKE_PATIENCE;
+use leasefs_protocol::limits::{MAX_SESSIONS_PER_CLIENT, REVOKE_PATIENCE};
 use leasefs_protocol::{BootId, Fence, KeyHash, Refusal};
 use leasefs_store::Store;
 use leasefs_transport::CloseCode;
@@ -293,6 +293,23 @@ impl Server {
                 }
                 self.forget(&session);
             }
+        }
+    }
+
+    /// A client that has as many sessions as it may has one more in place of that which has been away for longest, if one
+    /// is without leases: of a mount that was killed it never comes back. May block.
+    pub fn make_room(&self, client: KeyHash) {
+        let sessions = self.sessions.of(client);
+        if sessions.len() < MAX_SESSIONS_PER_CLIENT || self.leases.in_grace() {
+            return;
+        }
+        let holds_none = |session: &Arc<Session>| !self.leases.may_hold(session.id);
+        let away = sessions.into_iter().filter(holds_none);
+        let away = away.filter_map(|session| Some((session.idle_since()?, session)));
+        let longest = away.min_by_key(|(since, _)| *since);
+        if let Some((_, session)) = longest.filter(|(_, session)| self.leaves(session)) {
+            tracing::info!(client = %session.key, session = %session.id, "session ended: its client wants another, and it was away");
+            self.forget(&session);
         }
     }
 

@@ -2,9 +2,10 @@
 
 mod support;
 
-use leasefs_protocol::control::{Standing, ToClient, ToServer};
+use leasefs_protocol::control::{HelloRefusal, Standing, ToClient, ToServer};
+use leasefs_protocol::limits::MAX_SESSIONS_PER_CLIENT;
 use leasefs_protocol::{
-    Parts, Query, Refusal, Release, Response, Scope, Seq, Stamp, answer, query,
+    Parts, Query, Refusal, Release, Response, Scope, Seq, SessionId, Stamp, answer, query,
 };
 use std::collections::HashMap;
 use std::time::Duration;
@@ -45,6 +46,43 @@ async fn a_lookup_and_a_read_grant_leases_and_the_data_comes_back() {
     assert_eq!(&data[..], b"hello");
     assert!(granted(&reply, handle).contains(Parts::DATA));
     assert_eq!(a.lookup(root, "nothing").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_with_as_many_sessions_as_it_may_have_gets_another_for_one_that_is_away() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut who = Who::enrolled(&house, 0);
+    let mut hello = |number: u8| {
+        who.session = SessionId([number; 16]);
+        who.clone()
+    };
+    let mut all = Vec::new();
+    for number in 1..=MAX_SESSIONS_PER_CLIENT as u8 {
+        all.push(hello(number).connect(&server).await);
+    }
+    let next = hello(200);
+    let refused = next.connect_with(&server, next.hello()).await.err();
+    assert!(
+        matches!(refused, Some(HelloRefusal::TooMany(_))),
+        "all are there: {refused:?}"
+    );
+    // One has lost its connection.
+    drop(all.remove(7));
+    let let_in = async {
+        while next.connect_with(&server, next.hello()).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(30), let_in)
+        .await
+        .expect("let in");
+    let away = hello(8);
+    let refused = away.connect_with(&server, away.hello()).await.err();
+    assert!(
+        matches!(refused, Some(HelloRefusal::TooMany(_))),
+        "it is gone: {refused:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -207,6 +207,9 @@ fn judge(
     if let Some(ending) = server.sessions.any(hello.session).filter(|s| s.is_over()) {
         server.forget(&ending);
     }
+    if server.sessions.any(hello.session).is_none() {
+        server.make_room(key);
+    }
     let session = server
         .sessions
         .open(hello.session, (owner, gate), server.now())
