@@ -7,6 +7,7 @@ use leasefs_protocol::limits::MAX_SESSIONS_PER_CLIENT;
 use leasefs_protocol::{
     Parts, Query, Refusal, Release, Response, Scope, Seq, SessionId, Stamp, answer, query,
 };
+use leasefs_transport::CloseCode;
 use std::collections::HashMap;
 use std::time::Duration;
 use support::House;
@@ -68,7 +69,8 @@ async fn a_client_with_as_many_sessions_as_it_may_have_gets_another_for_one_that
         "all are there: {refused:?}"
     );
     // One has lost its connection.
-    drop(all.remove(7));
+    let lost = all.remove(7);
+    lost.connection.close(CloseCode::Goodbye, "lost");
     let let_in = async {
         loop {
             match next.connect_with(&server, next.hello()).await {
