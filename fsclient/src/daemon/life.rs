@@ -264,8 +264,14 @@ async fn bring(assembled: &Arc<Assembled>) -> Result<(), String> {
     match done {
         Some(Ok(_)) => Ok(()),
         Some(Err(refusal)) => Err(refusal.to_string()),
-        None => Err("the server doesn't answer".to_owned()),
+        None => Err(why_not(driver)),
     }
+}
+
+/// Why nothing gets to the server.
+fn why_not(driver: &Driver) -> String {
+    let trouble = driver.session_status().trouble;
+    trouble.unwrap_or_else(|| "it doesn't answer".to_owned())
 }
 
 /// Everything is on the server's disk but what was refused before.
@@ -319,10 +325,11 @@ async fn flush_first(assembled: &Arc<Assembled>) -> Result<(), String> {
     match while_it_gets_on(driver, Work::Flush, driver.call(Call::FlushAll)).await {
         Some(_) => Ok(()),
         None => Err(format!(
-            "can't unmount {}: buffered writes of {} wait for the server (--force unmounts it and \
-             keeps them for `fsclient recover`)",
+            "can't unmount {}: buffered writes of {} can't be brought to the server ({}); --force unmounts it and \
+             keeps them for `fsclient recover`",
             assembled.mounted.mountpoint().display(),
-            dirty_paths(driver).join(", ")
+            dirty_paths(driver).join(", "),
+            why_not(driver)
         )),
     }
 }

@@ -1,6 +1,7 @@
 //! Mount points: what is mounted there, what is left of a daemon that died, who uses it.
 
 use leasefs_host::mounts::{self, Mount};
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::io;
@@ -109,8 +110,9 @@ pub fn is_dead(dir: &Path) -> bool {
     if super::control::is_listening(dir) {
         return false;
     }
-    let metadata = fs::metadata(dir);
-    metadata.is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
+    // Attributes the kernel may have cached.
+    let asked = rustix::fs::statfs(dir);
+    asked.is_err_and(|e| matches!(e, Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Takes the mount out of the file tree, whoever uses it.
@@ -122,7 +124,7 @@ pub fn detach(dir: &Path) -> Result<(), String> {
     let failed = |e: &dyn std::fmt::Display| format!("can't unmount {}: {e}", dir.display());
     match unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => {
+        Err(Errno::PERM) => {
             let helper = Command::new("fusermount3")
                 .args(["-uz", "--"])
                 .arg(dir)

@@ -82,7 +82,9 @@ pub enum AskError {
     #[error("no server is running with the state directory {0}")]
     NotRunning(PathBuf),
     /// There is one, but something is wrong.
-    #[error("the server of {path} gives no answer: {source}")]
+    #[error(
+        "the server of {path} gives no answer ({source}): is it stopped? What it was asked to do it may do yet"
+    )]
     NoAnswer {
         /// The state directory.
         path: PathBuf,
