@@ -168,6 +168,17 @@ pub enum IdentityPolicy {
     Trust,
 }
 
+impl IdentityPolicy {
+    /// As `serve --identity` and `status` call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Squash => "squash",
+            Self::RootSquash => "root_squash",
+            Self::Trust => "trust",
+        }
+    }
+}
+
 /// Why a `Hello` is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]

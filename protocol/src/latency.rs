@@ -5,6 +5,11 @@ use crate::request::Request;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// In whole milliseconds, as documents have it; the most there is for what is longer.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Up to how long what is counted in each bucket took. The bucket behind the last has no bound.
 pub const BOUNDS: [Duration; 12] = [
     Duration::from_micros(100),

@@ -5,9 +5,9 @@ use crate::server::Server;
 use crate::session::Session;
 use crate::status::{Lock, SessionStatus, Status, TermZero, Waiting};
 use leasefs_lease::time::BootTime;
+use leasefs_protocol::latency::millis;
 use leasefs_protocol::{LockKind, LockMode, LockRange};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 impl Server {
     /// What it looks like now.
@@ -70,10 +70,6 @@ impl Server {
         };
         snapshot.term_zero.iter().map(one).collect()
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn one(session: &Session, snapshot: &Snapshot) -> SessionStatus {

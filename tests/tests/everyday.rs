@@ -70,6 +70,16 @@ fn umount(dir: &Path) -> Command {
     command
 }
 
+/// Where to mount, and where the client has its state.
+fn places(world: &World) -> (PathBuf, PathBuf) {
+    let state = world.sandbox.root().join("state");
+    (world.sandbox.folder("dir"), state)
+}
+
+fn ticket_of(world: &World) -> String {
+    world.server.ticket_for(world.server.address)
+}
+
 fn is_mounted(dir: &Path) -> bool {
     mounts_below(dir).contains(&dir.to_owned())
 }
@@ -96,7 +106,7 @@ fn as_user<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
 fn unmounting_does_not_race_its_own_daemon_when_the_client_was_revoked() {
     let world = world("revoked", 0, "trust");
     for _ in 0..12 {
-        let ticket = world.server.ticket_for(world.server.address);
+        let ticket = ticket_of(&world);
         let options = MountOptions::default();
         let mount = Mount::start(&world.sandbox, "mount", &ticket, &options);
         fs::write(mount.path("f"), "x").expect("written");
@@ -122,11 +132,8 @@ fn unmounting_does_not_race_its_own_daemon_when_the_client_was_revoked() {
 #[test]
 fn what_is_unmounted_is_mounted_again_by_the_next_command() {
     let world = world("again", 0, "trust");
-    let (dir, state) = (
-        world.sandbox.folder("dir"),
-        world.sandbox.root().join("state"),
-    );
-    let ticket = world.server.ticket_for(world.server.address);
+    let (dir, state) = places(&world);
+    let ticket = ticket_of(&world);
     let source = format!("{}:/", world.server.address);
     done(mount(&ticket, &dir, &state));
     for round in 0..6 {
@@ -154,10 +161,7 @@ fn a_server_is_known_by_its_key_whatever_name_it_is_reached_by() {
     let mut options = WorldOptions::mounts(0);
     options.server.listen = Some(Ipv6Addr::UNSPECIFIED.into());
     let world = World::start("names", &options);
-    let (dir, state) = (
-        world.sandbox.folder("dir"),
-        world.sandbox.root().join("state"),
-    );
+    let (dir, state) = places(&world);
     let port = world.server.address.port();
     let default = world.server.command(&["ticket"]).trim().parse::<Ticket>();
     let default = default.expect("a ticket").servers;
@@ -185,11 +189,8 @@ fn a_server_is_known_by_its_key_whatever_name_it_is_reached_by() {
 #[test]
 fn a_ticket_leads_to_the_server_by_any_of_its_addresses() {
     let world = world("addresses", 0, "trust");
-    let (dir, state) = (
-        world.sandbox.folder("dir"),
-        world.sandbox.root().join("state"),
-    );
-    let ticket = world.server.ticket_for(world.server.address);
+    let (dir, state) = places(&world);
+    let ticket = ticket_of(&world);
     let (_, secret) = ticket.split_once("/#").expect("a ticket");
     // No such name; an address where nothing listens; and its own.
     let (address, nothing) = (world.server.address, "no-such-host.invalid:1,127.0.0.1:1");
@@ -217,11 +218,8 @@ fn a_ticket_leads_to_the_server_by_any_of_its_addresses() {
 #[test]
 fn what_is_wrong_with_a_mount_is_said_at_once_with_what_to_do() {
     let world = world("wrong", 0, "trust");
-    let (dir, state) = (
-        world.sandbox.folder("dir"),
-        world.sandbox.root().join("state"),
-    );
-    let ticket = world.server.ticket_for(world.server.address);
+    let (dir, state) = places(&world);
+    let ticket = ticket_of(&world);
     let (_, secret) = ticket.split_once("/#").expect("a ticket");
     let to = |address: &str| mount(&format!("leasefs://{address}/#{secret}"), &dir, &state);
     let closed = refusal(to("127.0.0.1:1"));
@@ -248,11 +246,8 @@ fn what_is_wrong_with_a_mount_is_said_at_once_with_what_to_do() {
 fn root_is_told_at_once_that_it_is_nobody_under_root_squash() {
     for (policy, told) in [("root_squash", true), ("trust", false)] {
         let world = world(&format!("nobody-{policy}"), 0, policy);
-        let (dir, state) = (
-            world.sandbox.folder("dir"),
-            world.sandbox.root().join("state"),
-        );
-        let ticket = world.server.ticket_for(world.server.address);
+        let (dir, state) = places(&world);
+        let ticket = ticket_of(&world);
         let (output, _) = run(mount(&ticket, &dir, &state));
         assert!(output.status.success(), "{}", said(&output));
         assert_eq!(
@@ -290,11 +285,8 @@ fn seen(dir: &Path) -> String {
 #[test]
 fn a_mount_whose_daemon_is_stopped_or_dead_is_shown_as_that_and_can_be_unmounted() {
     let world = world("dead", 0, "trust");
-    let (dir, state) = (
-        world.sandbox.folder("dir"),
-        world.sandbox.root().join("state"),
-    );
-    let ticket = world.server.ticket_for(world.server.address);
+    let (dir, state) = places(&world);
+    let ticket = ticket_of(&world);
     done(mount(&ticket, &dir, &state));
     let pid = pid_of(&dir);
     assert_eq!(seen(&dir), "answers");
@@ -321,11 +313,8 @@ fn a_mount_whose_daemon_is_stopped_or_dead_is_shown_as_that_and_can_be_unmounted
 #[test]
 fn a_stopped_daemon_is_unmounted_by_force() {
     let world = world("stopped", 0, "trust");
-    let (dir, state) = (
-        world.sandbox.folder("dir"),
-        world.sandbox.root().join("state"),
-    );
-    let ticket = world.server.ticket_for(world.server.address);
+    let (dir, state) = places(&world);
+    let ticket = ticket_of(&world);
     done(mount(&ticket, &dir, &state));
     let pid = pid_of(&dir);
     kill_process(pid, Signal::STOP).expect("stopped");
@@ -381,11 +370,8 @@ fn a_client_is_named_after_its_host_and_a_killed_ones_session_after_its_client()
 #[test]
 fn mount_and_umount_of_the_system_find_their_helpers_options_and_what_is_mounted() {
     let world = world("helper", 0, "trust");
-    let (dir, state) = (
-        world.sandbox.folder("dir"),
-        world.sandbox.root().join("state"),
-    );
-    let ticket = world.server.ticket_for(world.server.address);
+    let (dir, state) = places(&world);
+    let ticket = ticket_of(&world);
     done(mount(&ticket, &dir, &state));
     fs::write(dir.join("f"), "x").expect("written");
     let as_helper = |name: &str, arguments: &[&str]| {
@@ -433,16 +419,9 @@ fn where_all_users_are_one_everything_is_shown_as_the_user_that_is_named() {
     let squash = World::start_on("shown", &options, |export| {
         chown(export, Some(USER + 1), Some(USER + 1)).expect("chown");
     });
-    let (dir, state) = (
-        squash.sandbox.folder("dir"),
-        squash.sandbox.root().join("state"),
-    );
+    let (dir, state) = places(&squash);
     let owner = ["--uid", "12345", "--gid", "54321"];
-    let mut command = mount(
-        &squash.server.ticket_for(squash.server.address),
-        &dir,
-        &state,
-    );
+    let mut command = mount(&ticket_of(&squash), &dir, &state);
     command.args(owner);
     done(command);
     fs::write(dir.join("f"), "x").expect("written");
@@ -451,7 +430,7 @@ fn where_all_users_are_one_everything_is_shown_as_the_user_that_is_named() {
     done(umount(&dir));
     let trust = world("not-shown", 0, "trust");
     let state = trust.sandbox.root().join("state");
-    let mut command = mount(&trust.server.ticket_for(trust.server.address), &dir, &state);
+    let mut command = mount(&ticket_of(&trust), &dir, &state);
     command.args(owner);
     let refused = refusal(command);
     assert!(refused.contains("--uid"), "{refused}");
@@ -601,11 +580,8 @@ fn what_roots_mount_has_kept_of_a_user_is_that_users_to_list_restore_and_discard
 #[test]
 fn a_slash_behind_a_mount_point_means_the_same_mount() {
     let world = world("slash", 0, "trust");
-    let (dir, state) = (
-        world.sandbox.folder("dir"),
-        world.sandbox.root().join("state"),
-    );
-    let ticket = world.server.ticket_for(world.server.address);
+    let (dir, state) = places(&world);
+    let ticket = ticket_of(&world);
     done(mount(&ticket, &dir, &state));
     fs::write(dir.join("f"), "x").expect("written");
     let slash = PathBuf::from(format!("{}/", dir.display()));
@@ -624,11 +600,8 @@ fn a_slash_behind_a_mount_point_means_the_same_mount() {
 #[test]
 fn a_mount_that_can_not_be_made_leaves_no_session() {
     let world = world("no-session", 0, "squash");
-    let (dir, state) = (
-        world.sandbox.folder("dir"),
-        world.sandbox.root().join("state"),
-    );
-    let mut command = mount(&world.server.ticket_for(world.server.address), &dir, &state);
+    let (dir, state) = places(&world);
+    let mut command = mount(&ticket_of(&world), &dir, &state);
     command.arg("--suid");
     refusal(command);
     // /dev/fuse is no device there.
@@ -642,7 +615,7 @@ fn a_mount_that_can_not_be_made_leaves_no_session() {
     ]);
     without
         .arg(&Binaries::get().client)
-        .args(["mount", &world.server.ticket_for(world.server.address)]);
+        .args(["mount", &ticket_of(&world)]);
     without.arg(&dir).arg("--state").arg(&state);
     refusal(without);
     let status: Value =
@@ -658,7 +631,7 @@ fn a_mount_that_can_not_be_made_leaves_no_session() {
 fn a_state_directory_on_a_mount_is_refused_and_bytes_that_can_not_be_kept_are_called_lost() {
     let mut world = world("lost", 1, "trust");
     let dir = world.sandbox.folder("dir");
-    let ticket = world.server.ticket_for(world.server.address);
+    let ticket = ticket_of(&world);
     let refused = refusal(mount(&ticket, &dir, &world.mount(0).path("state")));
     assert!(refused.contains("lies on the leasefs mount"), "{refused}");
     assert!(!world.mount(0).path("state").exists());
@@ -682,11 +655,8 @@ fn a_state_directory_on_a_mount_is_refused_and_bytes_that_can_not_be_kept_are_ca
 #[test]
 fn what_the_system_mounts_stays_in_the_process_group_of_mount_unless_it_has_a_terminal() {
     let world = world("group", 0, "trust");
-    let (dir, state) = (
-        world.sandbox.folder("dir"),
-        world.sandbox.root().join("state"),
-    );
-    let ticket = world.server.ticket_for(world.server.address);
+    let (dir, state) = places(&world);
+    let ticket = ticket_of(&world);
     let group = |options: &[&str]| {
         let mut command = mount(&ticket, &dir, &state);
         command.args(options).process_group(0);

@@ -6,7 +6,7 @@
 use super::{Cli, Command, say};
 use crate::daemon::mounts;
 use clap::{Args, Parser};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -135,14 +135,7 @@ fn umount(args: &Umount) -> ExitCode {
     if args.lazy {
         return done(mounts::locate(&args.dir).and_then(|dir| mounts::detach(&dir)));
     }
-    let force = args.force.then_some(OsStr::new("--force"));
-    let arguments = [OsStr::new("fsclient"), OsStr::new("umount")];
-    let dir = [OsStr::new("--"), args.dir.as_os_str()];
-    let command = Cli::parse_from(arguments.into_iter().chain(force).chain(dir)).command;
-    match command {
-        Command::Umount(umount) => done(super::umount::run(&umount)),
-        _ => failed("not an umount", WRONG_CALL),
-    }
+    done(super::umount::run(&args.dir, args.force))
 }
 
 fn done(result: Result<(), String>) -> ExitCode {

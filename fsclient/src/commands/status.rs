@@ -1,6 +1,6 @@
 //! `fsclient status`.
 
-use super::{StateArg, say};
+use super::{StateArg, say, show, show_json};
 use crate::daemon::control::{self, AskError};
 use crate::daemon::{
     Dirty, Kept, Lock, MemoryStatus, MountStatus, StateDir, StatusDocument, Survey, Unanswered,
@@ -9,7 +9,7 @@ use crate::daemon::{
 use crate::recovery::{RecoveryError, path_for_people};
 use crate::session::Waiting;
 use clap::Args;
-use leasefs_protocol::{escaped, printable};
+use leasefs_protocol::escaped;
 use std::path::{Path, PathBuf};
 
 /// People get so many items named of each recovery folder.
@@ -55,14 +55,9 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
         kept,
     };
     if args.json {
-        let text = serde_json::to_string_pretty(&document).map_err(|e| e.to_string())?;
-        println!("{text}");
-    } else {
-        // Whatever a daemon or a server has said is not obeyed by the terminal.
-        let text = for_people(&document);
-        text.lines()
-            .for_each(|line| println!("{}", printable(line)));
+        return show_json(&document);
     }
+    show(&for_people(&document));
     Ok(())
 }
 

@@ -23,85 +23,31 @@ pub(super) struct ClientTopArgs {
 }
 
 const MOUNTS: &[Column] = &[
-    Column {
-        title: "MOUNT",
-        width: 0,
-    },
-    Column {
-        title: "CALLS/S",
-        width: 8,
-    },
-    Column {
-        title: "CACHED",
-        width: 7,
-    },
-    Column {
-        title: "REQ/S",
-        width: 7,
-    },
-    Column {
-        title: "LEASES",
-        width: 8,
-    },
-    Column {
-        title: "DIRTY",
-        width: 10,
-    },
-    Column {
-        title: "SERVER",
-        width: 12,
-    },
+    Column::new("MOUNT", 0),
+    Column::new("CALLS/S", 8),
+    Column::new("CACHED", 7),
+    Column::new("REQ/S", 7),
+    Column::new("LEASES", 8),
+    Column::new("DIRTY", 10),
+    Column::new("SERVER", 12),
 ];
 const BY_CALLS: usize = 1;
 
 const WAITING: &[Column] = &[
-    Column {
-        title: "WAITS ON",
-        width: 0,
-    },
-    Column {
-        title: "PROCESS",
-        width: 9,
-    },
-    Column {
-        title: "USER",
-        width: 8,
-    },
-    Column {
-        title: "WITH",
-        width: 12,
-    },
-    Column {
-        title: "SINCE",
-        width: 8,
-    },
-    Column {
-        title: "AT MOST",
-        width: 8,
-    },
+    Column::new("WAITS ON", 0),
+    Column::new("PROCESS", 9),
+    Column::new("USER", 8),
+    Column::new("WITH", 12),
+    Column::new("SINCE", 8),
+    Column::new("AT MOST", 8),
 ];
 
 const LOCKS: &[Column] = &[
-    Column {
-        title: "LOCK OF",
-        width: 0,
-    },
-    Column {
-        title: "PROCESS",
-        width: 8,
-    },
-    Column {
-        title: "KIND",
-        width: 15,
-    },
-    Column {
-        title: "STATE",
-        width: 6,
-    },
-    Column {
-        title: "HELD UP BY",
-        width: 26,
-    },
+    Column::new("LOCK OF", 0),
+    Column::new("PROCESS", 8),
+    Column::new("KIND", 15),
+    Column::new("STATE", 6),
+    Column::new("HELD UP BY", 26),
 ];
 
 pub(super) fn run(args: &ClientTopArgs) -> Result<(), String> {

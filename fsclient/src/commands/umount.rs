@@ -22,18 +22,18 @@ const INTERRUPTED: i32 = 130;
 #[derive(Debug, Args)]
 pub(super) struct UmountArgs {
     /// The mount point
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     /// Unmount even if it is in use: what is open fails from then on
     #[arg(long)]
-    force: bool,
+    pub(super) force: bool,
     #[command(flatten)]
     _state: StateArg,
 }
 
-pub(super) fn run(args: &UmountArgs) -> Result<(), String> {
-    let dir = mounts::locate(&args.dir)?;
-    let request = control::Request::Umount { force: args.force };
-    let mut patience = Patience::new(args.force);
+pub(super) fn run(dir: &Path, force: bool) -> Result<(), String> {
+    let dir = mounts::locate(dir)?;
+    let request = control::Request::Umount { force };
+    let mut patience = Patience::new(force);
     let asked = control::ask(&dir, &request).and_then(|mut asked| {
         leave_it_to_the_daemon(&dir);
         asked.done_while(|| patience.look(&dir))?;
@@ -46,7 +46,11 @@ pub(super) fn run(args: &UmountArgs) -> Result<(), String> {
             Ok(())
         }
         Err(AskError::Refused(reason)) => Err(reason),
-        Err(error) => without_daemon(&dir, args.force, &error),
+        Err(AskError::Foreign(user)) => Err(format!(
+            "{} is a mount of user {user}: only that user and root may unmount it",
+            path_for_people(&dir)
+        )),
+        Err(error) => without_daemon(&dir, force, &error),
     }
 }
 
@@ -112,14 +116,8 @@ impl Patience {
 /// Removes what a dead daemon left, or by force what a hanging one has.
 fn without_daemon(dir: &Path, force: bool, error: &AskError) -> Result<(), String> {
     let shown = path_for_people(dir);
-    match mounts::mounted_by(dir)? {
-        None => return Err(format!("{shown} is not a leasefs mount")),
-        Some(user) if !may_unmount(user) => {
-            return Err(format!(
-                "{shown} is a mount of user {user}: only that user and root may unmount it"
-            ));
-        }
-        Some(_) => {}
+    if !mounts::is_leasefs(dir)? {
+        return Err(format!("{shown} is not a leasefs mount"));
     }
     if matches!(error, AskError::Silent(_)) && dies(dir) {
         return mounts::detach(dir);
@@ -134,11 +132,6 @@ fn without_daemon(dir: &Path, force: bool, error: &AskError) -> Result<(), Strin
     Err(format!(
         "{shown}: {error}; `fsclient umount --force {shown}` unmounts without it"
     ))
-}
-
-fn may_unmount(user: u32) -> bool {
-    let own = rustix::process::geteuid();
-    own.is_root() || own.as_raw() == user
 }
 
 /// A daemon that was killed this moment needs another to be gone.

@@ -1,14 +1,14 @@
 //! `fsclient why`.
 
-use super::StateArg;
 use super::status::{lock_for_people, seconds, waiting_for_people};
+use super::{StateArg, show, show_json};
 use crate::daemon::control::{self, AskError};
 use crate::daemon::{Cost, Here, Other, There, Why};
 use crate::recovery::path_for_people;
 use crate::session::Waiting;
 use clap::Args;
 use leasefs_host::mounts::{self, Mount};
-use leasefs_protocol::{escaped, printable};
+use leasefs_protocol::escaped;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -58,17 +58,10 @@ pub(super) fn run(args: &WhyArgs) -> Result<(), String> {
     })?;
     let path = mount.join(below);
     let document = Document { path, mount, why };
-    match args.json {
-        true => {
-            let text = serde_json::to_string_pretty(&document).map_err(|e| e.to_string())?;
-            println!("{text}");
-        }
-        false => {
-            let text = for_people(&document.path, &document.why);
-            text.lines()
-                .for_each(|line| println!("{}", printable(line)));
-        }
+    if args.json {
+        return show_json(&document);
     }
+    show(&for_people(&document.path, &document.why));
     Ok(())
 }
 

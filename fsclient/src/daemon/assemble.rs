@@ -13,10 +13,10 @@ use crate::session::{self, ConnectError, Link};
 use leasefs_client::{CacheStatus, Config, Memory, Owner, Timeout};
 use leasefs_metrics::Page;
 use leasefs_protocol::control::{IdentityPolicy, Welcome};
+use leasefs_protocol::latency::millis;
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::{Addresses, Source};
-use leasefs_protocol::{RawName, SessionId, printable};
-use ring::rand::{SecureRandom, SystemRandom};
+use leasefs_protocol::{RawName, printable};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -112,17 +112,9 @@ pub(super) async fn assemble(
     };
     let driver = begin(setup, link)?;
     state.pins().set(&reached, key)?;
-    if job.allow.anything() && welcome.identity == IdentityPolicy::Squash {
-        driver.goodbye().await;
-        return Err(one_owner(&source));
-    }
-    if (job.uid.is_some() || job.gid.is_some()) && welcome.identity != IdentityPolicy::Squash {
-        driver.goodbye().await;
-        return Err(format!(
-            "{source} shows files as their owners', so --uid and --gid have no meaning there: mount without them"
-        ));
-    }
-    let mounted = match mount(job, &source, &welcome, (driver.clone(), kernel)) {
+    let mounted = fits(job, &welcome, &source)
+        .and_then(|()| mount(job, &source, &welcome, (driver.clone(), kernel)));
+    let mounted = match mounted {
         Ok(mounted) => mounted,
         Err(error) => {
             // Or the server would keep its session for an hour.
@@ -188,7 +180,7 @@ fn session_config(job: &Job, state: &StateDir, from: &From) -> Result<session::C
         },
         identity: state.identity()?,
         ticket: from.ticket,
-        session: new_session()?,
+        session: session::new_session()?,
         name: format!("{}:{}", own_name(), job.dir.display()),
         subdir: from
             .subdir
@@ -211,14 +203,6 @@ fn own_name() -> String {
             format!("{name}@{}", host.trim())
         }
     }
-}
-
-fn new_session() -> Result<SessionId, String> {
-    let mut id = SessionId::default();
-    SystemRandom::new()
-        .fill(&mut id.0)
-        .map_err(|_| "no randomness".to_owned())?;
-    Ok(id)
 }
 
 fn by_kind(cached: &CacheStatus) -> BTreeMap<String, u64> {
@@ -266,19 +250,29 @@ fn as_written(job: &Job, source: &str) -> String {
     }
 }
 
-/// Everything would be shown as a program or device of the mounting user, root.
-fn one_owner(source: &str) -> String {
-    format!(
-        "{source} can't be mounted with --suid or --dev: the server makes all users of this machine one \
-         (policy squash, or a ticket made with --as). Mount without them"
-    )
+/// Whether what was asked for goes with the server's policy.
+fn fits(job: &Job, welcome: &Welcome, source: &str) -> Result<(), String> {
+    let one_owner = welcome.identity == IdentityPolicy::Squash;
+    if one_owner && job.allow.anything() {
+        // Everything would be shown as a program or device of the mounting user, root.
+        return Err(format!(
+            "{source} can't be mounted with --suid or --dev: the server makes all users of this machine one \
+             (policy squash, or a ticket made with --as). Mount without them"
+        ));
+    }
+    if !one_owner && (job.uid.is_some() || job.gid.is_some()) {
+        return Err(format!(
+            "{source} shows files as their owners', so --uid and --gid have no meaning there: mount without them"
+        ));
+    }
+    Ok(())
 }
 
 fn hint(kind: ErrorKind, reason: &str) -> &'static str {
     let root = rustix::process::geteuid().is_root();
     let denied = reason.contains("Permission denied") || reason.contains("not permitted");
     match kind {
-        _ if !root && denied => {
+        _ if denied && !root => {
             " (an unprivileged mount needs fusermount3, /dev/fuse with mode 0666, and a mount \
              point that is your own)"
         }
@@ -333,7 +327,7 @@ impl Assembled {
             read_only: self.read_only,
             write_through: !self.write_back,
             session: self.driver.status(),
-            lease_ms_left: u64::try_from(cached.remaining.as_millis()).unwrap_or(u64::MAX),
+            lease_ms_left: millis(cached.remaining),
             leases: by_kind(&cached),
             recalls_open: cached.recalls as u64,
             memory: cached.memory.into(),
@@ -347,7 +341,7 @@ impl Assembled {
                 files: dirty.files as u64,
                 bytes: dirty.bytes as u64,
                 bytes_per_second: dirty.rate,
-                still_ms: u64::try_from(dirty.still.as_millis()).unwrap_or(u64::MAX),
+                still_ms: millis(dirty.still),
             },
             locks: self.driver.locks().into_iter().map(Into::into).collect(),
         }

@@ -87,24 +87,19 @@ fn socket_in(folder: OwnedFd, mount: &Path) -> Address {
     Address::new(folder, socket_name(mount))
 }
 
-/// The socket of whoever has mounted there: root may ask other users' daemons.
-fn address_of_anybody(mount: &Path) -> io::Result<Address> {
-    match user_of(mount) {
-        Some(user) if geteuid().is_root() && user != 0 => paths::runtimes_of(user)
+/// The socket of whoever has mounted there: root may ask other users' daemons, nobody else does.
+fn address_of_anybody(mount: &Path) -> Result<Address, AskError> {
+    let own = geteuid();
+    match mounts::mounted_by(&mounts::table()?, mount).filter(|user| *user != own.as_raw()) {
+        None => Ok(address(mount)?),
+        Some(user) if !own.is_root() => Err(AskError::Foreign(user)),
+        Some(user) => paths::runtimes_of(user)
             .iter()
             .filter_map(|folder| private::folder_of(folder, user).ok())
             .map(|folder| socket_in(folder, mount))
             .find(Address::exists)
-            .ok_or_else(|| io::ErrorKind::NotFound.into()),
-        _ => address(mount),
+            .ok_or_else(|| AskError::Silent(io::ErrorKind::NotFound.into())),
     }
-}
-
-/// Who has mounted what is there, if it is one of ours.
-fn user_of(dir: &Path) -> Option<u32> {
-    let table = mounts::table().ok()?;
-    let mount = mounts::at(&table, dir)?;
-    mount.user.filter(|_| mount.is_leasefs)
 }
 
 /// An answer that is coming, or has come.
@@ -116,10 +111,6 @@ pub struct Asked(leasefs_host::control::Asked);
 /// # Errors
 /// If it can't be reached.
 pub fn ask(mount: &Path, request: &Request) -> Result<Asked, AskError> {
-    let own = geteuid();
-    if let Some(user) = user_of(mount).filter(|user| *user != own.as_raw() && !own.is_root()) {
-        return Err(AskError::Foreign(user));
-    }
     let patience = match request {
         Request::Status | Request::Why { .. } => STATUS_TIMEOUT,
         Request::Umount { .. } => LOOK,
@@ -148,11 +139,13 @@ pub(super) fn ask_at(
     request: &Request,
     patience: Duration,
 ) -> Result<Asked, AskError> {
-    let pid = address.listener()?;
+    let daemon = address.reach()?;
+    let pid = daemon.process()?;
     if is_stopped(pid) {
+        // Asked now, it would do it when it goes on.
         return Err(AskError::Stopped(pid));
     }
-    Ok(Asked(address.ask(request, patience)?))
+    Ok(Asked(daemon.ask(request, patience)?))
 }
 
 /// Why there is no answer, or not the one wanted.
@@ -173,53 +166,46 @@ pub enum AskError {
 }
 
 impl Asked {
-    /// The status that was asked for.
-    ///
-    /// # Errors
-    /// As [`Asked::result`].
-    pub fn status(&mut self) -> Result<MountStatus, AskError> {
-        let status = self.result()?;
-        status.ok_or_else(|| AskError::Refused("the daemon gave no status".to_owned()))
+    fn answer(&mut self) -> Result<Response, AskError> {
+        match self.0.answer()? {
+            Response::Error(error) => Err(AskError::Refused(error)),
+            response => Ok(response),
+        }
     }
 
-    /// The answer, with a status if that was asked for.
+    /// The answer to [`Request::Status`].
     ///
     /// # Errors
     /// That there is none, or the daemon's refusal, for people.
-    pub fn result(&mut self) -> Result<Option<MountStatus>, AskError> {
-        match self.0.answer()? {
-            Response::Status(status) => Ok(Some(*status)),
-            Response::Done | Response::Why(_) => Ok(None),
-            Response::Error(error) => Err(AskError::Refused(error)),
+    pub fn status(&mut self) -> Result<MountStatus, AskError> {
+        match self.answer()? {
+            Response::Status(status) => Ok(*status),
+            _ => Err(something_else()),
         }
     }
 
     /// The answer to [`Request::Why`].
     ///
     /// # Errors
-    /// As [`Asked::result`].
+    /// As [`Asked::status`].
     pub fn why(&mut self) -> Result<Why, AskError> {
-        match self.0.answer()? {
+        match self.answer()? {
             Response::Why(why) => Ok(*why),
-            Response::Error(error) => Err(AskError::Refused(error)),
-            Response::Status(_) | Response::Done => Err(AskError::Refused(
-                "the daemon answers something else".into(),
-            )),
+            _ => Err(something_else()),
         }
     }
 
     /// That what takes as long as it takes is done: `lives` is asked now and then whether to wait on.
     ///
     /// # Errors
-    /// As [`Asked::result`].
+    /// As [`Asked::status`].
     pub fn done_while(&mut self, mut lives: impl FnMut() -> bool) -> Result<(), AskError> {
         loop {
-            match self.result() {
+            match self.answer() {
+                Ok(Response::Done) => return Ok(()),
                 Err(AskError::Silent(error)) if is_timeout(&error) && lives() => {}
-                Ok(Some(_)) => {
-                    return Err(AskError::Refused("it answers something else".to_owned()));
-                }
-                result => return result.map(drop),
+                Ok(_) => return Err(something_else()),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -228,6 +214,10 @@ impl Asked {
     pub fn wait_for_end(self) {
         self.0.wait_for_end();
     }
+}
+
+fn something_else() -> AskError {
+    AskError::Refused("the daemon answers something else".to_owned())
 }
 
 fn why_silent(error: &io::Error) -> String {

@@ -99,9 +99,7 @@ pub fn is_leasefs(dir: &Path) -> Result<bool, String> {
 /// # Errors
 /// If the mount table can't be read.
 pub fn mounted_by(dir: &Path) -> Result<Option<u32>, String> {
-    let table = table()?;
-    let mount = mounts::at(&table, dir).filter(|mount| mount.is_leasefs);
-    Ok(mount.map(|mount| mount.user.unwrap_or_default()))
+    Ok(mounts::mounted_by(&table()?, dir))
 }
 
 /// Whether the mount's daemon is gone.

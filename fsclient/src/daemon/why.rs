@@ -6,6 +6,7 @@ use super::status::Lock;
 use crate::session::Waiting;
 use leasefs_client::HeldHere;
 use leasefs_protocol::explain::{Explained, Holding};
+use leasefs_protocol::latency::millis;
 use leasefs_protocol::{FileKind, Parts};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -105,10 +106,6 @@ pub struct Cost {
     pub silent: u32,
     /// How long it would wait for these at most.
     pub at_most_ms: u64,
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn names_of(parts: Parts) -> Vec<String> {

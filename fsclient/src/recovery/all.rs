@@ -24,8 +24,8 @@ const OTHERS: &str = "recovery";
 #[derive(Clone, Debug)]
 pub struct Recovery {
     state: PathBuf,
-    /// State directories of root's in which there may be something of this user's.
-    also: Vec<PathBuf>,
+    /// Root's state directory, in which there may be something of this user's too.
+    also: Option<PathBuf>,
 }
 
 impl Recovery {
@@ -33,7 +33,7 @@ impl Recovery {
     pub fn of(state: &Path, also: Option<&Path>) -> Self {
         Self {
             state: state.to_owned(),
-            also: also.into_iter().map(Path::to_owned).collect(),
+            also: also.map(Path::to_owned),
         }
     }
 
@@ -110,7 +110,7 @@ impl Recovery {
         states
             .map(move |state| Self::place_of(state, me.uid))
             .filter(|place| fs::symlink_metadata(place).is_ok_and(|found| found.is_dir()))
-            .map(move |place| Folder::given(place, me))
+            .map(move |place| Folder::of(place, me))
     }
 
     /// Users of whom something is, or was, kept.

@@ -44,17 +44,12 @@ impl Folder {
         }
     }
 
-    /// Root's folder of another user's items.
+    /// Root's folder of a user's items, for root and for that user.
     pub(super) fn of(path: PathBuf, user: User) -> Self {
         Self {
             user: Some(user),
             ..Self::at(path)
         }
-    }
-
-    /// The same, for that user.
-    pub(super) fn given(path: PathBuf, user: User) -> Self {
-        Self::of(path, user)
     }
 
     /// Whose items these are, if that is another user than this process is.
@@ -189,11 +184,10 @@ impl Folder {
     /// # Errors
     /// If there is none, or the disk fails.
     pub fn discard(&self, id: RecoveryId) -> Result<(), RecoveryError> {
-        self.item(id).map(drop).or_else(|error| match error {
-            RecoveryError::NoItem(_) => Err(error),
-            // What is damaged may go too.
-            _ => Ok(()),
-        })?;
+        // What is damaged may go too.
+        if let Err(error @ RecoveryError::NoItem(_)) = self.item(id) {
+            return Err(error);
+        }
         match self.user {
             Some(_) => self.act(|| self.empty(id)),
             None => self.remove(id),

@@ -4,6 +4,7 @@ use super::error::RecoveryError;
 use super::id::RecoveryId;
 use super::user::User;
 use bytes::Bytes;
+use leasefs_protocol::latency::millis;
 use leasefs_protocol::limits::{MAX_RECOVERY_PATH, MAX_RECOVERY_RANGES};
 use leasefs_protocol::{Handle, escaped};
 use serde::{Deserialize, Serialize};
@@ -119,7 +120,7 @@ impl Item {
             object: lost.object.to_string(),
             writer: lost.writer,
             reason: lost.reason,
-            time_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX),
+            time_ms: millis(since_1970),
             size: lost.size,
             bytes: lost.bytes(),
             ranges,

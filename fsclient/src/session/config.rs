@@ -1,5 +1,6 @@
 //! With whom a session is, and why it may not stand.
 
+use leasefs_host::random::random;
 use leasefs_protocol::control::HelloRefusal;
 use leasefs_protocol::ticket::{Addresses, ServerAddr};
 use leasefs_protocol::{KeyHash, RawName, SessionId};
@@ -26,6 +27,14 @@ pub struct Config {
     pub drift_ppm: u32,
     /// How long the first connection may take.
     pub connect_timeout: Duration,
+}
+
+/// A session that nobody has had.
+///
+/// # Errors
+/// A message for people.
+pub fn new_session() -> Result<SessionId, String> {
+    random().map(SessionId).map_err(|e| e.to_string())
 }
 
 impl ConnectError {

@@ -12,7 +12,7 @@ mod readers;
 mod status;
 mod wire;
 
-pub use config::{Config, ConnectError};
+pub use config::{Config, ConnectError, new_session};
 pub use first::first;
 pub use link::Link;
 pub use probe::{Probed, probe, route_mtu};

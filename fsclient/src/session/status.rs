@@ -2,7 +2,8 @@
 
 use super::wire::Wire;
 use leasefs_client::{SessionStatus, Waits};
-use leasefs_protocol::control::{IdentityPolicy, Standing};
+use leasefs_protocol::control::Standing;
+use leasefs_protocol::latency::millis;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -69,10 +70,6 @@ pub struct Waiting {
     pub ends_in_ms: Option<u64>,
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 impl Status {
     /// What the core and the connection say.
     pub fn new<W: 'static>(session: SessionStatus, wire: &Wire<W>) -> Self {
@@ -95,7 +92,7 @@ impl Status {
             trouble: session.trouble,
             server_process: welcome.map(|w| w.process.to_string()),
             standing: welcome.map(|w| standing(w.standing).into()),
-            identity: welcome.map(|w| identity(w.identity).into()),
+            identity: welcome.map(|w| w.identity.name().into()),
             term_ms: millis(session.term),
             rtt_us: facts.rtt.map(|rtt| rtt.as_micros() as u64),
             reconnects: session.connections.saturating_sub(1),
@@ -116,14 +113,6 @@ fn standing(standing: Standing) -> &'static str {
         Standing::Resumed => "resumed",
         Standing::Expired => "expired",
         Standing::Reclaim => "reclaim",
-    }
-}
-
-fn identity(policy: IdentityPolicy) -> &'static str {
-    match policy {
-        IdentityPolicy::Squash => "squash",
-        IdentityPolicy::RootSquash => "root_squash",
-        IdentityPolicy::Trust => "trust",
     }
 }
 

@@ -7,6 +7,7 @@ use rustix::fs::{
     AtFlags, FileType, Mode, RenameFlags, chmod, fstat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -48,38 +49,34 @@ impl Address {
         format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd()).into()
     }
 
-    /// The process that listens.
-    pub fn listener(&self) -> io::Result<u32> {
-        let peer = rustix::net::sockopt::socket_peercred(&self.connect()?)?;
-        Ok(peer.pid.as_raw_nonzero().get().unsigned_abs())
-    }
-
-    /// Refuses a socket that another than the folder's owner, or root, listens on.
-    fn connect(&self) -> io::Result<UnixStream> {
+    /// One that has too many callers waiting doesn't answer: that isn't waited for.
+    fn dial(&self) -> io::Result<UnixStream> {
         let address = SocketAddrUnix::new(self.path(&self.name))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // One that has too many callers waiting doesn't answer: that isn't waited for.
         connect(&socket, &address)?;
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
-        private::peer_is(&stream, fstat(&self.folder)?.st_uid)?;
         Ok(stream)
+    }
+
+    /// Reaches who listens, and asks nothing yet. Refuses a socket that another than the folder's owner, or root,
+    /// listens on.
+    ///
+    /// # Errors
+    /// The kernel's; `NotFound` or `ConnectionRefused` if nobody listens.
+    pub fn reach(&self) -> io::Result<Reached> {
+        let stream = self.dial()?;
+        private::peer_is(&stream, fstat(&self.folder)?.st_uid)?;
+        Ok(Reached(stream))
     }
 
     /// Asks who listens. The answer may take as long as `patience`.
     ///
     /// # Errors
-    /// The kernel's; `NotFound` or `ConnectionRefused` if nobody listens.
+    /// As [`Address::reach`].
     pub fn ask(&self, question: &impl Serialize, patience: Duration) -> io::Result<Asked> {
-        let mut stream = self.connect()?;
-        stream.set_write_timeout(Some(patience))?;
-        stream.write_all(&line(question)?)?;
-        Ok(Asked {
-            stream: BufReader::new(stream),
-            patience,
-            line: Vec::new(),
-        })
+        self.reach()?.ask(question, patience)
     }
 
     /// Its name in the folder.
@@ -94,7 +91,7 @@ impl Address {
 
     /// Whether anybody who is to be believed listens.
     pub fn is_listening(&self) -> bool {
-        self.connect().is_ok()
+        self.reach().is_ok()
     }
 
     /// Removes the socket if its daemon is dead: it gets its name only when somebody listens, so one that
@@ -102,8 +99,11 @@ impl Address {
     pub fn remove_if_dead(&self) {
         let found = statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         let is_socket = found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_socket());
-        let answer = UnixStream::connect(self.path(&self.name));
-        if is_socket && answer.is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+        if is_socket
+            && self
+                .dial()
+                .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+        {
             self.remove(&self.name);
         }
     }
@@ -157,6 +157,36 @@ pub struct Bound(Address);
 impl Drop for Bound {
     fn drop(&mut self) {
         self.0.remove(&self.0.name);
+    }
+}
+
+/// Somebody who listens.
+#[derive(Debug)]
+pub struct Reached(UnixStream);
+
+impl Reached {
+    /// His process.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn process(&self) -> io::Result<u32> {
+        let peer = socket_peercred(&self.0)?;
+        Ok(peer.pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// Asks him. The answer may take as long as `patience`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn ask(self, question: &impl Serialize, patience: Duration) -> io::Result<Asked> {
+        let mut stream = self.0;
+        stream.set_write_timeout(Some(patience))?;
+        stream.write_all(&line(question)?)?;
+        Ok(Asked {
+            stream: BufReader::new(stream),
+            patience,
+            line: Vec::new(),
+        })
     }
 }
 
@@ -347,7 +377,7 @@ mod tests {
         let _listens = trickle.join().expect("it ends");
         // Until its queue is full.
         let crowd: Vec<_> = (0..10_000)
-            .map_while(|_| address(&folder).connect().ok())
+            .map_while(|_| address(&folder).reach().ok())
             .collect();
         assert!(address(&folder).ask(&"how", PATIENCE).is_err());
         assert!(!crowd.is_empty());

@@ -43,6 +43,34 @@ pub fn pages(program: &Command) -> Vec<(String, Vec<u8>)> {
     pages
 }
 
+/// What a program's pages don't tell, or tell wrongly: a command without a word about it or without examples, an example
+/// that isn't understood. For its tests.
+pub fn flaws(program: &Command) -> Vec<String> {
+    let mut flaws = Vec::new();
+    for (path, page) in pages(program) {
+        let page = String::from_utf8_lossy(&page);
+        let page = page.replace("\\-", "-").replace("\\*(Aq", "");
+        let (about, examples) = page.split_once(".SH EXAMPLES").unwrap_or((&page, ""));
+        let name = about.split_once(".SH NAME\n").unwrap_or_default().1;
+        if !name.lines().next().unwrap_or_default().contains(" - ") {
+            flaws.push(format!("{path}: what is it for?"));
+        }
+        let call = format!("  {} ", program.get_name());
+        let calls = examples.lines().filter(|line| line.starts_with(&call));
+        if calls.clone().next().is_none() {
+            flaws.push(format!("{path}: no example"));
+        }
+        let parse = |line: &str| {
+            program
+                .clone()
+                .try_get_matches_from(line.split_whitespace())
+        };
+        let wrong = calls.filter_map(|line| Some((line, parse(line).err()?)));
+        flaws.extend(wrong.map(|(line, error)| format!("{path}: {line}: {error}")));
+    }
+    flaws
+}
+
 fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) {
     pages.push(page(command));
     for part in command.get_subcommands().filter(|part| !part.is_hide_set()) {
@@ -148,6 +176,21 @@ mod tests {
         assert_eq!(
             examples,
             "  trip go \\-\\-fast \\*(Aqa\\\\b\\*(Aq\n      .now\n.fi\n"
+        );
+    }
+
+    #[test]
+    fn a_page_without_examples_or_with_one_that_is_not_understood_is_told() {
+        let stray = Command::new("stray").after_long_help("Examples:\n  trip stray --fast\n");
+        let flaws = flaws(&program().subcommand(stray));
+        let [none, purpose, wrong] = &flaws[..] else {
+            panic!("{flaws:?}")
+        };
+        assert_eq!(none, "man/man1/trip.1: no example");
+        assert_eq!(purpose, "man/man1/trip-stray.1: what is it for?");
+        assert!(
+            wrong.starts_with("man/man1/trip-stray.1:   trip stray --fast: error"),
+            "{wrong}"
         );
     }
 

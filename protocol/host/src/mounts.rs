@@ -60,6 +60,13 @@ pub fn at<'t>(table: &'t [Mount], point: &Path) -> Option<&'t Mount> {
     table.iter().rfind(|mount| mount.point == point)
 }
 
+/// Whose mount the topmost one there is, if it is one of ours.
+pub fn mounted_by(table: &[Mount], point: &Path) -> Option<u32> {
+    let mount = at(table, point).filter(|mount| mount.is_leasefs)?;
+    // FUSE always says it.
+    Some(mount.user.unwrap_or_default())
+}
+
 /// The mount that a path lies in.
 pub fn of<'t>(table: &'t [Mount], path: &Path) -> Option<&'t Mount> {
     path.ancestors().find_map(|above| at(table, above))

@@ -23,7 +23,9 @@ impl FromStr for Place {
             let path = PathBuf::from(path);
             return match path.is_absolute() && path.file_name().is_some() {
                 true => Ok(Self::Unix(path)),
-                false => Err("expected a whole path as unix:/run/leasefs/metrics.sock".to_owned()),
+                false => Err(
+                    "expected a whole path as unix:/run/leasefs-metrics/metrics.sock".to_owned(),
+                ),
             };
         }
         let address: SocketAddr = text.parse().map_err(|_| {

@@ -81,6 +81,13 @@ pub struct Column {
     pub width: u16,
 }
 
+impl Column {
+    /// A column of this title and width.
+    pub const fn new(title: &'static str, width: u16) -> Self {
+        Self { title, width }
+    }
+}
+
 /// A value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cell {

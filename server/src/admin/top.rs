@@ -21,100 +21,37 @@ pub(super) struct ServerTopArgs {
 }
 
 const SESSIONS: &[Column] = &[
-    Column {
-        title: "MOUNT",
-        width: 0,
-    },
-    Column {
-        title: "REQ/S",
-        width: 8,
-    },
-    Column {
-        title: "LEASES",
-        width: 9,
-    },
-    Column {
-        title: "OPENS",
-        width: 7,
-    },
-    Column {
-        title: "OWED",
-        width: 6,
-    },
-    Column {
-        title: "EXPIRES",
-        width: 8,
-    },
+    Column::new("MOUNT", 0),
+    Column::new("REQ/S", 8),
+    Column::new("LEASES", 9),
+    Column::new("OPENS", 7),
+    Column::new("OWED", 6),
+    Column::new("EXPIRES", 8),
 ];
 const BY_RATE: usize = 1;
 
 const WAITING: &[Column] = &[
-    Column {
-        title: "WAITS",
-        width: 0,
-    },
-    Column {
-        title: "WITH",
-        width: 10,
-    },
-    Column {
-        title: "SINCE",
-        width: 8,
-    },
-    Column {
-        title: "FOR",
-        width: 24,
-    },
-    Column {
-        title: "AT MOST",
-        width: 8,
-    },
+    Column::new("WAITS", 0),
+    Column::new("WITH", 10),
+    Column::new("SINCE", 8),
+    Column::new("FOR", 24),
+    Column::new("AT MOST", 8),
 ];
 
 const BOUNCING: &[Column] = &[
-    Column {
-        title: "BOUNCES: INODE",
-        width: 0,
-    },
-    Column {
-        title: "SINCE",
-        width: 9,
-    },
-    Column {
-        title: "SAVED WRITES",
-        width: 13,
-    },
-    Column {
-        title: "WAITING READS",
-        width: 14,
-    },
+    Column::new("BOUNCES: INODE", 0),
+    Column::new("SINCE", 9),
+    Column::new("SAVED WRITES", 13),
+    Column::new("WAITING READS", 14),
 ];
 
 const LOCKS: &[Column] = &[
-    Column {
-        title: "LOCK OF",
-        width: 0,
-    },
-    Column {
-        title: "INODE",
-        width: 10,
-    },
-    Column {
-        title: "PROCESS",
-        width: 8,
-    },
-    Column {
-        title: "KIND",
-        width: 15,
-    },
-    Column {
-        title: "STATE",
-        width: 6,
-    },
-    Column {
-        title: "SINCE",
-        width: 8,
-    },
+    Column::new("LOCK OF", 0),
+    Column::new("INODE", 10),
+    Column::new("PROCESS", 8),
+    Column::new("KIND", 15),
+    Column::new("STATE", 6),
+    Column::new("SINCE", 8),
 ];
 
 pub(super) fn run(args: &ServerTopArgs) -> Result<(), String> {

@@ -3,13 +3,12 @@
 use crate::clock;
 use crate::daemon::{StateDir, survey};
 use crate::fuse::Release;
-use crate::session::{Config, ConnectError, probe, route_mtu};
-use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
+use crate::session::{Config, ConnectError, new_session, probe, route_mtu};
+use leasefs_protocol::KeyHash;
+use leasefs_protocol::control::HelloRefusal;
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::ServerAddr;
-use leasefs_protocol::{KeyHash, SessionId};
 use leasefs_transport::{Buffers, TransportError, socket_buffers};
-use ring::rand::{SecureRandom, SystemRandom};
 use rustix::time::{ClockId, clock_gettime};
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -67,7 +66,7 @@ pub(super) struct StateFound {
 /// A mount of this user.
 pub(super) struct MountFound {
     pub(super) dir: PathBuf,
-    /// As its status says, or `dead`, or `unanswered`.
+    /// As its status says, or why there is none.
     pub(super) state: String,
     pub(super) trouble: Option<String>,
 }
@@ -216,11 +215,7 @@ async fn reach(
         (Ok(probed), poked) => Ok(Reached {
             rtt: probed.rtt,
             term: Duration::from_millis(probed.welcome.term_ms.into()),
-            identity: match probed.welcome.identity {
-                IdentityPolicy::Squash => "squash",
-                IdentityPolicy::RootSquash => "root_squash",
-                IdentityPolicy::Trust => "trust",
-            },
+            identity: probed.welcome.identity.name(),
             datagram: probed.datagram,
             route_mtu: poked.ok(),
         }),
@@ -247,16 +242,13 @@ fn refused(error: ConnectError, poked: Result<u32, ErrorKind>, enrolled: bool) -
 }
 
 fn config(state: &StateDir, server: &ServerAddr, key: Option<KeyHash>) -> Result<Config, String> {
-    let mut session = SessionId::default();
-    let random = SystemRandom::new().fill(&mut session.0);
-    random.map_err(|_| "no randomness".to_owned())?;
     Ok(Config {
         servers: server.clone().into(),
         // No server has this one: it shows its own, and is told nothing.
         key: key.unwrap_or(KeyHash([0; 32])),
         identity: state.known_identity()?,
         ticket: None,
-        session,
+        session: new_session()?,
         name: "fsclient doctor".to_owned(),
         subdir: Vec::new(),
         drift_ppm: DEFAULT_DRIFT_PPM,

@@ -3,7 +3,7 @@
 mod checks;
 mod facts;
 
-use super::StateArg;
+use super::{StateArg, show, show_json};
 use crate::daemon::StateDir;
 use checks::{Check, Level};
 use clap::Args;
@@ -37,11 +37,8 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), String> {
     // A resolver that hangs isn't waited for.
     runtime.shutdown_background();
     match args.json {
-        true => {
-            let text = serde_json::to_string_pretty(&checks).map_err(|e| e.to_string())?;
-            println!("{text}");
-        }
-        false => print!("{}", for_people(&checks)),
+        true => show_json(&checks)?,
+        false => show(&for_people(&checks)),
     }
     let problems = checks.iter().filter(|check| check.level == Level::Problem);
     match problems.count() {

@@ -9,6 +9,7 @@ use super::op::{Arrival, Kind, Need, Op};
 use crate::locks::LockWanted;
 use crate::planted::{self, Bug};
 use crate::time::BootTime;
+use leasefs_protocol::latency::millis;
 use leasefs_protocol::limits::FENCES_DELEGATED;
 use leasefs_protocol::lock::{
     Delegation, FileLocks, LockGranted, LockHolder, LockOutcome, Locked, Unlocked,
@@ -160,7 +161,7 @@ impl Core {
             session,
             pid,
             mount: String::new(),
-            ends_ms: u64::try_from(ends.as_millis()).unwrap_or(u64::MAX),
+            ends_ms: millis(ends),
         })
     }
 

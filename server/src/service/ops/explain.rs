@@ -4,9 +4,9 @@ use crate::service::Call;
 use leasefs_lease::server::HolderStatus;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::explain::{Explained, Holding, Recalled};
+use leasefs_protocol::latency::millis;
 use leasefs_protocol::query::Explain;
 use leasefs_protocol::{Attr, Handle, Name, Refusal};
-use std::time::Duration;
 
 const R_OK: u32 = 4;
 const ENOENT: Refusal = Refusal::Host(libc::ENOENT as u16);
@@ -79,8 +79,4 @@ fn may_know_names(call: &Call, object: &Handle) -> bool {
 
 fn count(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
