@@ -87,6 +87,12 @@ pub fn encode<M: Serialize>(message: &M, payload: usize) -> Result<Vec<u8>, Code
     Ok(frame)
 }
 
+/// What a header begins with, whatever follows.
+pub(crate) fn decode_front<M: DeserializeOwned>(header: &[u8]) -> Option<M> {
+    let (front, _) = bincode::serde::decode_from_slice(header, config()).ok()?;
+    Some(front)
+}
+
 /// The message of a header (a frame without prefix and payload).
 ///
 /// # Errors

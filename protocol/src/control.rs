@@ -4,6 +4,7 @@
 //! travel here and wait behind nothing. Recalls travel on the push stream.
 
 use crate::attr::Attr;
+use crate::codec;
 use crate::ids::{BootId, Handle, KeyHash, LockEpoch, OpenId, OpenToken, Seq, SessionId};
 use crate::lease::{Approval, Mode, Parts, Recall, Release};
 use crate::lock::{FileLocks, LockGranted};
@@ -113,6 +114,17 @@ pub struct Hello {
     pub last_process: Option<BootId>,
 }
 
+impl Hello {
+    /// The protocol version in a header with a `Hello` of any version: what stands behind it may be another's.
+    pub fn version_in(header: &[u8]) -> Option<u32> {
+        // Enums begin with their variant's number.
+        match codec::decode_front(header)? {
+            (0_u32, version) => Some(version),
+            _ => None,
+        }
+    }
+}
+
 /// What the server grants a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]
@@ -183,12 +195,16 @@ impl IdentityPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]
 pub enum HelloRefusal {
-    /// Versions differ.
+    /// The client's version isn't served.
     #[error(
-        "the server speaks protocol version {expected}, this client version {found}: install the same leasefs on both"
+        "the server speaks protocol version {expected}, this client version {found}: {}",
+        match found < expected {
+            true => "upgrade leasefs on this machine",
+            false => "upgrade leasefs on the server, servers go first",
+        }
     )]
     Version {
-        /// The server's version.
+        /// The newest that the server serves.
         expected: u32,
         /// The client's version.
         found: u32,
@@ -262,4 +278,31 @@ pub struct ReclaimOpen {
     pub open: OpenId,
     /// Its proof.
     pub token: OpenToken,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn the_version_of_a_hello_is_found_whatever_stands_behind_it(hello: Hello, more: Vec<u8>) {
+            let version = hello.version;
+            let frame = codec::encode(&ToServer::Hello(hello), 0).expect("within the limits");
+            let mut header = frame[codec::PREFIX..].to_vec();
+            prop_assert_eq!(Hello::version_in(&header), Some(version));
+            header.extend(more);
+            prop_assert_eq!(Hello::version_in(&header), Some(version));
+        }
+
+        #[test]
+        fn other_messages_have_no_version(message: ToServer) {
+            let frame = codec::encode(&message, 0).expect("within the limits");
+            let found = Hello::version_in(&frame[codec::PREFIX..]);
+            prop_assert_eq!(found.is_some(), matches!(message, ToServer::Hello(_)));
+        }
+    }
 }

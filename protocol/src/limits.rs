@@ -5,8 +5,10 @@
 
 use std::time::Duration;
 
-/// Version of the protocol; both sides must speak the same one.
+/// Version of the protocol. A client speaks this one.
 pub const PROTOCOL_VERSION: u32 = 8;
+/// The oldest that a server serves: that of the release before. Servers are upgraded first.
+pub const OLDEST_PROTOCOL_VERSION: u32 = 8;
 /// The ALPN identifier, constant over all versions: versions are refused in `Hello`.
 pub const ALPN: &[u8] = b"leasefs";
 /// UDP port a server listens on unless told otherwise.

@@ -3,8 +3,11 @@
 mod support;
 
 use bytes::Bytes;
+use leasefs_protocol::codec::{PREFIX, encode};
 use leasefs_protocol::control::{Hello, HelloRefusal, IdentityPolicy, ToClient, ToServer};
-use leasefs_protocol::limits::{MAX_HEADER, MAX_PAYLOAD, PROTOCOL_VERSION};
+use leasefs_protocol::limits::{
+    MAX_HEADER, MAX_PAYLOAD, OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION,
+};
 use leasefs_protocol::query::Fill;
 use leasefs_protocol::{
     Change, Handle, KeyHash, Numbered, Query, RawName, Refusal, Request, Seq, SessionId, change,
@@ -139,19 +142,52 @@ async fn refused(who: &Who, server: &Running, hello: Hello) -> HelloRefusal {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_are_refused_with_what_was_expected_and_found() {
+async fn a_hello_of_another_version_is_told_the_version_whatever_else_it_says() {
     let house = House::new();
     let server = house.serve().await;
     let who = Who::enrolled(&house, 1);
-    let version = Hello {
+    let hello = Hello {
         version: PROTOCOL_VERSION + 1,
         ..who.hello()
     };
+    // With something behind it that this version doesn't know.
+    let mut frame = encode(&ToServer::Hello(hello), 0).expect("a frame");
+    frame.extend([7; 9]);
+    let header = (frame.len() - PREFIX) as u32;
+    frame[..4].copy_from_slice(&header.to_le_bytes());
+    let connection = who.reach(&server).await;
+    let (mut control, mut control_in) = connection.open().await.expect("a control stream");
+    let frame = OutFrame::raw(frame.into());
+    control.send_frames([frame]).await.expect("sent");
     let expected = HelloRefusal::Version {
         expected: PROTOCOL_VERSION,
         found: PROTOCOL_VERSION + 1,
     };
-    assert_eq!(refused(&who, &server, version).await, expected);
+    let answer = timeout(LONG, control_in.next()).await.expect("in time");
+    let (answer, _) = answer.expect("a frame").expect("not the end");
+    assert_eq!(answer, ToClient::Refused(expected));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_are_refused_with_what_was_expected_and_found() {
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    for version in [
+        OLDEST_PROTOCOL_VERSION - 1,
+        PROTOCOL_VERSION + 1,
+        u32::MAX,
+    ] {
+        let hello = Hello {
+            version,
+            ..who.hello()
+        };
+        let expected = HelloRefusal::Version {
+            expected: PROTOCOL_VERSION,
+            found: version,
+        };
+        assert_eq!(refused(&who, &server, hello).await, expected);
+    }
     let stranger = Who::new(2);
     let key = stranger.identity.key_hash();
     let refusal = refused(&stranger, &server, stranger.hello()).await;

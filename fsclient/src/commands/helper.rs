@@ -3,7 +3,7 @@
 //!
 //! `mount.leasefs` is `fsclient mount`: an option has the name that it has there, without the dashes.
 
-use super::{Cli, Command, say};
+use super::{Cli, Command, failed};
 use crate::daemon::mounts;
 use clap::{Args, Parser};
 use std::ffi::OsString;
@@ -128,7 +128,7 @@ fn mount(args: &Mount) -> ExitCode {
     if args.fake {
         return ExitCode::SUCCESS;
     }
-    done(super::mount::run(mount))
+    done(super::mount::run(mount).map_err(|failure| failure.to_string()))
 }
 
 fn umount(args: &Umount) -> ExitCode {
@@ -143,11 +143,6 @@ fn done(result: Result<(), String>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => failed(&message, MOUNT_FAILED),
     }
-}
-
-fn failed(message: &str, code: u8) -> ExitCode {
-    say(message);
-    ExitCode::from(code)
 }
 
 /// As `fsclient` takes them.

@@ -12,13 +12,17 @@ mod top;
 mod umount;
 mod why;
 
-use crate::daemon;
+use crate::daemon::{self, Failure};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use leasefs_host::manual;
 use leasefs_protocol::printable;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// Exit code of a mount in the foreground that has ended, although not all that was written is on the server's disk. It is
+/// not to be mounted again as one that failed to start is: whoever has unmounted it meant it.
+const LEFT_BEHIND: u8 = 3;
 
 /// A coherent network file system: this is its client.
 #[derive(Debug, Parser)]
@@ -83,7 +87,10 @@ pub fn run() -> ExitCode {
         return code;
     }
     let result = match Cli::parse().command {
-        Command::Mount(args) => mount::run(args),
+        Command::Mount(args) => match mount::run(args) {
+            Err(Failure::LeftBehind(message)) => return failed(&message, LEFT_BEHIND),
+            other => other.map_err(|failure| failure.to_string()),
+        },
         Command::Umount(args) => umount::run(&args.dir, args.force),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
@@ -98,11 +105,13 @@ pub fn run() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            say(&message);
-            ExitCode::FAILURE
-        }
+        Err(message) => failed(&message, 1),
     }
+}
+
+fn failed(message: &str, code: u8) -> ExitCode {
+    say(message);
+    ExitCode::from(code)
 }
 
 /// Tells people. What a server or a file's name has put into the text is not obeyed by the terminal.

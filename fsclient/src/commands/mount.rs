@@ -1,7 +1,7 @@
 //! `fsclient mount`.
 
 use super::{StateArg, say};
-use crate::daemon::{self, Job, StateDir, mounts};
+use crate::daemon::{self, Failure, Job, StateDir, mounts};
 use crate::fuse::Allowed;
 use clap::Args;
 use leasefs_client::Memory;
@@ -141,7 +141,18 @@ fn memory_of_machine() -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-pub(super) fn run(args: MountArgs) -> Result<(), String> {
+/// # Errors
+/// As [`Failure`] says; one in the background is [`Failure::NoMount`] always.
+pub(super) fn run(args: MountArgs) -> Result<(), Failure> {
+    let foreground = args.foreground;
+    let (job, state) = prepare(args).map_err(Failure::NoMount)?;
+    if foreground {
+        return daemon::run_foreground(job);
+    }
+    detach(&job, &state).map_err(Failure::NoMount)
+}
+
+fn prepare(args: MountArgs) -> Result<(Job, StateDir), String> {
     let allow = args.allow()?;
     let source = read_source(&args.source)?;
     let _: Source = source.parse().map_err(|e| format!("{e}"))?;
@@ -161,10 +172,7 @@ pub(super) fn run(args: MountArgs) -> Result<(), String> {
         gid: args.gid,
         metrics: args.metrics,
     };
-    if args.foreground {
-        return daemon::run_foreground(job);
-    }
-    detach(&job, &state)
+    Ok((job, state))
 }
 
 /// The source as it is meant: tickets need not stand in the process list.

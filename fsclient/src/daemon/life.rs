@@ -38,11 +38,22 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Bytes of a job.
 const LONGEST_JOB: u64 = 64 << 10;
 
+/// How a mount's process fails, in words for people.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// There is no mount.
+    #[error("{0}")]
+    NoMount(String),
+    /// It is unmounted, and not all that was written through it is on the server's disk.
+    #[error("{0}")]
+    LeftBehind(String),
+}
+
 /// Runs the mount in this process until it is unmounted or told to end by a signal.
 ///
 /// # Errors
-/// A message for people.
-pub fn run_foreground(job: Job) -> Result<(), String> {
+/// As [`Failure`] says.
+pub fn run_foreground(job: Job) -> Result<(), Failure> {
     log::start();
     run(&job, Ready::Foreground)
 }
@@ -68,13 +79,13 @@ pub fn run_detached() -> ExitCode {
         Err(error) => {
             let message = format!("no job on standard input: {error}");
             Ready::Parent.failed(&message);
-            Err(message)
+            Err(Failure::NoMount(message))
         }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            tracing::error!("{message}");
+        Err(failure) => {
+            tracing::error!("{failure}");
             ExitCode::FAILURE
         }
     }
@@ -88,20 +99,20 @@ fn close_inherited() {
     }
 }
 
-fn run(job: &Job, ready: Ready) -> Result<(), String> {
+fn run(job: &Job, ready: Ready) -> Result<(), Failure> {
     let runtime = Builder::new_multi_thread()
         .worker_threads(network_threads())
         .enable_all()
         .thread_name("leasefs")
         .build()
-        .map_err(|e| format!("can't start: {e}"))?;
+        .map_err(|e| Failure::NoMount(format!("can't start: {e}")))?;
     let result = runtime.block_on(live(job, ready, &runtime));
     // What is still blocked in the kernel ends with the process.
     runtime.shutdown_background();
     result
 }
 
-async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> {
+async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), Failure> {
     let made = make(job, runtime).await;
     let Made {
         listener,
@@ -112,7 +123,7 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
         Ok(made) => made,
         Err(message) => {
             ready.failed(&message);
-            return Err(message);
+            return Err(Failure::NoMount(message));
         }
     };
     tracing::info!(dir = %job.dir.display(), source = %assembled.source, "mounted");
@@ -147,7 +158,7 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), String> 
         let _ = reply.send(ended.clone());
     }
     answering.end().await;
-    ended
+    ended.map_err(Failure::LeftBehind)
 }
 
 /// What a mount lives by.

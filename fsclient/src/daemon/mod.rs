@@ -22,7 +22,7 @@ mod waking;
 mod why;
 
 pub use job::Job;
-pub use life::{run_detached, run_foreground};
+pub use life::{Failure, run_detached, run_foreground};
 pub use pins::Pinned;
 pub use state::StateDir;
 pub use status::{Dirty, Kept, Lock, MemoryStatus, MountStatus, StatusDocument, Unanswered};

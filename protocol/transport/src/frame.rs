@@ -93,6 +93,13 @@ impl Assembler {
     /// # Errors
     /// If the bytes are no frame with a message `M`; the stream is of no use afterwards.
     pub fn take<M: DeserializeOwned>(&mut self) -> Result<Option<(M, Bytes)>, CodecError> {
+        let Some((header, payload)) = self.take_undecoded()? else {
+            return Ok(None);
+        };
+        Ok(Some((codec::decode(&header)?, payload)))
+    }
+
+    fn take_undecoded(&mut self) -> Result<Option<(Bytes, Bytes)>, CodecError> {
         let prefix = match self.prefix {
             Some(prefix) => prefix,
             None => match self.gather(PREFIX) {
@@ -109,11 +116,10 @@ impl Assembler {
         };
         self.prefix = None;
         let header = body.split_to(prefix.header);
-        let message = codec::decode(&header)?;
         if body.len() < WORTH_SHARING && !body.is_empty() {
             body = Bytes::copy_from_slice(&body);
         }
-        Ok(Some((message, body)))
+        Ok(Some((header, body)))
     }
 
     /// Whether the stream may end here.
@@ -173,8 +179,19 @@ impl FrameReader {
     /// # Errors
     /// If the peer sent no such frame, or the stream or the connection is gone.
     pub async fn next<M: DeserializeOwned>(&mut self) -> Result<Option<(M, Bytes)>, FrameError> {
+        let Some((header, payload)) = self.next_undecoded().await? else {
+            return Ok(None);
+        };
+        Ok(Some((codec::decode(&header)?, payload)))
+    }
+
+    /// The next frame: its header, of whatever message, and its payload. Otherwise as [`Self::next`].
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn next_undecoded(&mut self) -> Result<Option<(Bytes, Bytes)>, FrameError> {
         loop {
-            if let Some(frame) = self.assembler.take()? {
+            if let Some(frame) = self.assembler.take_undecoded()? {
                 return Ok(Some(frame));
             }
             let mut pieces = [const { Bytes::new() }; PIECES];

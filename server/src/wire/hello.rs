@@ -12,9 +12,9 @@ use leasefs_protocol::control::{
     FEATURES, Hello, HelloRefusal, Standing, ToClient, ToServer, Welcome,
 };
 use leasefs_protocol::limits::{
-    MAX_DRIFT_PPM, MAX_MOUNT, MAX_SESSIONS_PER_CLIENT, PROTOCOL_VERSION,
+    MAX_DRIFT_PPM, MAX_MOUNT, MAX_SESSIONS_PER_CLIENT, OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION,
 };
-use leasefs_protocol::{Attr, Handle, KeyHash};
+use leasefs_protocol::{Attr, Handle, KeyHash, codec};
 use leasefs_store::Node;
 use leasefs_transport::{CloseCode, Connection, FrameReader, FrameWriter, Outbox};
 use std::sync::Arc;
@@ -111,16 +111,34 @@ type First = (FrameWriter, FrameReader, Result<Hello, HelloRefusal>);
 
 async fn first_message(connection: &Connection) -> Option<First> {
     let (_, writer, mut reader) = connection.accept().await.ok()?;
-    let not_hello = |what: &str| Err(HelloRefusal::NotHello(what.to_owned()));
-    let message = match reader.next::<ToServer>().await {
-        Ok(Some((ToServer::Hello(hello), payload))) if payload.is_empty() => Ok(hello),
-        Ok(Some((ToServer::Hello(_), _))) => not_hello("a payload behind it"),
-        Ok(Some(_)) => not_hello("another message"),
-        Ok(None) => not_hello("the end of the stream"),
+    let message = match reader.next_undecoded().await {
+        Ok(Some((header, payload))) => hello_in(&header, &payload),
+        Ok(None) => Err(not_hello("the end of the stream")),
         Err(leasefs_transport::FrameError::Lost(_)) => return None,
-        Err(error) => not_hello(&error.to_string()),
+        Err(error) => Err(not_hello(&error.to_string())),
     };
     Some((writer, reader, message))
+}
+
+/// A `Hello` of a version that is served: of others nothing but the version can be understood.
+fn hello_in(header: &[u8], payload: &[u8]) -> Result<Hello, HelloRefusal> {
+    let served = OLDEST_PROTOCOL_VERSION..=PROTOCOL_VERSION;
+    if let Some(found) = Hello::version_in(header).filter(|version| !served.contains(version)) {
+        return Err(HelloRefusal::Version {
+            expected: PROTOCOL_VERSION,
+            found,
+        });
+    }
+    match codec::decode(header) {
+        Ok(ToServer::Hello(hello)) if payload.is_empty() => Ok(hello),
+        Ok(ToServer::Hello(_)) => Err(not_hello("a payload behind it")),
+        Ok(_) => Err(not_hello("another message")),
+        Err(error) => Err(not_hello(&error.to_string())),
+    }
+}
+
+fn not_hello(what: &str) -> HelloRefusal {
+    HelloRefusal::NotHello(what.to_owned())
 }
 
 async fn refuse(connection: &Connection, writer: &mut FrameWriter, refusal: HelloRefusal) {
@@ -149,12 +167,6 @@ async fn admit(
     connection: &Connection,
     hello: Hello,
 ) -> Result<Admitted, HelloRefusal> {
-    if hello.version != PROTOCOL_VERSION {
-        return Err(HelloRefusal::Version {
-            expected: PROTOCOL_VERSION,
-            found: hello.version,
-        });
-    }
     if hello.drift_ppm > MAX_DRIFT_PPM {
         let what = format!(
             "a drift bound of {} ppm, at most {MAX_DRIFT_PPM}",

@@ -18,7 +18,7 @@ const LARGEST_TEXT: u64 = 16 << 20;
 
 pub(super) fn run(folder: &Folder, id: RecoveryId, mount: &MountArg) -> Result<(), String> {
     let item = folder.item(id).map_err(|e| e.to_string())?;
-    let place = Place::of(&item, mount.dir.as_deref())?;
+    let place = Place::of(folder, &item, mount.dir.as_deref())?;
     let now = place.read()?;
     let size = match &now {
         Some(file) => file.metadata().map_err(|e| e.to_string())?.len(),

@@ -1,15 +1,20 @@
 //! Where the file of an item is, or where it is to go.
 
 use crate::commands::say;
-use crate::daemon::mounts;
-use crate::recovery::{Item, RecoveryId, path_for_people};
+use crate::daemon::{mounts, survey};
+use crate::recovery::{Folder, Item, RecoveryId, path_for_people};
+use leasefs_host::mounts::Mount;
 use leasefs_protocol::ticket::Source;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, open, openat, openat2, unlinkat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a mount's daemon may take to say whose it is.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A name in a directory.
 pub(super) struct Place {
@@ -20,7 +25,7 @@ pub(super) struct Place {
 
 impl Place {
     /// The item's file below `mount`. Links on the way aren't followed: somebody may have put them there.
-    pub(super) fn of(item: &Item, mount: Option<&Path>) -> Result<Self, String> {
+    pub(super) fn of(folder: &Folder, item: &Item, mount: Option<&Path>) -> Result<Self, String> {
         let path = item.path.as_deref().ok_or_else(|| nameless(item.id))?;
         let name = path.file_name().ok_or_else(|| nameless(item.id))?;
         let below = path
@@ -28,7 +33,7 @@ impl Place {
             .filter(|parent| !parent.as_os_str().is_empty());
         let mount = match mount {
             Some(dir) => dir.to_owned(),
-            None => mount_of(item)?,
+            None => mount_of(folder, item)?,
         };
         let dir_path = below.map_or_else(|| mount.clone(), |below| mount.join(below));
         let root = open_dir(&mount).map_err(|e| failed(&mount, e))?;
@@ -130,22 +135,33 @@ fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
     open(path, DIR, Mode::empty())
 }
 
-/// A mount of the item's source, one that can be written to if there is one.
-fn mount_of(item: &Item) -> Result<PathBuf, String> {
+/// A mount of the item's source, one that can be written to if there is one. A source says less than a state directory:
+/// what two clients see below it may differ.
+fn mount_of(folder: &Folder, item: &Item) -> Result<PathBuf, String> {
     let mounts = mounts::all()?.into_iter();
     let is_source = |source: &str| match (source.parse::<Source>(), item.source.parse()) {
         (Ok(mounted), Ok(wanted)) => mounted == wanted,
         _ => source == mounts::source_shown(&item.source),
     };
-    let fitting = mounts.filter(|mount| is_source(&mount.source));
+    let told = survey(PATIENCE)?.mounts;
+    let is_anothers = |mount: &Mount| {
+        let mut told = told.iter();
+        told.any(|one| one.dir == mount.point && !is_below(folder.path(), &one.state_dir))
+    };
+    let fitting = mounts.filter(|mount| is_source(&mount.source) && !is_anothers(mount));
     let best = fitting.min_by_key(|mount| mount.read_only);
     best.map(|mount| mount.point).ok_or_else(|| {
         let source = &item.source;
         format!(
-            "{source} is not mounted: `fsclient mount {source} DIR` first, or name a directory that \
-             has the file with --mount DIR"
+            "{source} is not mounted by the client that kept this: `fsclient mount {source} DIR` first, or name a \
+             directory that has the file with --mount DIR"
         )
     })
+}
+
+fn is_below(path: &Path, dir: &Path) -> bool {
+    let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    real(path).starts_with(real(dir))
 }
 
 fn nameless(id: RecoveryId) -> String {

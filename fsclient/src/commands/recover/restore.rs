@@ -26,7 +26,7 @@ pub(super) struct RestoreArgs {
 
 pub(super) fn run(folder: &Folder, args: &RestoreArgs) -> Result<(), String> {
     let item = folder.item(args.id).map_err(|e| e.to_string())?;
-    let (base, target) = base_and_target(&item, args)?;
+    let (base, target) = base_and_target(folder, &item, args)?;
     let mut file = target.create()?;
     let length = base.as_ref().and_then(|base| base.metadata().ok());
     let length = length.map_or(0, |base| base.len());
@@ -55,8 +55,12 @@ pub(super) fn run(folder: &Folder, args: &RestoreArgs) -> Result<(), String> {
 }
 
 /// The file as it is now, and where the restored one goes.
-fn base_and_target(item: &Item, args: &RestoreArgs) -> Result<(Option<File>, Place), String> {
-    let place = Place::of(item, args.mount.dir.as_deref());
+fn base_and_target(
+    folder: &Folder,
+    item: &Item,
+    args: &RestoreArgs,
+) -> Result<(Option<File>, Place), String> {
+    let place = Place::of(folder, item, args.mount.dir.as_deref());
     match args.name.as_deref().filter(|name| is_path(name)) {
         Some(path) => {
             let base = place.and_then(|place| present(&place));
