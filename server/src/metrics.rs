@@ -31,6 +31,11 @@ impl Server {
         tell_leases(page, &snapshot);
         tell_waits(page, &snapshot);
         tell_network(page, &self.meters.connections.sum());
+        page.gauge(
+            "state_unwritable",
+            "1 if the state directory can't be written: changes and new clients are refused.",
+            f64::from(u8::from(self.records.trouble().is_some())),
+        );
         let term = self.settings.term.as_secs_f64();
         page.gauge("term_seconds", "Term of leases.", term);
     }

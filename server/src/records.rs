@@ -215,6 +215,9 @@ pub trait Records: Send + Sync + 'static {
     /// journalled of Write leases because the host had crashed before this one.
     fn grace_ended(&self);
 
+    /// Why the record can't be kept, if what was to be written last couldn't be. Never blocks.
+    fn trouble(&self) -> Option<String>;
+
     /// How long journalling takes. Never blocks.
     fn journal_writes(&self) -> Counts;
 

@@ -19,6 +19,7 @@ impl Server {
         Status {
             term_ms: millis(self.settings.term),
             grace_ms: snapshot.grace_until.map(left),
+            state_trouble: self.records.trouble(),
             sessions: sessions.collect(),
             waiting: waiting(&snapshot),
             term_zero: self.term_zero(&snapshot),

@@ -10,6 +10,9 @@ pub struct Status {
     pub term_ms: u64,
     /// What is left of the grace after a restart; none if there is no grace.
     pub grace_ms: Option<u64>,
+    /// Why the state directory can't be written; none if it can.
+    #[serde(default)]
+    pub state_trouble: Option<String>,
     /// Sessions, the connected ones and those waited for.
     pub sessions: Vec<SessionStatus>,
     /// Operations that wait.

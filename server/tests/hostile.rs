@@ -163,7 +163,9 @@ async fn a_hello_of_another_version_is_told_the_version_whatever_else_it_says() 
         expected: PROTOCOL_VERSION,
         found: PROTOCOL_VERSION + 1,
     };
-    let answer = timeout(LONG, control_in.next()).await.expect("in time");
+    let answer = timeout(LONG, control_in.next::<ToClient>())
+        .await
+        .expect("in time");
     let (answer, _) = answer.expect("a frame").expect("not the end");
     assert_eq!(answer, ToClient::Refused(expected));
 }
@@ -173,11 +175,7 @@ async fn strangers_are_refused_with_what_was_expected_and_found() {
     let house = House::new();
     let server = house.serve().await;
     let who = Who::enrolled(&house, 1);
-    for version in [
-        OLDEST_PROTOCOL_VERSION - 1,
-        PROTOCOL_VERSION + 1,
-        u32::MAX,
-    ] {
+    for version in [OLDEST_PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1, u32::MAX] {
         let hello = Hello {
             version,
             ..who.hello()

@@ -100,6 +100,11 @@ pub fn status(server: &ServerStatus) -> String {
     if let Some(note) = &server.note {
         lines.push(format!("  note       {note}"));
     }
+    if let Some(why) = &status.state_trouble {
+        lines.push(format!(
+            "  STATE      can't be written: {why}; changes and new clients are refused until it can"
+        ));
+    }
     if let Some(left) = status.grace_ms {
         lines.push(format!(
             "  grace      changes wait for clients of the server's earlier life, {} at most",

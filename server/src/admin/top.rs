@@ -141,6 +141,9 @@ fn facts(seen: &Sample<ServerStatus>) -> Vec<(&'static str, String)> {
     if let Some(left) = status.grace_ms {
         facts.push(("grace", format!("{} s more", left.div_ceil(1000))));
     }
+    if let Some(why) = &status.state_trouble {
+        facts.push(("STATE", format!("can't be written: {why}")));
+    }
     if status.violations > 0 {
         facts.push(("violations", status.violations.to_string()));
     }

@@ -12,8 +12,8 @@
 //! | `sessions` | sessions on record | before a session's first grant |
 //! | `journal.8` | changes that have begun, their answers, Write leases | survives the process, not the host |
 //!
-//! The journal is of one version of the protocol: a client that speaks another can't come back for its
-//! answers. One of another version is let go, as if the host had crashed unless the server had ended in order.
+//! The journal has a format of its own, which holds messages of every protocol that is served: who has upgraded a server
+//! loses no answer. One of another format is let go, as if the host had crashed unless the server had ended in order.
 //!
 //! All of it is in a folder of mode 0700 that one process has at a time.
 
@@ -28,6 +28,7 @@ mod registry;
 mod sessions;
 #[cfg(test)]
 mod tests;
+mod trouble;
 
 pub use dir::{Location, Policy, Served, StateDir};
 pub use error::StateError;
@@ -43,7 +44,6 @@ use leasefs_host::boot::{self, boot_id};
 use leasefs_host::files::{remove_if_there, sync_parent};
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
 use leasefs_protocol::latency::{Counts, Histogram};
-use leasefs_protocol::limits::PROTOCOL_VERSION;
 use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use life::LifeRecord;
 use sessions::SessionRecord;
@@ -51,6 +51,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use trouble::Trouble;
+
+/// The journal, with the number of its format. Its numbers were those of the protocol up to 8.
+pub const JOURNAL: &str = "journal.8";
 
 /// The state of a running server.
 #[derive(Debug)]
@@ -62,6 +66,7 @@ pub struct State {
     sessions: Mutex<SessionRecord>,
     journal: Mutex<Journal>,
     journal_writes: Arc<Histogram>,
+    trouble: Trouble,
 }
 
 impl State {
@@ -77,18 +82,22 @@ impl State {
         let clean = life.ended_clean();
         let path = dir.file("sessions");
         let mut sessions = SessionRecord::open(&path)?;
-        let path = dir.file(&format!("journal.{PROTOCOL_VERSION}"));
+        let path = dir.file(JOURNAL);
         let others = dir.other_versions_of(&path)?;
         if !others.is_empty() {
-            tracing::info!(?others, "another version has run: no journal is believed");
+            tracing::info!(
+                ?others,
+                "a server of another format has run: no journal is believed"
+            );
             let_go(std::slice::from_ref(&path))?;
         }
         let (mut journal, mut journalled) = Journal::open(&path, host, clean)?;
         let registry = dir.registry()?;
+        let trouble = Trouble::default();
         // Revoked while no server ran. Nobody is to wait for what they had.
         for (session, _) in sessions.of_clients(|key| registry.has_revoked(key)) {
-            noted("a revoked client", sessions.forget(session));
-            noted("a revoked client", journal.forget(session));
+            trouble.noted("a revoked client", sessions.forget(session));
+            trouble.noted("a revoked client", journal.forget(session));
             if let Some(journalled) = &mut journalled {
                 journalled.forget(session);
             }
@@ -131,6 +140,7 @@ impl State {
             journal: Mutex::new(journal),
             dir,
             policy,
+            trouble,
         };
         Ok((state, found))
     }
@@ -204,13 +214,6 @@ fn recorded(
         .collect()
 }
 
-/// For what need not be durable: a failure costs a longer grace, or an answer.
-fn noted(what: &'static str, result: io::Result<()>) {
-    if let Err(error) = result {
-        tracing::warn!(%error, what, "the state directory can't be written");
-    }
-}
-
 impl Records for State {
     fn knows(&self, key: KeyHash) -> bool {
         lock(&self.registry).knows(key)
@@ -251,21 +254,26 @@ impl Records for State {
             sessions.all_leases_ended()?;
         }
         let leased = sessions.all().any(|(_, session)| session.leased);
-        life.begin(term, drift_ppm, leased)
+        self.trouble.told(life.begin(term, drift_ppm, leased))
     }
 
     fn record_session(&self, session: SessionId, owner: Owner) -> io::Result<()> {
-        lock(&self.sessions).record(session, owner)
+        let recorded = lock(&self.sessions).record(session, owner);
+        self.trouble.told(recorded)
     }
 
     fn leases_ended(&self, session: SessionId) {
-        noted("leases ended", lock(&self.sessions).leases_ended(session));
-        noted("leases ended", lock(&self.journal).leases_ended(session));
+        self.trouble
+            .noted("leases ended", lock(&self.sessions).leases_ended(session));
+        self.trouble
+            .noted("leases ended", lock(&self.journal).leases_ended(session));
     }
 
     fn forget_session(&self, session: SessionId) {
-        noted("session ended", lock(&self.sessions).forget(session));
-        noted("session ended", lock(&self.journal).forget(session));
+        self.trouble
+            .noted("session ended", lock(&self.sessions).forget(session));
+        self.trouble
+            .noted("session ended", lock(&self.journal).forget(session));
     }
 
     fn change_begins(
@@ -275,7 +283,8 @@ impl Records for State {
         low: Seq,
         intent: &Intent,
     ) -> io::Result<()> {
-        lock(&self.journal).begins(session, seq, low, intent)
+        let begins = lock(&self.journal).begins(session, seq, low, intent);
+        self.trouble.told(begins)
     }
 
     fn change_ends(
@@ -286,15 +295,17 @@ impl Records for State {
         keeps: Option<Handle>,
     ) {
         let ended = lock(&self.journal).ends(session, seq, result, keeps);
-        noted("an answer", ended);
+        self.trouble.noted("an answer", ended);
     }
 
     fn change_undone(&self, session: SessionId, seq: Seq) {
-        noted("a change undone", lock(&self.journal).undone(session, seq));
+        self.trouble
+            .noted("a change undone", lock(&self.journal).undone(session, seq));
     }
 
     fn write_lease(&self, session: SessionId, object: Handle) -> io::Result<()> {
-        lock(&self.journal).write_lease(session, object)
+        let journalled = lock(&self.journal).write_lease(session, object);
+        self.trouble.told(journalled)
     }
 
     fn idle_writes(&self) -> Vec<(SessionId, Handle)> {
@@ -306,7 +317,12 @@ impl Records for State {
     }
 
     fn grace_ended(&self) {
-        noted("the end of the grace", lock(&self.journal).grace_ended());
+        self.trouble
+            .noted("the end of the grace", lock(&self.journal).grace_ended());
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.trouble.last()
     }
 
     fn journal_writes(&self) -> Counts {

@@ -93,7 +93,7 @@ fn after_a_crash_of_the_process_the_next_life_finds_everything() {
 }
 
 #[test]
-fn a_journal_of_another_version_is_let_go_and_nothing_is_believed_of_the_life_that_wrote_it() {
+fn a_journal_of_another_format_is_let_go_and_nothing_is_believed_of_the_life_that_wrote_it() {
     for clean in [true, false] {
         let scratch = Scratch::new();
         {
@@ -103,7 +103,7 @@ fn a_journal_of_another_version_is_let_go_and_nothing_is_believed_of_the_life_th
             }
         }
         let own = scratch.path("state/server");
-        let journal = own.join(format!("journal.{PROTOCOL_VERSION}"));
+        let journal = own.join(JOURNAL);
         for older in ["journal", "journal.1"] {
             std::fs::write(own.join(older), "another format").expect("written");
         }

@@ -317,6 +317,10 @@ impl Records for Memory {
 
     fn grace_ended(&self) {}
 
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     fn journal_writes(&self) -> Counts {
         Counts::default()
     }

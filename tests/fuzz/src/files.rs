@@ -6,8 +6,7 @@ use crate::place::Place;
 use fsclient::daemon::{Pinned, StateDir as ClientDir};
 use fsserver::intent::Intent;
 use fsserver::records::{Found, Owner, Records, Rights};
-use fsserver::state::{Location, Policy, Role, State, StateDir};
-use leasefs_protocol::limits::PROTOCOL_VERSION;
+use fsserver::state::{JOURNAL, Location, Policy, Role, State, StateDir};
 use leasefs_protocol::ticket::ServerAddr;
 use leasefs_protocol::{Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use leasefs_transport::Identity;
@@ -16,10 +15,6 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
-
-/// The journal that this version reads.
-const JOURNAL: &str = "server/journal.8";
-const _: () = assert!(PROTOCOL_VERSION == 8, "the journal has another name");
 
 const SESSION: SessionId = SessionId([7; 16]);
 const CLIENT: KeyHash = KeyHash([8; 32]);
@@ -55,6 +50,7 @@ pub fn run(input: &[u8]) {
 }
 
 fn put(place: &Place, file: u8, content: &[u8]) {
+    let journal = format!("server/{JOURNAL}");
     let (name, content) = match file % 16 {
         0 => ("server/server.key", content.to_vec()),
         1 => ("server/secrets", content.to_vec()),
@@ -64,8 +60,8 @@ fn put(place: &Place, file: u8, content: &[u8]) {
         5 => ("server/life.json", content.to_vec()),
         6 => ("server/sessions", content.to_vec()),
         7 => ("server/sessions", log(content)),
-        8 => (JOURNAL, content.to_vec()),
-        9 => (JOURNAL, log(content)),
+        8 => (journal.as_str(), content.to_vec()),
+        9 => (journal.as_str(), log(content)),
         10 => ("client/client.key", content.to_vec()),
         11 => ("client/servers.json", content.to_vec()),
         12 => ("client/recovery/00000001/item.json", content.to_vec()),
