@@ -51,7 +51,7 @@ fn a_servers_state_that_can_not_be_written_is_told_until_it_can() {
     assert!(!told().contains("STATE"), "{}", told());
     let full = small.fill();
     // The page that the journal ends in has room for some.
-    let make = |n: usize| fs::create_dir(world.mount(0).path(&format!("d{n}")));
+    let make = |n: usize| fs::create_dir(world.mount(0).path(format!("d{n}")));
     let refused = (0..1000).find_map(|n| make(n).err().map(|error| (n, error)));
     let (last, error) = refused.expect("a change that can't be journalled");
     assert!(
