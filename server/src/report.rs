@@ -6,7 +6,7 @@ use crate::session::Session;
 use crate::status::{Lock, SessionStatus, Status, TermZero, Waiting};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::latency::millis;
-use leasefs_protocol::{LockKind, LockMode, LockRange};
+use leasefs_protocol::{FileKind, LockKind, LockMode, LockRange};
 use std::sync::atomic::Ordering;
 
 impl Server {
@@ -61,13 +61,17 @@ impl Server {
     }
 
     fn term_zero(&self, snapshot: &Snapshot) -> Vec<TermZero> {
-        let one = |zero: &leasefs_lease::server::TermZero| TermZero {
-            object: zero.object.to_string(),
-            inode: self.store.getattr(&zero.object).ok().map(|attr| attr.ino),
-            since_ms: millis(snapshot.now.since(zero.since)),
-            until_ms: millis(zero.until.left_at(snapshot.now)),
-            hits: zero.hits,
-            recalls: zero.recalls,
+        let one = |zero: &leasefs_lease::server::TermZero| {
+            let attr = self.store.getattr(&zero.object).ok();
+            TermZero {
+                object: zero.object.to_string(),
+                inode: attr.map(|attr| attr.ino),
+                directory: attr.is_some_and(|attr| attr.kind == FileKind::Directory),
+                since_ms: millis(snapshot.now.since(zero.since)),
+                until_ms: millis(zero.until.left_at(snapshot.now)),
+                hits: zero.hits,
+                recalls: zero.recalls,
+            }
         };
         snapshot.term_zero.iter().map(one).collect()
     }

@@ -17,7 +17,7 @@ pub struct Status {
     pub sessions: Vec<SessionStatus>,
     /// Operations that wait.
     pub waiting: Vec<Waiting>,
-    /// Files that bounce between sessions: writes to them aren't buffered.
+    /// Files that bounce between sessions, and directories where others look: writes to them, or to what is made there, aren't buffered.
     #[serde(default)]
     pub term_zero: Vec<TermZero>,
     /// Locks that are held or waited for.
@@ -115,6 +115,9 @@ pub struct TermZero {
     pub object: String,
     /// Its inode number in the served directory, by which `find -inum` knows it; none if it is gone.
     pub inode: Option<u64>,
+    /// It is a directory: what is new there is meant.
+    #[serde(default)]
+    pub directory: bool,
     /// For how long.
     pub since_ms: u64,
     /// When the period ends after which it is decided whether that goes on.

@@ -5,7 +5,7 @@ use leasefs_lease::server::{
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::{EXCLUSIVE_AGAIN, MAX_BOUNCING, TERM_ZERO_TRIAL};
-use leasefs_protocol::{Grant, Handle, KeyHash, Mode, Parts, SessionId};
+use leasefs_protocol::{Grant, Handle, KeyHash, Mode, Parts, RawName, SessionId};
 use std::time::Duration;
 
 const A: u8 = 1;
@@ -24,6 +24,10 @@ fn content() -> Parts {
 
 fn session(number: u8) -> SessionId {
     SessionId([number; 16])
+}
+
+fn dir() -> Handle {
+    Handle::new(b"directory").expect("short enough")
 }
 
 fn file(number: usize) -> Handle {
@@ -158,6 +162,48 @@ impl World {
         (0..turns).filter(turn).count()
     }
 
+    /// Looks a name up; what it denotes, if anything.
+    fn looks_up(&mut self, who: u8, name: &str, found: Option<Handle>) {
+        let mut items = vec![ReadItem {
+            object: dir(),
+            parts: Parts::NAMES,
+            name: Some(RawName(name.into())),
+        }];
+        items.extend(found.map(|object| ReadItem {
+            object,
+            parts: Parts::ATTRS,
+            name: None,
+        }));
+        let (op, session, kind) = (self.op(), session(who), ReadKind::Metadata);
+        self.feed(Event::AdmitRead {
+            op,
+            session,
+            kind,
+            items,
+        });
+    }
+
+    /// Whether the maker has the new file to itself.
+    fn makes(&mut self, who: u8, name: &str, object: Handle) -> bool {
+        let (op, session) = (self.op(), session(who));
+        let touch = Touch {
+            object: dir(),
+            parts: Parts::ATTRS | Parts::LISTING,
+            names: vec![RawName(name.into())],
+        };
+        self.feed(Event::AdmitChange {
+            op,
+            session,
+            touches: vec![touch],
+            dropped: vec![dir()],
+            writeback: false,
+            locked: None,
+        });
+        let wants = vec![Wanted::write(object, content())];
+        let grants = self.feed(Event::FinishChange { op, wants });
+        grants.iter().any(|grant| grant.mode == Mode::Write)
+    }
+
     fn zero(&self) -> Option<TermZero> {
         self.core.term_zero().pop()
     }
@@ -286,6 +332,46 @@ fn a_fill_for_store_is_exclusive_also_at_term_zero() {
     let grants = world.asks(A, ReadKind::FillForStore, file(1), Parts::DATA);
     assert!(grants.iter().any(|grant| grant.mode == Mode::Write));
     assert_eq!(world.reads(B, file(1)), 1, "and recalled as ever");
+}
+
+#[test]
+fn what_is_made_where_another_looks_is_shown_without_a_recall() {
+    let mut world = World::new(USUAL);
+    for number in 0..100 {
+        let name = format!("f{number}");
+        world.looks_up(B, &name, None);
+        assert!(!world.makes(A, &name, file(number)));
+        let before = world.recalls;
+        world.looks_up(B, &name, Some(file(number)));
+        assert_eq!(world.recalls, before);
+        world.passes(100 * MS);
+    }
+    let zero = world.zero().expect("the directory");
+    assert_eq!((zero.object, zero.hits), (dir(), 0));
+}
+
+#[test]
+fn what_is_made_where_nobody_else_looks_is_its_makers() {
+    let mut world = World::new(USUAL);
+    for number in 0..100 {
+        let name = format!("f{number}");
+        world.looks_up(A, &name, None);
+        assert!(world.makes(A, &name, file(number)));
+    }
+    assert_eq!(world.zero(), None);
+}
+
+#[test]
+fn two_who_make_files_in_one_directory_and_read_none_of_the_others_soon_have_them_to_themselves() {
+    let mut world = World::new(USUAL);
+    let mut denied = 0;
+    for number in 0..200 {
+        let (who, name) = ([A, B][number % 2], format!("f{number}"));
+        world.looks_up(who, &name, None);
+        denied += usize::from(!world.makes(who, &name, file(number)));
+    }
+    let trial = TERM_ZERO_TRIAL as usize;
+    assert!((1..=trial + 4).contains(&denied), "{denied}");
 }
 
 #[test]

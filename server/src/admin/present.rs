@@ -188,9 +188,12 @@ fn term_zero(zero: &TermZero) -> String {
     let inode = zero
         .inode
         .map_or("that is gone".to_owned(), |ino| format!("of inode {ino}"));
+    let what = match zero.directory {
+        true => format!("new files in the directory {inode}, where others look,"),
+        false => format!("writing the file {inode}, which bounces,"),
+    };
     format!(
-        "  term zero  for writing the file {inode}, which bounces, since {}, looked at again in {}: \
-         {} writes buffered would cost {} waits",
+        "  term zero  for {what} since {}, looked at again in {}: {} writes buffered would cost {} waits",
         seconds(zero.since_ms),
         seconds(zero.until_ms),
         zero.hits,
@@ -304,6 +307,12 @@ mod tests {
             text.contains("inode 4711") && text.ends_with(counted),
             "{text}"
         );
+        let directory = TermZero {
+            directory: true,
+            ..zero
+        };
+        let text = super::term_zero(&directory);
+        assert!(text.contains("in the directory of inode 4711"), "{text}");
         let gone = TermZero::default();
         assert!(super::term_zero(&gone).contains("that is gone"));
     }

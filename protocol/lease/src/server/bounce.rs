@@ -5,6 +5,9 @@
 //! when a term of zero is best). While it is given only the recalls are seen. At *term zero* every write
 //! is, and it is counted who would have had the lease: what that would have saved, and what it would have cost.
 //!
+//! The same goes for what is new in a directory: when another session has names of that cached, it is likely to look at
+//! what is made there next, and the directory is at term zero for it from the first on.
+//!
 //! Read leases are given as ever: a term of zero doesn't pay for these. What the kernel is told without a timeout
 //! it asks for again before each read, and pages that are taken back at once it reads twice.
 //!
@@ -56,6 +59,13 @@ impl Zero {
         let would = Some((writer, parts));
         self.hits += u64::from(self.exclusive == would);
         self.exclusive = would;
+    }
+
+    /// The session would be granted these parts of what it has made in the directory. What was made there before, by
+    /// whomever, would have paid if nobody has looked at it since.
+    fn made(&mut self, maker: SessionId, parts: Parts) {
+        self.hits += u64::from(self.exclusive.is_some());
+        self.exclusive = Some((maker, parts));
     }
 }
 
@@ -153,6 +163,32 @@ impl Bounces {
         self.put(object, entry);
     }
 
+    /// Something is made in a directory of which another session has names cached: it looks there, and may look for this.
+    pub(super) fn is_watched(&mut self, now: BootTime, dir: Handle) {
+        if self.config.waits == 0 {
+            return;
+        }
+        let times = match self.entries.get(&dir) {
+            None => {
+                self.make_room();
+                0
+            }
+            Some(Entry {
+                standing: Standing::Watched(_),
+                times,
+                ..
+            }) => *times,
+            Some(_) => return,
+        };
+        self.take(&dir);
+        let zero = Entry {
+            ends: now + self.config.period,
+            times,
+            standing: Standing::Zero(Zero::begins(now)),
+        };
+        self.put(dir, zero);
+    }
+
     /// Somebody reads these parts.
     pub(super) fn note_read(&mut self, object: &Handle, reader: SessionId, parts: Parts) {
         if let Some(zero) = self.zero_mut(object) {
@@ -168,10 +204,25 @@ impl Bounces {
         writer: SessionId,
         parts: Parts,
     ) -> bool {
+        self.judges(now, object, |zero| zero.written(writer, parts))
+    }
+
+    /// Whether the session doesn't get these parts of what it has made in the directory exclusively.
+    pub(super) fn denies_new(
+        &mut self,
+        now: BootTime,
+        dir: &Handle,
+        maker: SessionId,
+        parts: Parts,
+    ) -> bool {
+        self.judges(now, dir, |zero| zero.made(maker, parts))
+    }
+
+    fn judges(&mut self, now: BootTime, object: &Handle, note: impl FnOnce(&mut Zero)) -> bool {
         let Some(zero) = self.zero_mut(object) else {
             return false;
         };
-        zero.written(writer, parts);
+        note(zero);
         // A wrong trial costs no more than this.
         let wrong = zero.hits > zero.recalls + TERM_ZERO_TRIAL;
         if let Some(entry) = wrong.then(|| self.take(object)).flatten() {

@@ -203,7 +203,7 @@ impl Core {
         let sid = self.sessions.find(op.session);
         let session = sid.and_then(|sid| self.sessions.get_mut(sid));
         let stamp = session.map_or(Stamp(0), |s| s.next_stamp());
-        let grants = self.grant_changer(now, op.session, wants);
+        let grants = self.grant_changer(now, &op, wants);
         self.actions.push_back(Action::Finished {
             op: id,
             stamp,
@@ -214,8 +214,8 @@ impl Core {
         }
     }
 
-    fn grant_changer(&mut self, now: BootTime, id: SessionId, wants: Vec<Wanted>) -> Vec<Grant> {
-        let Some(sid) = self.sessions.alive(id) else {
+    fn grant_changer(&mut self, now: BootTime, op: &Op, wants: Vec<Wanted>) -> Vec<Grant> {
+        let Some(sid) = self.sessions.alive(op.session) else {
             return Vec::new();
         };
         let grant = |want: Wanted| {
@@ -224,7 +224,7 @@ impl Core {
             match want.mode {
                 Mode::Write
                     if self.is_alone(sid, object, &cover)
-                        && !self.is_denied_exclusive(now, sid, object, want.parts) =>
+                        && !self.is_at_term_zero(now, sid, op, (object, want.parts)) =>
                 {
                     self.grant(sid, object, &cover, want.parts, Mode::Write)
                 }

@@ -3,7 +3,7 @@
 use super::Core;
 use super::api::OpId;
 use super::ids::{ObjId, Sid};
-use super::op::Need;
+use super::op::{Need, Op};
 use super::table::Object;
 use crate::time::BootTime;
 use leasefs_protocol::{Parts, SessionId};
@@ -35,26 +35,63 @@ impl Core {
         }
         for need in needs {
             if let Some(object) = self.table.get(need.object) {
-                let parts = need.cover.parts;
+                // A name by which something was found shows what may be new there.
+                let parts = match need.cover.names.is_empty() {
+                    true => need.cover.parts,
+                    false if needs.len() > 1 => Parts::ALL,
+                    false => Parts::NONE,
+                };
                 self.bounces.note_read(&object.handle, reader, parts);
             }
         }
     }
 
+    /// A change waits for others' caches: of names of a directory, if it makes or removes something there.
+    pub(super) fn note_watchers(&mut self, now: BootTime, id: OpId) {
+        let Some(op) = self.ops.get(&id).filter(|op| op.is_exclusive()) else {
+            return;
+        };
+        let own = self.sessions.find(op.session);
+        let named = op.needs.iter().filter(|need| !need.cover.names.is_empty());
+        for need in named {
+            let object = self.table.get(need.object);
+            let is_watched = |o: &&Object| {
+                let mut others = o.holders.iter().filter(|h| Some(h.session) != own);
+                others.any(|h| h.parts.contains(Parts::NAMES))
+            };
+            if let Some(object) = object.filter(is_watched) {
+                self.bounces.is_watched(now, object.handle);
+            }
+        }
+    }
+
     /// Whether the session, which nothing else keeps from having these parts exclusively, doesn't get them so because the
-    /// object bounces. What it holds exclusively already it keeps until somebody asks for it.
-    pub(super) fn is_denied_exclusive(
+    /// object bounces, or others look where the change has made it.
+    pub(super) fn is_at_term_zero(
         &mut self,
         now: BootTime,
         sid: Sid,
-        object: ObjId,
-        parts: Parts,
+        op: &Op,
+        (object, parts): (ObjId, Parts),
     ) -> bool {
-        let (Some(session), Some(object)) = (self.sessions.get(sid), self.table.get(object)) else {
+        let (Some(session), Some(found)) = (self.sessions.get(sid), self.table.get(object)) else {
             return false;
         };
-        let holds = object.holder(sid);
-        let holds = holds.is_some_and(|h| h.write.contains(parts));
-        !holds && self.bounces.denies(now, &object.handle, session.id, parts)
+        let holds = found.holder(sid);
+        // What it holds exclusively already it keeps until somebody asks for it.
+        if holds.is_some_and(|h| h.write.contains(parts)) {
+            return false;
+        }
+        let is_new = op.need(object).is_none();
+        let mut named = op.needs.iter().filter(|need| !need.cover.names.is_empty());
+        let dir = named.next().filter(|_| is_new);
+        let dir = dir.and_then(|need| self.table.get(need.object));
+        match dir.map(|dir| dir.handle) {
+            Some(dir) => self.bounces.denies_new(now, &dir, session.id, parts),
+            None => {
+                let object = found.handle;
+                self.bounces.denies(now, &object, session.id, parts)
+            }
+        }
     }
 }
