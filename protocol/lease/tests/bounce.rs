@@ -348,6 +348,7 @@ fn what_is_made_where_another_looks_is_shown_without_a_recall() {
     }
     let zero = world.zero().expect("the directory");
     assert_eq!((zero.object, zero.hits), (dir(), 0));
+    assert!(zero.recalls > 10, "{zero:?}");
 }
 
 #[test]

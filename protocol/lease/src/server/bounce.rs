@@ -61,11 +61,11 @@ impl Zero {
         self.exclusive = would;
     }
 
-    /// The session would be granted these parts of what it has made in the directory. What was made there before, by
-    /// whomever, would have paid if nobody has looked at it since.
-    fn made(&mut self, maker: SessionId, parts: Parts) {
+    /// The session would have to itself what it has made in the directory. What was made there before, by whomever, would
+    /// have paid if nobody has found it since.
+    fn made(&mut self, maker: SessionId) {
         self.hits += u64::from(self.exclusive.is_some());
-        self.exclusive = Some((maker, parts));
+        self.exclusive = Some((maker, Parts::NAMES));
     }
 }
 
@@ -207,15 +207,9 @@ impl Bounces {
         self.judges(now, object, |zero| zero.written(writer, parts))
     }
 
-    /// Whether the session doesn't get these parts of what it has made in the directory exclusively.
-    pub(super) fn denies_new(
-        &mut self,
-        now: BootTime,
-        dir: &Handle,
-        maker: SessionId,
-        parts: Parts,
-    ) -> bool {
-        self.judges(now, dir, |zero| zero.made(maker, parts))
+    /// Whether the session doesn't get exclusively what it has made in the directory.
+    pub(super) fn denies_new(&mut self, now: BootTime, dir: &Handle, maker: SessionId) -> bool {
+        self.judges(now, dir, |zero| zero.made(maker))
     }
 
     fn judges(&mut self, now: BootTime, object: &Handle, note: impl FnOnce(&mut Zero)) -> bool {

@@ -38,7 +38,7 @@ impl Core {
                 // A name by which something was found shows what may be new there.
                 let parts = match need.cover.names.is_empty() {
                     true => need.cover.parts,
-                    false if needs.len() > 1 => Parts::ALL,
+                    false if needs.len() > 1 => Parts::NAMES,
                     false => Parts::NONE,
                 };
                 self.bounces.note_read(&object.handle, reader, parts);
@@ -87,7 +87,7 @@ impl Core {
         let dir = named.next().filter(|_| is_new);
         let dir = dir.and_then(|need| self.table.get(need.object));
         match dir.map(|dir| dir.handle) {
-            Some(dir) => self.bounces.denies_new(now, &dir, session.id, parts),
+            Some(dir) => self.bounces.denies_new(now, &dir, session.id),
             None => {
                 let object = found.handle;
                 self.bounces.denies(now, &object, session.id, parts)
