@@ -159,6 +159,8 @@ impl From<Explained> for There {
             _ => Parts::ATTRS,
         };
         let grace = Duration::from_millis(told.grace_ms.unwrap_or_default());
+        let mut by_name: Vec<Other> = others().map(Into::into).collect();
+        by_name.sort_by(|one, other| one.mount.cmp(&other.mount));
         Self {
             inode: told.ino,
             kind: match told.kind {
@@ -169,7 +171,7 @@ impl From<Explained> for There {
             .to_owned(),
             read: cost(others().filter(|other| other.write.intersects(content))),
             write: cost(others().filter(|other| other.parts.intersects(content))).after(grace),
-            others: others().map(Into::into).collect(),
+            others: by_name,
             more: told.more,
             waiting: told.waiting,
             bounces_ms: told.bounces_ms,

@@ -162,7 +162,7 @@ fn session(seen: &Sample<ServerStatus>, session: &SessionStatus) -> Vec<Cell> {
         left => Cell::millis(left).alarm_if(left < Some(seen.now.status.term_ms / 2)),
     };
     vec![
-        Cell::text(&session.mount).alarm_if(session.address.is_none()),
+        Cell::text(called(session)).alarm_if(session.address.is_none()),
         Cell::number(seen.rate(of)),
         Cell::number(session.leases as u64),
         Cell::number(session.opens as u64),
@@ -171,13 +171,22 @@ fn session(seen: &Sample<ServerStatus>, session: &SessionStatus) -> Vec<Cell> {
     ]
 }
 
-/// The mount of a session, or the beginning of its id.
+/// What people know a session by.
+fn called(session: &SessionStatus) -> &str {
+    match session.mount.as_str() {
+        // Not back since the server began.
+        "" => &session.client,
+        mount => mount,
+    }
+}
+
+/// The session with this id, or the beginning of that.
 fn named(sessions: &[SessionStatus], id: &str) -> String {
     let session = sessions.iter().find(|session| session.session == id);
-    let mount = session.map(|session| session.mount.as_str());
     let short = || id.chars().take(8).collect();
-    mount
-        .filter(|mount| !mount.is_empty())
+    session
+        .map(called)
+        .filter(|name| !name.is_empty())
         .map_or_else(short, str::to_owned)
 }
 

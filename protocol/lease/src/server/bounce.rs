@@ -74,8 +74,17 @@ enum Standing {
     /// Reads have waited lately; when each of them leaves the window.
     Watched(VecDeque<BootTime>),
     Zero(Zero),
+    /// It was made in a directory at term zero: with its first write, too, no exclusive lease comes. Who writes more of it gets one.
+    New,
     /// The exclusive lease has turned out to pay: it isn't denied.
     Pays,
+}
+
+impl Standing {
+    /// Whether something may be denied for it.
+    fn denies(&self) -> bool {
+        matches!(self, Self::Zero(_) | Self::New)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -95,8 +104,8 @@ pub(super) struct Bounces {
     entries: BTreeMap<Handle, Entry>,
     /// The entries by when they end.
     by_end: BTreeSet<(BootTime, Handle)>,
-    /// How many are at term zero: most of the time none, and nothing is looked up.
-    zeros: usize,
+    /// For how many something may be denied: most of the time none, and nothing is looked up.
+    denying: usize,
 }
 
 impl Bounces {
@@ -105,13 +114,13 @@ impl Bounces {
             config,
             entries: BTreeMap::new(),
             by_end: BTreeSet::new(),
-            zeros: 0,
+            denying: 0,
         }
     }
 
-    /// Whether anything is at term zero.
-    pub(super) fn has_zeros(&self) -> bool {
-        self.zeros > 0
+    /// Whether anything may be at term zero.
+    pub(super) fn may_have_zeros(&self) -> bool {
+        self.denying > 0
     }
 
     /// The objects at term zero, and when it is looked at them again.
@@ -120,7 +129,7 @@ impl Bounces {
             .iter()
             .filter_map(|(object, e)| match &e.standing {
                 Standing::Zero(zero) => Some((object, zero, e.ends)),
-                Standing::Watched(_) | Standing::Pays => None,
+                Standing::Watched(_) | Standing::New | Standing::Pays => None,
             })
     }
 
@@ -204,12 +213,35 @@ impl Bounces {
         writer: SessionId,
         parts: Parts,
     ) -> bool {
+        let is_new = |entry: &Entry| entry.standing == Standing::New;
+        if self.denying > 0 && self.entries.get(object).is_some_and(is_new) {
+            self.take(object);
+            return true;
+        }
         self.judges(now, object, |zero| zero.written(writer, parts))
     }
 
-    /// Whether the session doesn't get exclusively what it has made in the directory.
-    pub(super) fn denies_new(&mut self, now: BootTime, dir: &Handle, maker: SessionId) -> bool {
-        self.judges(now, dir, |zero| zero.made(maker))
+    /// Whether the session doesn't get exclusively the object that it has made in the directory.
+    pub(super) fn denies_new(
+        &mut self,
+        now: BootTime,
+        dir: &Handle,
+        maker: SessionId,
+        object: Handle,
+    ) -> bool {
+        let denied = self.judges(now, dir, |zero| zero.made(maker));
+        if denied && self.take(&object).is_none() {
+            self.make_room();
+        }
+        if denied {
+            let new = Entry {
+                ends: now + self.config.window,
+                times: 0,
+                standing: Standing::New,
+            };
+            self.put(object, new);
+        }
+        denied
     }
 
     fn judges(&mut self, now: BootTime, object: &Handle, note: impl FnOnce(&mut Zero)) -> bool {
@@ -226,12 +258,12 @@ impl Bounces {
     }
 
     fn zero_mut(&mut self, object: &Handle) -> Option<&mut Zero> {
-        if self.zeros == 0 {
+        if self.denying == 0 {
             return None;
         }
         match &mut self.entries.get_mut(object)?.standing {
             Standing::Zero(zero) => Some(zero),
-            Standing::Watched(_) | Standing::Pays => None,
+            Standing::Watched(_) | Standing::New | Standing::Pays => None,
         }
     }
 
@@ -250,7 +282,7 @@ impl Bounces {
     /// What follows when its standing has ended; `None` if it is forgotten.
     fn next(&self, now: BootTime, entry: Entry) -> Option<Entry> {
         match entry.standing {
-            Standing::Watched(_) => None,
+            Standing::Watched(_) | Standing::New => None,
             // Its times are remembered for as long again.
             Standing::Pays => Some(Entry {
                 ends: now + exclusive_again(entry.times),
@@ -284,14 +316,14 @@ impl Bounces {
 
     fn put(&mut self, object: Handle, entry: Entry) {
         self.by_end.insert((entry.ends, object));
-        self.zeros += usize::from(matches!(entry.standing, Standing::Zero(_)));
+        self.denying += usize::from(entry.standing.denies());
         self.entries.insert(object, entry);
     }
 
     fn take(&mut self, object: &Handle) -> Option<Entry> {
         let entry = self.entries.remove(object)?;
         self.by_end.remove(&(entry.ends, *object));
-        self.zeros -= usize::from(matches!(entry.standing, Standing::Zero(_)));
+        self.denying -= usize::from(entry.standing.denies());
         Some(entry)
     }
 
@@ -302,7 +334,7 @@ impl Bounces {
             match &mut entry.standing {
                 Standing::Watched(waits) => waits.iter_mut().for_each(move_back),
                 Standing::Zero(zero) => move_back(&mut zero.since),
-                Standing::Pays => {}
+                Standing::New | Standing::Pays => {}
             }
         }
         self.by_end = self.ends().collect();
@@ -312,11 +344,12 @@ impl Bounces {
         self.entries.iter().map(|(object, e)| (e.ends, *object))
     }
 
-    /// Bounded, each entry has an end, and those at term zero are counted.
+    /// Bounded, each entry has an end, and those for which something is denied are counted.
     pub(super) fn is_sound(&self) -> bool {
         let by_end: BTreeSet<_> = self.ends().collect();
         let bounded = self.entries.len() <= MAX_BOUNCING;
-        bounded && by_end == self.by_end && self.zeros().count() == self.zeros
+        let denying = self.entries.values().filter(|e| e.standing.denies());
+        bounded && by_end == self.by_end && denying.count() == self.denying
     }
 }
 

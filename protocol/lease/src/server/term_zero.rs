@@ -30,7 +30,7 @@ impl Core {
 
     /// A read that waits for nobody may be one that would have had to.
     pub(super) fn note_read(&mut self, reader: SessionId, needs: &[Need]) {
-        if !self.bounces.has_zeros() {
+        if !self.bounces.may_have_zeros() {
             return;
         }
         for need in needs {
@@ -86,12 +86,10 @@ impl Core {
         let mut named = op.needs.iter().filter(|need| !need.cover.names.is_empty());
         let dir = named.next().filter(|_| is_new);
         let dir = dir.and_then(|need| self.table.get(need.object));
+        let object = found.handle;
         match dir.map(|dir| dir.handle) {
-            Some(dir) => self.bounces.denies_new(now, &dir, session.id),
-            None => {
-                let object = found.handle;
-                self.bounces.denies(now, &object, session.id, parts)
-            }
+            Some(dir) => self.bounces.denies_new(now, &dir, session.id, object),
+            None => self.bounces.denies(now, &object, session.id, parts),
         }
     }
 }
