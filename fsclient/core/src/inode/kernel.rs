@@ -6,6 +6,7 @@
 //! What else gets one: see [`super::places`].
 
 use super::cached::ToldName;
+use super::habit::Habit;
 use super::looks::Looks;
 use super::places::{KnownAs, Place, Stands, id_at};
 use super::{Inode, Inodes};
@@ -38,6 +39,8 @@ pub(super) struct KernelRefs {
     shrinks: bool,
     /// What it was told may be outdated, its size as well.
     outdated: bool,
+    /// Of files.
+    pub habit: Habit,
     /// What it was told of it last.
     pub told: Option<Arc<Attr>>,
 }
@@ -51,6 +54,7 @@ impl KernelRefs {
             floor,
             shrinks: false,
             outdated: false,
+            habit: Habit::default(),
             told: None,
         }
     }
@@ -305,15 +309,15 @@ impl Inodes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use leasefs_protocol::Timestamp;
 
-    fn handle(byte: u8) -> Handle {
+    pub(in crate::inode) fn handle(byte: u8) -> Handle {
         Handle::new(&[byte]).expect("one byte")
     }
 
-    fn attr(ino: u64, kind: FileKind) -> Attr {
+    pub(in crate::inode) fn attr(ino: u64, kind: FileKind) -> Attr {
         Attr {
             ino,
             kind,
@@ -332,7 +336,7 @@ mod tests {
         }
     }
 
-    fn inodes() -> Inodes {
+    pub(in crate::inode) fn inodes() -> Inodes {
         Inodes::new(handle(0), Memory::default())
     }
 
@@ -341,7 +345,7 @@ mod tests {
         Place { parent, name }
     }
 
-    fn refer(inodes: &mut Inodes, object: Handle, attr: &Attr) -> Node {
+    pub(in crate::inode) fn refer(inodes: &mut Inodes, object: Handle, attr: &Attr) -> Node {
         inodes.refer(object, attr, at(1, b"name"))
     }
 

@@ -14,6 +14,7 @@ mod dropping;
 mod drops;
 mod eviction;
 mod gate;
+mod habit;
 mod in_use;
 mod kernel;
 mod looks;

@@ -102,11 +102,12 @@ impl Ops {
         if !planted::is(Bug::StatUnflushed) {
             self.settle(ask, &object).await?;
         }
-        let cached = self
-            .cache()
-            .live()
-            .and_then(|mut tier| tier.attr_for_kernel(&object));
-        let (attr, valid) = match cached {
+        let cached = || self.cache().live()?.attr_for_kernel(&object);
+        let told = match cached() {
+            None if self.open_along(ask, &object).await => cached(),
+            told => told,
+        };
+        let (attr, valid) = match told {
             Some((attr, valid)) => {
                 self.grow(node, &object, &attr).await;
                 (attr, valid)

@@ -106,6 +106,14 @@ impl Ops {
     ) -> Result<Option<Entry>, Refusal> {
         let dir = self.node(parent)?.handle;
         let raw = Name::new(name)?.to_raw();
+        // Perhaps only the attributes aren't known.
+        let denoted = || self.cache().live()?.denoted(&dir, name);
+        if let Some(object) = denoted()
+            && self.open_along(ask, &object).await
+            && let Some(found) = self.lookup_cached(parent, name)
+        {
+            return Ok(found);
+        }
         let request = query::Lookup { dir, name: raw };
         let caller = self.caller(ask);
         self.walk(&caller, NameIn { parent, dir, name });

@@ -86,6 +86,7 @@ impl Ops {
         let object = self.inodes().node(node)?.handle;
         let caller = self.caller_of(asker);
         let server = self.cache().live()?.reuse_open(&object, &caller)?;
+        self.inodes().is_opened_to_read(&object);
         self.inodes().open_begins(object, Access::Read);
         Some(self.add_file(node, object, server, Access::Read, caller))
     }
@@ -101,7 +102,10 @@ impl Ops {
         let caller = self.caller(ask);
         let begun = Begun::new(self.cache(), access, object);
         let server = match access {
-            Access::Read => self.open_reading(ask, &caller, object, flags).await,
+            Access::Read => {
+                self.inodes().is_opened_to_read(&object);
+                self.open_reading(ask, &caller, object, flags).await
+            }
             Access::Write | Access::ReadWrite => {
                 let flags = servers_flags(flags);
                 self.open_alone(ask, &caller, object, flags).await
@@ -158,6 +162,21 @@ impl Ops {
             learned.bytes(&object, fetch, Some(&told.payload).filter(|_| whole));
         }
         Ok(open)
+    }
+
+    /// Opens a file of which the kernel wants attributes, if that is what came next the last time: they come along.
+    /// Whether it was opened.
+    pub(super) async fn open_along(&self, ask: &Ask, object: &Handle) -> bool {
+        if !self.inodes().is_opened_next(object) {
+            return false;
+        }
+        let (caller, flags) = (self.caller(ask), libc::O_RDONLY as u32);
+        // Whatever stands against it: attributes can be had without.
+        let Ok(open) = self.open_shared(ask, &caller, *object, flags).await else {
+            return false;
+        };
+        self.inodes().open_is_left(object, &open);
+        true
     }
 
     async fn open_alone(

@@ -9,7 +9,7 @@ use leasefs_client::call::{Answer, At, Call, Fh};
 use leasefs_protocol::limits::OPEN_DATA;
 use leasefs_protocol::query::Fill;
 use leasefs_protocol::{
-    Attr, Grant, OpenId, OpenToken, Parts, Query, Reply, Request, Response, answer,
+    Attr, Grant, OpenId, OpenToken, Parts, Query, Refusal, Reply, Request, Response, answer,
 };
 use std::time::Duration;
 
@@ -175,4 +175,66 @@ fn the_bytes_of_a_file_that_was_written_here_come_with_its_open_too() {
     let asked = world.asked();
     assert!(wants_data(&asked));
     assert!(world.waits(call));
+}
+
+/// Somebody looks at the file's attributes, and is told that they aren't leased; then it is opened. What was cached of it is
+/// taken back.
+fn looked_at_and_opened(world: &mut World, node: NodeId) {
+    let look = world.call(Call::GetAttr { node });
+    let asked = world.asked();
+    world.answer(&asked, Ok(Response::Attr(file_of(BYTES.len() as u64))));
+    assert!(world.answered(look).is_ok());
+    let fh = open(world, node, leases());
+    world.call(Call::Release { fh });
+    world.recall(recall(5, 1, Parts::ATTRS | Parts::DATA, &[]));
+    assert!(world.has_said(), "it is approved");
+    world.take_said();
+}
+
+#[test]
+fn what_was_opened_after_it_was_looked_at_is_looked_at_opened_and_read_with_one_request() {
+    let mut world = World::new();
+    let node = world.node(1, FILE);
+    looked_at_and_opened(&mut world, node);
+    let look = world.call(Call::GetAttr { node });
+    let asked = world.asked();
+    assert!(wants_data(&asked));
+    let attr = file_of(BYTES.len() as u64);
+    let opened = answer::Opened {
+        open: OpenId(8),
+        token: OpenToken(vec![8]),
+        attr,
+    };
+    let reply = Reply {
+        renews: true,
+        grants: vec![grant(1, Parts::ATTRS | Parts::DATA, 200)],
+        ..asked.reply(Ok(Response::Opened(opened)))
+    };
+    world.reply(reply, BYTES);
+    assert!(matches!(world.answered(look), Ok(Answer::Attr(shown)) if shown.shown.attr == attr));
+    let opening = world.call(opening(node, libc::O_RDONLY));
+    let Ok(Answer::Opened(opened)) = world.answered(opening) else {
+        panic!("not opened")
+    };
+    let read = world.call(pages(opened.fh));
+    assert!(matches!(world.answered(read), Ok(Answer::Bytes(data)) if data == BYTES));
+    assert!(!world.is_asked());
+}
+
+#[test]
+fn who_may_not_open_what_was_opened_before_is_told_its_attributes() {
+    let mut world = World::new();
+    let node = world.node(1, FILE);
+    looked_at_and_opened(&mut world, node);
+    let look = world.call(Call::GetAttr { node });
+    let asked = world.asked();
+    assert!(wants_data(&asked));
+    world.answer(&asked, Err(Refusal::Access));
+    let asked = world.asked();
+    assert!(matches!(
+        asked.frame.request,
+        Request::Query(Query::GetAttr(_))
+    ));
+    world.answer(&asked, Ok(Response::Attr(file_of(3))));
+    assert!(matches!(world.answered(look), Ok(Answer::Attr(shown)) if shown.shown.attr.size == 3));
 }
