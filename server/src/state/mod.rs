@@ -111,10 +111,7 @@ impl State {
             }
         }
         if !others.is_empty() {
-            // Not before that is on the disk: whoever finds them gone believes in what is there.
-            let synced = journal.sync().and_then(|()| sync_parent(&path));
-            synced.map_err(StateError::file(&path))?;
-            let_go(&others)?;
+            replaces(&journal, &path, &others)?;
         }
         let found = Found {
             process: BootId(files::random()?),
@@ -124,12 +121,7 @@ impl State {
             first_fence: life.first_fence(),
             clean,
             host_crashed,
-            writes: match &journalled {
-                Some(journalled) if !journal.host_crashed() => {
-                    Writes::Trusted(journalled.writes.iter().copied().collect())
-                }
-                _ => Writes::Unknown,
-            },
+            writes: writes(&journal, journalled.as_ref()),
             sessions: recorded(&sessions, journalled.unwrap_or_default(), clean, unknown),
         };
         let state = Self {
@@ -191,6 +183,23 @@ impl State {
 fn let_go(files: &[PathBuf]) -> Result<(), StateError> {
     let mut files = files.iter();
     files.try_for_each(|file| remove_if_there(file).map_err(StateError::file(file)))
+}
+
+/// The journal stands, and those of other formats go: not before it is on the disk, since whoever finds them gone believes in
+/// what is there.
+fn replaces(journal: &Journal, path: &Path, others: &[PathBuf]) -> Result<(), StateError> {
+    let synced = journal.sync().and_then(|()| sync_parent(path));
+    synced.map_err(StateError::file(path))?;
+    let_go(others)
+}
+
+fn writes(journal: &Journal, journalled: Option<&Journalled>) -> Writes {
+    match journalled {
+        Some(journalled) if !journal.host_crashed() => {
+            Writes::Trusted(journalled.writes.iter().copied().collect())
+        }
+        _ => Writes::Unknown,
+    }
 }
 
 fn recorded(

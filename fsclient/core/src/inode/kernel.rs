@@ -40,7 +40,7 @@ pub(super) struct KernelRefs {
     /// What it was told may be outdated, its size as well.
     outdated: bool,
     /// Of files.
-    pub habit: Habit,
+    habit: Habit,
     /// What it was told of it last.
     pub told: Option<Arc<Attr>>,
 }
@@ -279,6 +279,22 @@ impl Inodes {
         }
     }
 
+    /// The server is about to be asked for attributes that the kernel wants: whether it is to be asked for an open as well.
+    pub fn is_opened_next(&mut self, object: &Handle) -> bool {
+        self.habit(object).is_some_and(Habit::looks)
+    }
+
+    /// Somebody opens it for reading.
+    pub fn is_opened_to_read(&mut self, object: &Handle) {
+        self.habit(object).map(Habit::opens);
+    }
+
+    /// Of a file that the kernel knows.
+    fn habit(&mut self, object: &Handle) -> Option<&mut Habit> {
+        let refs = self.get_mut(object)?.kernel.as_deref_mut()?;
+        (refs.kind == FileKind::File).then_some(&mut refs.habit)
+    }
+
     /// Whether an answer on its way to the kernel may make it believe in less than it does, since this was asked last.
     pub fn take_shrinks(&mut self, id: NodeId) -> bool {
         self.refs_mut(id)
@@ -309,15 +325,15 @@ impl Inodes {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use leasefs_protocol::Timestamp;
 
-    pub(in crate::inode) fn handle(byte: u8) -> Handle {
+    fn handle(byte: u8) -> Handle {
         Handle::new(&[byte]).expect("one byte")
     }
 
-    pub(in crate::inode) fn attr(ino: u64, kind: FileKind) -> Attr {
+    fn attr(ino: u64, kind: FileKind) -> Attr {
         Attr {
             ino,
             kind,
@@ -336,7 +352,7 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::inode) fn inodes() -> Inodes {
+    fn inodes() -> Inodes {
         Inodes::new(handle(0), Memory::default())
     }
 
@@ -345,7 +361,7 @@ pub(super) mod tests {
         Place { parent, name }
     }
 
-    pub(in crate::inode) fn refer(inodes: &mut Inodes, object: Handle, attr: &Attr) -> Node {
+    fn refer(inodes: &mut Inodes, object: Handle, attr: &Attr) -> Node {
         inodes.refer(object, attr, at(1, b"name"))
     }
 
