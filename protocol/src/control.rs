@@ -199,8 +199,8 @@ pub enum HelloRefusal {
     #[error(
         "the server speaks protocol version {expected}, this client version {found}: {}",
         match found < expected {
-            true => "upgrade leasefs on this machine",
-            false => "upgrade leasefs on the server, servers go first",
+            true => "the client's leasefs is too old, upgrade it",
+            false => "the server's leasefs is the older one, upgrade it: servers go first",
         }
     )]
     Version {

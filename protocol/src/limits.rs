@@ -107,6 +107,9 @@ pub const BOUNCE_WINDOW: Duration = Duration::from_secs(2);
 pub const TERM_ZERO_PERIOD: Duration = Duration::from_secs(4);
 /// When it would have saved so many writes more than reads would have waited, it is given at once.
 pub const TERM_ZERO_TRIAL: u64 = 16;
+/// So many more new files may be denied a Write lease, because others look into their directories, than these have found. Then none is
+/// for [`EXCLUSIVE_AGAIN`].
+pub const MAX_UNFOUND: u32 = 64;
 /// For how long it is then given whatever happens, for the first time; twice as long each time.
 pub const EXCLUSIVE_AGAIN: Duration = Duration::from_secs(16);
 /// The longest such time.

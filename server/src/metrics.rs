@@ -33,7 +33,7 @@ impl Server {
         tell_network(page, &self.meters.connections.sum());
         page.gauge(
             "state_unwritable",
-            "1 if the state directory can't be written: changes and new clients are refused.",
+            "1 if the state directory couldn't be written when that was last tried: changes and new sessions are refused.",
             f64::from(u8::from(self.records.trouble().is_some())),
         );
         let term = self.settings.term.as_secs_f64();
@@ -131,7 +131,7 @@ fn tell_leases(page: &mut Page, snapshot: &Snapshot) {
     );
     page.gauge(
         "term_zero_files",
-        "Files that bounce between mounts, so that writes to them aren't buffered.",
+        "Files that bounce between mounts, and directories where others look: writes to these, or to what is new there, aren't buffered.",
         snapshot.term_zero.len() as f64,
     );
 }

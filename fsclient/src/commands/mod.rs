@@ -20,8 +20,8 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Exit code of a mount in the foreground that has ended, although not all that was written is on the server's disk. It is
-/// not to be mounted again as one that failed to start is: whoever has unmounted it meant it.
+/// Exit code of a mount in the foreground that was unmounted, although not all that was written is on the server's disk. It
+/// is not to be mounted again as one that has failed is: whoever has unmounted it meant it.
 const LEFT_BEHIND: u8 = 3;
 
 /// A coherent network file system: this is its client.

@@ -260,7 +260,11 @@ fn write(here: &Here, there: &There) -> String {
     }
     let bounces = there.bounces_ms.map_or(String::new(), |ends| {
         let ends = seconds(ends);
-        format!("; writes aren't buffered, since the file bounces between mounts (looked at again in {ends})")
+        let why = match there.kind.as_str() {
+            "directory" => "what is new isn't buffered, since others look here",
+            _ => "writes aren't buffered, since the file bounces between mounts",
+        };
+        format!("; {why} (looked at again in {ends})")
     });
     format!("from here would {}{bounces}", cost(there.write, there))
 }

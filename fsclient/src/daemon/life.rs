@@ -41,7 +41,7 @@ const LONGEST_JOB: u64 = 64 << 10;
 /// How a mount's process fails, in words for people.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// There is no mount.
+    /// There is no mount, or it has failed.
     #[error("{0}")]
     NoMount(String),
     /// It is unmounted, and not all that was written through it is on the server's disk.
@@ -148,6 +148,8 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), Failure>
     let told = assembled.clone();
     let metrics = metrics.map(|endpoint| endpoint.serve(PREFIX, move |page| told.tell(page)));
     let ended = until_unmounted(&assembled, &mut signals, &mut unmounts).await;
+    // Nobody has unmounted it: the kernel's connection to this daemon was broken off.
+    let aborted = mounts::is_leasefs(&job.dir).unwrap_or(false);
     // Before the mount point is another's, who may want its address.
     drop(metrics);
     assembled.driver.goodbye().await;
@@ -158,7 +160,10 @@ async fn live(job: &Job, ready: Ready, runtime: &Runtime) -> Result<(), Failure>
         let _ = reply.send(ended.clone());
     }
     answering.end().await;
-    ended.map_err(Failure::LeftBehind)
+    ended.map_err(match aborted {
+        true => Failure::NoMount,
+        false => Failure::LeftBehind,
+    })
 }
 
 /// What a mount lives by.

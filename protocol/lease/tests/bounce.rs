@@ -4,7 +4,7 @@ use leasefs_lease::server::{
     Action, Bouncing, Config, Core, Event, OpId, ReadItem, ReadKind, TermZero, Touch, Wanted,
 };
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::limits::{EXCLUSIVE_AGAIN, MAX_BOUNCING, TERM_ZERO_TRIAL};
+use leasefs_protocol::limits::{EXCLUSIVE_AGAIN, MAX_BOUNCING, MAX_UNFOUND, TERM_ZERO_TRIAL};
 use leasefs_protocol::{Grant, Handle, KeyHash, Mode, Parts, RawName, SessionId};
 use std::time::Duration;
 
@@ -164,8 +164,12 @@ impl World {
 
     /// Looks a name up; what it denotes, if anything.
     fn looks_up(&mut self, who: u8, name: &str, found: Option<Handle>) {
+        self.looks_up_in(who, dir(), name, found);
+    }
+
+    fn looks_up_in(&mut self, who: u8, dir: Handle, name: &str, found: Option<Handle>) {
         let mut items = vec![ReadItem {
-            object: dir(),
+            object: dir,
             parts: Parts::NAMES,
             name: Some(RawName(name.into())),
         }];
@@ -185,9 +189,13 @@ impl World {
 
     /// Whether the maker has the new file to itself.
     fn makes(&mut self, who: u8, name: &str, object: Handle) -> bool {
+        self.makes_in(who, dir(), name, object)
+    }
+
+    fn makes_in(&mut self, who: u8, dir: Handle, name: &str, object: Handle) -> bool {
         let (op, session) = (self.op(), session(who));
         let touch = Touch {
-            object: dir(),
+            object: dir,
             parts: Parts::ATTRS | Parts::LISTING,
             names: vec![RawName(name.into())],
         };
@@ -195,7 +203,7 @@ impl World {
             op,
             session,
             touches: vec![touch],
-            dropped: vec![dir()],
+            dropped: vec![dir],
             writeback: false,
             locked: None,
         });
@@ -385,6 +393,33 @@ fn two_who_make_files_in_one_directory_and_read_none_of_the_others_soon_have_the
         let (who, name) = ([A, B][number % 2], format!("f{number}"));
         world.looks_up(who, &name, None);
         denied += usize::from(!world.makes(who, &name, file(number)));
+    }
+    let trial = TERM_ZERO_TRIAL as usize;
+    assert!((1..=trial + 4).contains(&denied), "{denied}");
+}
+
+#[test]
+fn a_tree_that_another_has_looked_at_is_filled_with_few_files_denied() {
+    let mut world = World::new(USUAL);
+    let mut denied = 0;
+    for number in 0..1000 {
+        let dir = file(10_000 + number);
+        world.looks_up_in(B, dir, "f", None);
+        denied += usize::from(!world.makes_in(A, dir, "f", file(number)));
+    }
+    assert_eq!(denied, MAX_UNFOUND as usize);
+    world.passes(EXCLUSIVE_AGAIN);
+    world.looks_up(B, "g", None);
+    assert!(!world.makes(A, "g", file(1001)), "tried again");
+}
+
+#[test]
+fn names_that_were_there_before_are_not_what_is_new() {
+    let mut world = World::new(USUAL);
+    let mut denied = 0;
+    for number in 0..100 {
+        world.looks_up(B, "old", Some(file(5000)));
+        denied += usize::from(!world.makes(A, &format!("f{number}"), file(number)));
     }
     let trial = TERM_ZERO_TRIAL as usize;
     assert!((1..=trial + 4).contains(&denied), "{denied}");

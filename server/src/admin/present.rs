@@ -102,7 +102,7 @@ pub fn status(server: &ServerStatus) -> String {
     }
     if let Some(why) = &status.state_trouble {
         lines.push(format!(
-            "  STATE      can't be written: {why}; changes and new clients are refused until it can"
+            "  STATE      can't be written: {why}; changes and new sessions are refused until it can"
         ));
     }
     if let Some(left) = status.grace_ms {

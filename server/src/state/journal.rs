@@ -9,6 +9,7 @@ pub use changes::Changes;
 
 use super::error::StateError;
 use super::log::{self, Log, Outlives};
+use super::trouble::Trouble;
 use crate::intent::Intent;
 use changes::{Answer, Event};
 use leasefs_protocol::latency::Histogram;
@@ -248,6 +249,11 @@ impl Journal {
             true => self.0.note(Record::Forgotten { session }),
             false => Ok(()),
         }
+    }
+
+    /// Whether it can be written.
+    pub fn trouble(&self) -> Arc<Trouble> {
+        self.0.trouble()
     }
 
     /// How long writing to it takes.

@@ -6,6 +6,7 @@
 //! can't be understood is another version's: nothing is guessed from the rest.
 
 use super::error::StateError;
+use super::trouble::Trouble;
 use leasefs_host::files;
 use leasefs_protocol::codec::{self, PREFIX};
 use leasefs_protocol::latency::Histogram;
@@ -56,6 +57,7 @@ pub struct Log<S> {
     after_rewrite: u64,
     /// How long writing takes.
     writes: Arc<Histogram>,
+    trouble: Arc<Trouble>,
     /// Its end isn't known, or its name isn't durable: nothing counts until it has been written anew.
     broken: bool,
 }
@@ -81,6 +83,7 @@ impl<S: State> Log<S> {
             len,
             after_rewrite: len,
             writes: Arc::default(),
+            trouble: Arc::default(),
             broken: false,
         })
     }
@@ -93,6 +96,11 @@ impl<S: State> Log<S> {
     /// How long writing to it takes.
     pub fn writes(&self) -> Arc<Histogram> {
         Arc::clone(&self.writes)
+    }
+
+    /// Whether it can be written.
+    pub fn trouble(&self) -> Arc<Trouble> {
+        Arc::clone(&self.trouble)
     }
 
     /// To change what no record tells, or the next writing anew will.
@@ -139,10 +147,10 @@ impl<S: State> Log<S> {
 
     /// Makes durable what was appended.
     pub fn sync(&self) -> io::Result<()> {
-        match self.broken {
+        self.trouble.told(match self.broken {
             true => Err(broken()),
             false => self.file.sync_data(),
-        }
+        })
     }
 
     /// Writes the log anew with what its state is.
@@ -171,6 +179,11 @@ impl<S: State> Log<S> {
     }
 
     fn write(&mut self, records: &[&S::Record]) -> io::Result<()> {
+        let written = self.try_to_write(records);
+        self.trouble.told(written)
+    }
+
+    fn try_to_write(&mut self, records: &[&S::Record]) -> io::Result<()> {
         if self.broken {
             self.rewrite().map_err(|_| broken())?;
         }

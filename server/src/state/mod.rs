@@ -66,7 +66,8 @@ pub struct State {
     sessions: Mutex<SessionRecord>,
     journal: Mutex<Journal>,
     journal_writes: Arc<Histogram>,
-    trouble: Trouble,
+    /// Of the logs without which nothing is changed.
+    troubles: [Arc<Trouble>; 2],
 }
 
 impl State {
@@ -93,11 +94,10 @@ impl State {
         }
         let (mut journal, mut journalled) = Journal::open(&path, host, clean)?;
         let registry = dir.registry()?;
-        let trouble = Trouble::default();
         // Revoked while no server ran. Nobody is to wait for what they had.
         for (session, _) in sessions.of_clients(|key| registry.has_revoked(key)) {
-            trouble.noted("a revoked client", sessions.forget(session));
-            trouble.noted("a revoked client", journal.forget(session));
+            noted("a revoked client", sessions.forget(session));
+            noted("a revoked client", journal.forget(session));
             if let Some(journalled) = &mut journalled {
                 journalled.forget(session);
             }
@@ -127,12 +127,12 @@ impl State {
         let state = Self {
             registry: Mutex::new(registry),
             life: Mutex::new(life),
+            troubles: [journal.trouble(), sessions.trouble()],
             sessions: Mutex::new(sessions),
             journal_writes: journal.writes(),
             journal: Mutex::new(journal),
             dir,
             policy,
-            trouble,
         };
         Ok((state, found))
     }
@@ -223,6 +223,13 @@ fn recorded(
         .collect()
 }
 
+/// For what need not be durable: a failure costs a longer grace, or an answer.
+fn noted(what: &'static str, result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, what, "the state directory can't be written");
+    }
+}
+
 impl Records for State {
     fn knows(&self, key: KeyHash) -> bool {
         lock(&self.registry).knows(key)
@@ -263,26 +270,21 @@ impl Records for State {
             sessions.all_leases_ended()?;
         }
         let leased = sessions.all().any(|(_, session)| session.leased);
-        self.trouble.told(life.begin(term, drift_ppm, leased))
+        life.begin(term, drift_ppm, leased)
     }
 
     fn record_session(&self, session: SessionId, owner: Owner) -> io::Result<()> {
-        let recorded = lock(&self.sessions).record(session, owner);
-        self.trouble.told(recorded)
+        lock(&self.sessions).record(session, owner)
     }
 
     fn leases_ended(&self, session: SessionId) {
-        self.trouble
-            .noted("leases ended", lock(&self.sessions).leases_ended(session));
-        self.trouble
-            .noted("leases ended", lock(&self.journal).leases_ended(session));
+        noted("leases ended", lock(&self.sessions).leases_ended(session));
+        noted("leases ended", lock(&self.journal).leases_ended(session));
     }
 
     fn forget_session(&self, session: SessionId) {
-        self.trouble
-            .noted("session ended", lock(&self.sessions).forget(session));
-        self.trouble
-            .noted("session ended", lock(&self.journal).forget(session));
+        noted("session ended", lock(&self.sessions).forget(session));
+        noted("session ended", lock(&self.journal).forget(session));
     }
 
     fn change_begins(
@@ -292,8 +294,7 @@ impl Records for State {
         low: Seq,
         intent: &Intent,
     ) -> io::Result<()> {
-        let begins = lock(&self.journal).begins(session, seq, low, intent);
-        self.trouble.told(begins)
+        lock(&self.journal).begins(session, seq, low, intent)
     }
 
     fn change_ends(
@@ -304,17 +305,15 @@ impl Records for State {
         keeps: Option<Handle>,
     ) {
         let ended = lock(&self.journal).ends(session, seq, result, keeps);
-        self.trouble.noted("an answer", ended);
+        noted("an answer", ended);
     }
 
     fn change_undone(&self, session: SessionId, seq: Seq) {
-        self.trouble
-            .noted("a change undone", lock(&self.journal).undone(session, seq));
+        noted("a change undone", lock(&self.journal).undone(session, seq));
     }
 
     fn write_lease(&self, session: SessionId, object: Handle) -> io::Result<()> {
-        let journalled = lock(&self.journal).write_lease(session, object);
-        self.trouble.told(journalled)
+        lock(&self.journal).write_lease(session, object)
     }
 
     fn idle_writes(&self) -> Vec<(SessionId, Handle)> {
@@ -326,12 +325,11 @@ impl Records for State {
     }
 
     fn grace_ended(&self) {
-        self.trouble
-            .noted("the end of the grace", lock(&self.journal).grace_ended());
+        noted("the end of the grace", lock(&self.journal).grace_ended());
     }
 
     fn trouble(&self) -> Option<String> {
-        self.trouble.last()
+        self.troubles.iter().find_map(|log| log.last())
     }
 
     fn journal_writes(&self) -> Counts {

@@ -2,6 +2,7 @@
 
 use super::error::StateError;
 use super::log::{Log, Outlives, State};
+use super::trouble::Trouble;
 use crate::records::Owner;
 use leasefs_protocol::limits::MAX_SESSIONS;
 use leasefs_protocol::{KeyHash, SessionId};
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A session on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +71,11 @@ impl State for Sessions {
 pub struct SessionRecord(Log<Sessions>);
 
 impl SessionRecord {
+    /// Whether it can be written.
+    pub fn trouble(&self) -> Arc<Trouble> {
+        self.0.trouble()
+    }
+
     /// Opens the record kept in a file.
     pub fn open(path: &Path) -> Result<Self, StateError> {
         Log::open(path, Outlives::Host, Sessions::default()).map(Self)

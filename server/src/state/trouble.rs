@@ -1,13 +1,13 @@
-//! Whether the state directory can be written.
+//! Whether a log of the state directory can be written.
 
 use crate::sync::lock;
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What was to be written last, if it couldn't be.
+/// Why it couldn't be written when that was tried last, if it couldn't. Told without waiting for who writes, whose disk may hang.
 #[derive(Debug, Default)]
-pub(super) struct Trouble {
+pub struct Trouble {
     /// Spares what goes well the lock.
     is_there: AtomicBool,
     why: Mutex<Option<String>>,
@@ -24,13 +24,7 @@ impl Trouble {
         result
     }
 
-    /// For what need not be durable: a failure costs a longer grace, or an answer.
-    pub fn noted(&self, what: &'static str, result: io::Result<()>) {
-        if let Err(error) = self.told(result) {
-            tracing::warn!(%error, what, "the state directory can't be written");
-        }
-    }
-
+    /// What has gone wrong, if nothing has gone well since.
     pub fn last(&self) -> Option<String> {
         lock(&self.why).clone()
     }
@@ -50,11 +44,10 @@ mod tests {
     fn trouble_is_told_until_something_is_written_again() {
         let trouble = Trouble::default();
         assert_eq!(trouble.last(), None);
-        let full = || Err(io::Error::from_raw_os_error(libc::ENOSPC));
-        trouble.noted("an answer", full());
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        assert!(trouble.told::<()>(Err(full)).is_err());
         assert!(trouble.last().is_some_and(|why| why.contains("No space")));
-        assert!(trouble.told::<()>(full()).is_err());
-        trouble.noted("an answer", Ok(()));
+        assert!(trouble.told(Ok(())).is_ok());
         assert_eq!(trouble.last(), None);
     }
 }

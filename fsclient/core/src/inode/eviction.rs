@@ -16,6 +16,7 @@ impl Inodes {
     pub fn drop_cached(&mut self, out: &mut Dropped) {
         for object in self.cached_objects() {
             self.drop_parts(&object, Parts::ALL, [], out);
+            self.forget_habit(&object);
             self.end_cached_if_empty(&object);
         }
         self.ring = self.cached_handles().map(Arc::clone).collect();
@@ -34,6 +35,7 @@ impl Inodes {
             let spared = spared.unwrap_or(false);
             if !spared {
                 self.drop_parts(&object, Parts::ALL, [], out);
+                self.forget_habit(&object);
             }
             let stays = !self.end_cached_if_empty(&object);
             let evicted = (!spared).then_some(*object);

@@ -289,6 +289,13 @@ impl Inodes {
         self.habit(object).map(Habit::opens);
     }
 
+    /// It was dropped, and not because another mount has changed it: little follows from what was done with it once.
+    pub fn forget_habit(&mut self, object: &Handle) {
+        if let Some(habit) = self.habit(object) {
+            *habit = Habit::default();
+        }
+    }
+
     /// Of a file that the kernel knows.
     fn habit(&mut self, object: &Handle) -> Option<&mut Habit> {
         let refs = self.get_mut(object)?.kernel.as_deref_mut()?;

@@ -103,10 +103,14 @@ impl Ops {
             self.settle(ask, &object).await?;
         }
         let cached = || self.cache().live()?.attr_for_kernel(&object);
-        let told = match cached() {
-            None if self.open_along(ask, &object).await => cached(),
-            told => told,
-        };
+        let mut told = cached();
+        if told.is_none() && self.open_along(ask, &object).await? {
+            told = cached();
+            if told.is_none() {
+                // The server's host may have crashed meanwhile.
+                self.settle(ask, &object).await?;
+            }
+        }
         let (attr, valid) = match told {
             Some((attr, valid)) => {
                 self.grow(node, &object, &attr).await;

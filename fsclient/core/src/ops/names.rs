@@ -109,7 +109,7 @@ impl Ops {
         // Perhaps only the attributes aren't known.
         let denoted = || self.cache().live()?.denoted(&dir, name);
         if let Some(object) = denoted()
-            && self.open_along(ask, &object).await
+            && self.open_along(ask, &object).await?
             && let Some(found) = self.lookup_cached(parent, name)
         {
             return Ok(found);

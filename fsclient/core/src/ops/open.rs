@@ -5,7 +5,7 @@ use super::opens::OpenFile;
 use super::{Ask, Ops, Told};
 use crate::cache::Cache;
 use crate::call::{Asker, Caching, Entry, Fh, NewMode, NodeId, Opened};
-use crate::inode::Access;
+use crate::inode::{Access, Fetch, HostLife};
 use crate::opens::ServerOpen;
 use crate::recall::ChangeScope;
 use bytes::Bytes;
@@ -77,6 +77,33 @@ impl Drop for Begun<'_> {
     }
 }
 
+/// An open for reading, with the file's bytes if they are worth having.
+struct Wanted {
+    life: HostLife,
+    object: Handle,
+    fetch: Option<Fetch>,
+    flags: u32,
+}
+
+impl Wanted {
+    fn new(ops: &Ops, object: Handle, flags: u32) -> Self {
+        Self {
+            life: ops.writeback.life(),
+            object,
+            fetch: ops.cache().fetch_opened(&object),
+            flags,
+        }
+    }
+
+    fn open(&self) -> query::Open {
+        query::Open {
+            object: self.object,
+            flags: self.flags.into(),
+            with_data: self.fetch.is_some(),
+        }
+    }
+}
+
 impl Ops {
     /// Opens a file that this identity has open for reading already, or had until lately.
     pub fn open_cached(&self, asker: Asker, node: NodeId, flags: u32) -> Option<Opened> {
@@ -102,10 +129,7 @@ impl Ops {
         let caller = self.caller(ask);
         let begun = Begun::new(self.cache(), access, object);
         let server = match access {
-            Access::Read => {
-                self.inodes().is_opened_to_read(&object);
-                self.open_reading(ask, &caller, object, flags).await
-            }
+            Access::Read => self.open_reading(ask, &caller, object, flags).await,
             Access::Write | Access::ReadWrite => {
                 let flags = servers_flags(flags);
                 self.open_alone(ask, &caller, object, flags).await
@@ -133,7 +157,7 @@ impl Ops {
                 let flags = servers_flags(flags) | FOR_EXEC;
                 self.open_alone(ask, caller, object, flags).await
             }
-            result => result,
+            result => result.inspect(|_| self.inodes().is_opened_to_read(&object)),
         }
     }
 
@@ -144,13 +168,44 @@ impl Ops {
         object: Handle,
         flags: u32,
     ) -> Result<Arc<ServerOpen>, Refusal> {
-        let (life, fetch) = (self.writeback.life(), self.cache().fetch_opened(&object));
-        let open = query::Open {
+        let wanted = Wanted::new(self, object, flags);
+        let told = self.open_in_place(ask, caller, wanted.open()).await;
+        self.learn_opened(caller, wanted, told)
+    }
+
+    /// Opens a file of which the kernel wants attributes, if that is what came next the last time: they come along.
+    /// Whether the server was asked.
+    ///
+    /// # Errors
+    /// If there is no use in asking for the attributes alone: the server hasn't answered, or the caller has left.
+    pub(super) async fn open_along(&self, ask: &Ask, object: &Handle) -> Result<bool, Refusal> {
+        if !self.inodes().is_opened_next(object) {
+            return Ok(false);
+        }
+        let caller = self.caller(ask);
+        let wanted = Wanted::new(self, *object, libc::O_RDONLY as u32);
+        // No place is made for it.
+        let told = self.open_once(ask, &caller, wanted.open()).await;
+        match self.learn_opened(&caller, wanted, told) {
+            Ok(open) => self.inodes().open_is_left(object, &open),
+            Err(refusal @ (Refusal::TimedOut | Refusal::Cancelled)) => return Err(refusal),
+            Err(_) => {}
+        }
+        Ok(true)
+    }
+
+    fn learn_opened(
+        &self,
+        caller: &Caller,
+        wanted: Wanted,
+        told: Result<Told<answer::Opened>, Refusal>,
+    ) -> Result<Arc<ServerOpen>, Refusal> {
+        let Wanted {
+            life,
             object,
-            flags: flags.into(),
-            with_data: fetch.is_some(),
-        };
-        let told = self.open_in_place(ask, caller, open).await;
+            fetch,
+            ..
+        } = wanted;
         let told = told.inspect_err(|_| self.inodes().drop_unfetched(&object))?;
         let open = told.opened()?;
         let mut learned = told.learn(self.cache());
@@ -162,21 +217,6 @@ impl Ops {
             learned.bytes(&object, fetch, Some(&told.payload).filter(|_| whole));
         }
         Ok(open)
-    }
-
-    /// Opens a file of which the kernel wants attributes, if that is what came next the last time: they come along.
-    /// Whether it was opened.
-    pub(super) async fn open_along(&self, ask: &Ask, object: &Handle) -> bool {
-        if !self.inodes().is_opened_next(object) {
-            return false;
-        }
-        let (caller, flags) = (self.caller(ask), libc::O_RDONLY as u32);
-        // Whatever stands against it: attributes can be had without.
-        let Ok(open) = self.open_shared(ask, &caller, *object, flags).await else {
-            return false;
-        };
-        self.inodes().open_is_left(object, &open);
-        true
     }
 
     async fn open_alone(
@@ -203,15 +243,23 @@ impl Ops {
     ) -> Result<Told<answer::Opened>, Refusal> {
         let mut places = self.places(ask);
         loop {
-            let asked = self.cache().ask();
-            let asking = self.rpc.call(caller.clone(), open.clone(), ask.options());
-            // Whatever has crashed meanwhile: an open that was made must not be made again.
-            let answer = asking.await?;
-            match Told::new(asked, answer) {
+            match self.open_once(ask, caller, open.clone()).await {
                 Err(Refusal::TooMany) if places.further().await => {}
                 result => return result,
             }
         }
+    }
+
+    /// Whatever crashes meanwhile: an open that was made must not be made again.
+    async fn open_once(
+        &self,
+        ask: &Ask,
+        caller: &Caller,
+        open: query::Open,
+    ) -> Result<Told<answer::Opened>, Refusal> {
+        let asked = self.cache().ask();
+        let answer = self.rpc.call(caller.clone(), open, ask.options()).await?;
+        Told::new(asked, answer)
     }
 
     /// Before an open is answered: no page is left in the kernel that it must not find there.

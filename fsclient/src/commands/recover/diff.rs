@@ -1,9 +1,8 @@
 //! `fsclient recover diff`.
 
-use super::MountArg;
 use super::list::range;
 use super::overlay::overlay;
-use super::place::Place;
+use super::place::{Mounts, Place};
 use crate::commands::progress::Progress;
 use crate::recovery::{ByteRange, Folder, Item, RecoveryId};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -16,9 +15,9 @@ use std::process::Command;
 /// Larger files are only compared, not shown.
 const LARGEST_TEXT: u64 = 16 << 20;
 
-pub(super) fn run(folder: &Folder, id: RecoveryId, mount: &MountArg) -> Result<(), String> {
+pub(super) fn run(folder: &Folder, id: RecoveryId, mounts: &Mounts) -> Result<(), String> {
     let item = folder.item(id).map_err(|e| e.to_string())?;
-    let place = Place::of(folder, &item, mount.dir.as_deref())?;
+    let place = Place::of(folder, &item, mounts)?;
     let now = place.read()?;
     let size = match &now {
         Some(file) => file.metadata().map_err(|e| e.to_string())?.len(),

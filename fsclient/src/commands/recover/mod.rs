@@ -10,6 +10,7 @@ use super::{StateArg, examples, say};
 use crate::daemon::StateDir;
 use crate::recovery::{Folder, Recovery, RecoveryId};
 use clap::{Args, Subcommand};
+use place::Mounts;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -58,12 +59,27 @@ struct MountArg {
     dir: Option<PathBuf>,
 }
 
+impl MountArg {
+    fn mounts(&self) -> Result<Mounts, String> {
+        match &self.dir {
+            Some(dir) => Ok(Mounts::Only(dir.clone())),
+            None => Mounts::all(),
+        }
+    }
+}
+
 pub(super) fn run(args: &RecoverArgs) -> Result<(), String> {
     let recovery = StateDir::find(args.state.state.as_deref())?.recovery();
     match &args.what {
         What::List { json } => list::run(&recovery, *json),
-        What::Diff { id, mount } => diff::run(&as_its_user(&recovery, *id)?, *id, mount),
-        What::Restore(args) => restore::run(&as_its_user(&recovery, args.id)?, args),
+        What::Diff { id, mount } => {
+            let mounts = mount.mounts()?;
+            diff::run(&as_its_user(&recovery, *id)?, *id, &mounts)
+        }
+        What::Restore(args) => {
+            let mounts = args.mount.mounts()?;
+            restore::run(&as_its_user(&recovery, args.id)?, args, &mounts)
+        }
         What::Discard { ids } => ids.iter().try_for_each(|id| discard(&recovery, *id)),
     }
 }

@@ -1,7 +1,7 @@
 //! Where the file of an item is, or where it is to go.
 
 use crate::commands::say;
-use crate::daemon::{mounts, survey};
+use crate::daemon::{MountStatus, mounts, survey};
 use crate::recovery::{Folder, Item, RecoveryId, path_for_people};
 use leasefs_host::mounts::Mount;
 use leasefs_protocol::ticket::Source;
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,16 +26,13 @@ pub(super) struct Place {
 
 impl Place {
     /// The item's file below `mount`. Links on the way aren't followed: somebody may have put them there.
-    pub(super) fn of(folder: &Folder, item: &Item, mount: Option<&Path>) -> Result<Self, String> {
+    pub(super) fn of(folder: &Folder, item: &Item, mounts: &Mounts) -> Result<Self, String> {
         let path = item.path.as_deref().ok_or_else(|| nameless(item.id))?;
         let name = path.file_name().ok_or_else(|| nameless(item.id))?;
         let below = path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty());
-        let mount = match mount {
-            Some(dir) => dir.to_owned(),
-            None => mount_of(folder, item)?,
-        };
+        let mount = mounts.of(folder, item)?;
         let dir_path = below.map_or_else(|| mount.clone(), |below| mount.join(below));
         let root = open_dir(&mount).map_err(|e| failed(&mount, e))?;
         let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -135,28 +133,57 @@ fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
     open(path, DIR, Mode::empty())
 }
 
-/// A mount of the item's source, one that can be written to if there is one. A source says less than a state directory:
-/// what two clients see below it may differ.
-fn mount_of(folder: &Folder, item: &Item) -> Result<PathBuf, String> {
-    let mounts = mounts::all()?.into_iter();
-    let is_source = |source: &str| match (source.parse::<Source>(), item.source.parse()) {
+/// Where the file of an item may be.
+pub(super) enum Mounts {
+    /// Below this directory.
+    Only(PathBuf),
+    /// Below some mount. With the state directories of those whose daemons answer.
+    Some(Vec<Mount>, Vec<MountStatus>),
+}
+
+impl Mounts {
+    /// To be asked before its caller becomes another user, whom daemons don't answer.
+    pub(super) fn all() -> Result<Self, String> {
+        Ok(Self::Some(mounts::all()?, survey(PATIENCE)?.mounts))
+    }
+
+    /// A mount of the item's source by the client that kept it, one that can be written to if there is one. A source says
+    /// less than a state directory: what two clients see below it may differ.
+    fn of(&self, folder: &Folder, item: &Item) -> Result<PathBuf, String> {
+        let (mounts, told) = match self {
+            Self::Only(dir) => return Ok(dir.clone()),
+            Self::Some(mounts, told) => (mounts, told),
+        };
+        let fitting = mounts.iter().filter(|mount| {
+            let own = told.iter().find(|one| one.dir == mount.point);
+            is_source(item, &mount.source) && is_by(folder, mount, own)
+        });
+        let best = fitting.min_by_key(|mount| mount.read_only);
+        best.map(|mount| mount.point.clone()).ok_or_else(|| {
+            let source = &item.source;
+            format!(
+                "{source} is not mounted by the client that kept this: `fsclient mount {source} DIR` first, or name a \
+                 directory that has the file with --mount DIR"
+            )
+        })
+    }
+}
+
+fn is_source(item: &Item, source: &str) -> bool {
+    match (source.parse::<Source>(), item.source.parse()) {
         (Ok(mounted), Ok(wanted)) => mounted == wanted,
         _ => source == mounts::source_shown(&item.source),
-    };
-    let told = survey(PATIENCE)?.mounts;
-    let is_anothers = |mount: &Mount| {
-        let mut told = told.iter();
-        told.any(|one| one.dir == mount.point && !is_below(folder.path(), &one.state_dir))
-    };
-    let fitting = mounts.filter(|mount| is_source(&mount.source) && !is_anothers(mount));
-    let best = fitting.min_by_key(|mount| mount.read_only);
-    best.map(|mount| mount.point).ok_or_else(|| {
-        let source = &item.source;
-        format!(
-            "{source} is not mounted by the client that kept this: `fsclient mount {source} DIR` first, or name a \
-             directory that has the file with --mount DIR"
-        )
-    })
+    }
+}
+
+/// Whether a mount keeps bytes in this folder. Where its daemon doesn't tell, as root's doesn't tell others, whoever has made
+/// the folder has made the mount.
+fn is_by(folder: &Folder, mount: &Mount, told: Option<&MountStatus>) -> bool {
+    match told {
+        Some(told) => is_below(folder.path(), &told.state_dir),
+        None => fs::metadata(folder.path())
+            .is_ok_and(|made| made.uid() == mount.user.unwrap_or_default()),
+    }
 }
 
 fn is_below(path: &Path, dir: &Path) -> bool {

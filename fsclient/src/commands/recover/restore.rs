@@ -1,7 +1,7 @@
 //! `fsclient recover restore`.
 
 use super::overlay::overlay;
-use super::place::{Place, failed, is_path};
+use super::place::{Mounts, Place, failed, is_path};
 use super::{MountArg, list};
 use crate::commands::progress::Progress;
 use crate::commands::say;
@@ -21,12 +21,12 @@ pub(super) struct RestoreArgs {
     #[arg(long = "as", value_name = "NAME")]
     name: Option<OsString>,
     #[command(flatten)]
-    mount: MountArg,
+    pub(super) mount: MountArg,
 }
 
-pub(super) fn run(folder: &Folder, args: &RestoreArgs) -> Result<(), String> {
+pub(super) fn run(folder: &Folder, args: &RestoreArgs, mounts: &Mounts) -> Result<(), String> {
     let item = folder.item(args.id).map_err(|e| e.to_string())?;
-    let (base, target) = base_and_target(folder, &item, args)?;
+    let (base, target) = base_and_target(folder, &item, args, mounts)?;
     let mut file = target.create()?;
     let length = base.as_ref().and_then(|base| base.metadata().ok());
     let length = length.map_or(0, |base| base.len());
@@ -59,8 +59,9 @@ fn base_and_target(
     folder: &Folder,
     item: &Item,
     args: &RestoreArgs,
+    mounts: &Mounts,
 ) -> Result<(Option<File>, Place), String> {
-    let place = Place::of(folder, item, args.mount.dir.as_deref());
+    let place = Place::of(folder, item, mounts);
     match args.name.as_deref().filter(|name| is_path(name)) {
         Some(path) => {
             let base = place.and_then(|place| present(&place));

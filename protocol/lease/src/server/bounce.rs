@@ -18,7 +18,7 @@
 use super::api::Bouncing;
 use crate::time::BootTime;
 use leasefs_protocol::limits::{
-    EXCLUSIVE_AGAIN, MAX_BOUNCING, MAX_EXCLUSIVE_AGAIN, TERM_ZERO_TRIAL,
+    EXCLUSIVE_AGAIN, MAX_BOUNCING, MAX_EXCLUSIVE_AGAIN, MAX_UNFOUND, TERM_ZERO_TRIAL,
 };
 use leasefs_protocol::{Handle, Parts, SessionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -34,6 +34,8 @@ pub(super) struct Zero {
     pub(super) recalls: u64,
     /// Who would hold it now, and what of it has not been recalled.
     exclusive: Option<(SessionId, Parts)>,
+    /// Of a directory: what was made there last, and by whom, until another has found it.
+    newest: Option<(SessionId, Handle)>,
 }
 
 impl Zero {
@@ -43,6 +45,7 @@ impl Zero {
             hits: 0,
             recalls: 0,
             exclusive: None,
+            newest: None,
         }
     }
 
@@ -63,9 +66,20 @@ impl Zero {
 
     /// The session would have to itself what it has made in the directory. What was made there before, by whomever, would
     /// have paid if nobody has found it since.
-    fn made(&mut self, maker: SessionId) {
-        self.hits += u64::from(self.exclusive.is_some());
-        self.exclusive = Some((maker, Parts::NAMES));
+    fn made(&mut self, maker: SessionId, object: Handle) {
+        self.hits += u64::from(self.newest.is_some());
+        self.newest = Some((maker, object));
+    }
+
+    /// Whether it is what another has made there last.
+    fn found(&mut self, finder: SessionId, object: &Handle) -> bool {
+        let newest = self.newest;
+        let found = newest.is_some_and(|(maker, newest)| maker != finder && newest == *object);
+        if found {
+            self.recalls += 1;
+            self.newest = None;
+        }
+        found
     }
 }
 
@@ -106,6 +120,10 @@ pub(super) struct Bounces {
     by_end: BTreeSet<(BootTime, Handle)>,
     /// For how many something may be denied: most of the time none, and nothing is looked up.
     denying: usize,
+    /// New files that were denied their makers and that nobody else has found yet, in all directories; up to [`MAX_UNFOUND`].
+    unfound: u32,
+    /// There were as many: until then nothing new is denied anybody.
+    not_before: BootTime,
 }
 
 impl Bounces {
@@ -115,6 +133,8 @@ impl Bounces {
             entries: BTreeMap::new(),
             by_end: BTreeSet::new(),
             denying: 0,
+            unfound: 0,
+            not_before: BootTime::ZERO,
         }
     }
 
@@ -198,6 +218,14 @@ impl Bounces {
         self.put(dir, zero);
     }
 
+    /// Somebody finds an object in a directory.
+    pub(super) fn note_found(&mut self, dir: &Handle, finder: SessionId, object: &Handle) {
+        let zero = self.zero_mut(dir);
+        if zero.is_some_and(|zero| zero.found(finder, object)) {
+            self.unfound = self.unfound.saturating_sub(1);
+        }
+    }
+
     /// Somebody reads these parts.
     pub(super) fn note_read(&mut self, object: &Handle, reader: SessionId, parts: Parts) {
         if let Some(zero) = self.zero_mut(object) {
@@ -229,19 +257,25 @@ impl Bounces {
         maker: SessionId,
         object: Handle,
     ) -> bool {
-        let denied = self.judges(now, dir, |zero| zero.made(maker));
-        if denied && self.take(&object).is_none() {
+        let denied = self.judges(now, dir, |zero| zero.made(maker, object));
+        if !denied || !self.not_before.has_come(now) {
+            return false;
+        }
+        self.unfound += 1;
+        if self.unfound == MAX_UNFOUND {
+            self.unfound = 0;
+            self.not_before = now + EXCLUSIVE_AGAIN;
+        }
+        if self.take(&object).is_none() {
             self.make_room();
         }
-        if denied {
-            let new = Entry {
-                ends: now + self.config.window,
-                times: 0,
-                standing: Standing::New,
-            };
-            self.put(object, new);
-        }
-        denied
+        let new = Entry {
+            ends: now + self.config.window,
+            times: 0,
+            standing: Standing::New,
+        };
+        self.put(object, new);
+        true
     }
 
     fn judges(&mut self, now: BootTime, object: &Handle, note: impl FnOnce(&mut Zero)) -> bool {
@@ -329,6 +363,7 @@ impl Bounces {
 
     pub(super) fn rebase(&mut self, now: BootTime) {
         let move_back = |at: &mut BootTime| *at = BootTime::ZERO + at.since(now);
+        move_back(&mut self.not_before);
         for entry in self.entries.values_mut() {
             move_back(&mut entry.ends);
             match &mut entry.standing {

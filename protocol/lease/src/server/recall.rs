@@ -32,7 +32,6 @@ impl Core {
         let conflicts = self.conflicts(op);
         if !conflicts.is_empty() {
             self.note_wait(now, id);
-            self.note_watchers(now, id);
         }
         for (sid, object, taken) in conflicts {
             self.recall(now, sid, object, taken, Some(waiter));

@@ -6,7 +6,7 @@ use super::ids::{ObjId, Sid};
 use super::op::{Need, Op};
 use super::table::Object;
 use crate::time::BootTime;
-use leasefs_protocol::{Parts, SessionId};
+use leasefs_protocol::{Handle, Parts, SessionId};
 
 impl Core {
     /// A read that has to wait, if it waits for what others hold exclusively.
@@ -35,33 +35,18 @@ impl Core {
         }
         for need in needs {
             if let Some(object) = self.table.get(need.object) {
-                // A name by which something was found shows what may be new there.
-                let parts = match need.cover.names.is_empty() {
-                    true => need.cover.parts,
-                    false if needs.len() > 1 => Parts::NAMES,
-                    false => Parts::NONE,
-                };
+                let parts = need.cover.parts;
                 self.bounces.note_read(&object.handle, reader, parts);
             }
         }
-    }
-
-    /// A change waits for others' caches: of names of a directory, if it makes or removes something there.
-    pub(super) fn note_watchers(&mut self, now: BootTime, id: OpId) {
-        let Some(op) = self.ops.get(&id).filter(|op| op.is_exclusive()) else {
-            return;
-        };
-        let own = self.sessions.find(op.session);
-        let named = op.needs.iter().filter(|need| !need.cover.names.is_empty());
-        for need in named {
-            let object = self.table.get(need.object);
-            let is_watched = |o: &&Object| {
-                let mut others = o.holders.iter().filter(|h| Some(h.session) != own);
-                others.any(|h| h.parts.contains(Parts::NAMES))
-            };
-            if let Some(object) = object.filter(is_watched) {
-                self.bounces.is_watched(now, object.handle);
-            }
+        // A name, and what it denotes.
+        let dir = needs.iter().find(|need| !need.cover.names.is_empty());
+        let found = needs.iter().find(|need| need.cover.names.is_empty());
+        if let (Some(dir), Some(found)) = (dir, found)
+            && let Some(dir) = self.table.get(dir.object)
+            && let Some(found) = self.table.get(found.object)
+        {
+            self.bounces.note_found(&dir.handle, reader, &found.handle);
         }
     }
 
@@ -74,7 +59,7 @@ impl Core {
         op: &Op,
         (object, parts): (ObjId, Parts),
     ) -> bool {
-        let (Some(session), Some(found)) = (self.sessions.get(sid), self.table.get(object)) else {
+        let Some(found) = self.table.get(object) else {
             return false;
         };
         let holds = found.holder(sid);
@@ -82,14 +67,27 @@ impl Core {
         if holds.is_some_and(|h| h.write.contains(parts)) {
             return false;
         }
-        let is_new = op.need(object).is_none();
-        let mut named = op.needs.iter().filter(|need| !need.cover.names.is_empty());
-        let dir = named.next().filter(|_| is_new);
-        let dir = dir.and_then(|need| self.table.get(need.object));
-        let object = found.handle;
-        match dir.map(|dir| dir.handle) {
-            Some(dir) => self.bounces.denies_new(now, &dir, session.id, object),
-            None => self.bounces.denies(now, &object, session.id, parts),
+        let handle = found.handle;
+        match self.made_in(op, object) {
+            Some((dir, is_watched)) => {
+                if is_watched {
+                    self.bounces.is_watched(now, dir);
+                }
+                self.bounces.denies_new(now, &dir, op.session, handle)
+            }
+            None => self.bounces.denies(now, &handle, op.session, parts),
         }
+    }
+
+    /// The directory in which a change has made an object, and whether another session has names of it cached.
+    fn made_in(&self, op: &Op, object: ObjId) -> Option<(Handle, bool)> {
+        if op.need(object).is_some() {
+            return None;
+        }
+        let mut named = op.needs.iter().filter(|need| !need.cover.names.is_empty());
+        let dir = self.table.get(named.next()?.object)?;
+        let own = self.sessions.find(op.session);
+        let mut others = dir.holders.iter().filter(|h| Some(h.session) != own);
+        Some((dir.handle, others.any(|h| h.parts.contains(Parts::NAMES))))
     }
 }
