@@ -16,11 +16,13 @@ impl Server {
         let left = |at: BootTime| millis(at.left_at(snapshot.now));
         let sessions = self.sessions.all();
         let sessions = sessions.iter().map(|session| one(session, &snapshot));
+        let mut sessions: Vec<SessionStatus> = sessions.collect();
+        sessions.sort_by(|a, b| (&a.mount, &a.session).cmp(&(&b.mount, &b.session)));
         Status {
             term_ms: millis(self.settings.term),
             grace_ms: snapshot.grace_until.map(left),
             state_trouble: self.records.trouble(),
-            sessions: sessions.collect(),
+            sessions,
             waiting: waiting(&snapshot),
             term_zero: self.term_zero(&snapshot),
             locks: self.locks(&snapshot),

@@ -88,17 +88,8 @@ enum Standing {
     /// Reads have waited lately; when each of them leaves the window.
     Watched(VecDeque<BootTime>),
     Zero(Zero),
-    /// It was made in a directory at term zero: with its first write, too, no exclusive lease comes. Who writes more of it gets one.
-    New,
     /// The exclusive lease has turned out to pay: it isn't denied.
     Pays,
-}
-
-impl Standing {
-    /// Whether something may be denied for it.
-    fn denies(&self) -> bool {
-        matches!(self, Self::Zero(_) | Self::New)
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -118,8 +109,8 @@ pub(super) struct Bounces {
     entries: BTreeMap<Handle, Entry>,
     /// The entries by when they end.
     by_end: BTreeSet<(BootTime, Handle)>,
-    /// For how many something may be denied: most of the time none, and nothing is looked up.
-    denying: usize,
+    /// How many are at term zero: most of the time none, and nothing is looked up.
+    zeros: usize,
     /// New files that were denied their makers and that nobody else has found yet, in all directories; up to [`MAX_UNFOUND`].
     unfound: u32,
     /// There were as many: until then nothing new is denied anybody.
@@ -132,15 +123,15 @@ impl Bounces {
             config,
             entries: BTreeMap::new(),
             by_end: BTreeSet::new(),
-            denying: 0,
+            zeros: 0,
             unfound: 0,
             not_before: BootTime::ZERO,
         }
     }
 
-    /// Whether anything may be at term zero.
-    pub(super) fn may_have_zeros(&self) -> bool {
-        self.denying > 0
+    /// Whether anything is at term zero.
+    pub(super) fn has_zeros(&self) -> bool {
+        self.zeros > 0
     }
 
     /// The objects at term zero, and when it is looked at them again.
@@ -149,7 +140,7 @@ impl Bounces {
             .iter()
             .filter_map(|(object, e)| match &e.standing {
                 Standing::Zero(zero) => Some((object, zero, e.ends)),
-                Standing::Watched(_) | Standing::New | Standing::Pays => None,
+                Standing::Watched(_) | Standing::Pays => None,
             })
     }
 
@@ -241,11 +232,6 @@ impl Bounces {
         writer: SessionId,
         parts: Parts,
     ) -> bool {
-        let is_new = |entry: &Entry| entry.standing == Standing::New;
-        if self.denying > 0 && self.entries.get(object).is_some_and(is_new) {
-            self.take(object);
-            return true;
-        }
         self.judges(now, object, |zero| zero.written(writer, parts))
     }
 
@@ -266,15 +252,6 @@ impl Bounces {
             self.unfound = 0;
             self.not_before = now + EXCLUSIVE_AGAIN;
         }
-        if self.take(&object).is_none() {
-            self.make_room();
-        }
-        let new = Entry {
-            ends: now + self.config.window,
-            times: 0,
-            standing: Standing::New,
-        };
-        self.put(object, new);
         true
     }
 
@@ -292,12 +269,12 @@ impl Bounces {
     }
 
     fn zero_mut(&mut self, object: &Handle) -> Option<&mut Zero> {
-        if self.denying == 0 {
+        if self.zeros == 0 {
             return None;
         }
         match &mut self.entries.get_mut(object)?.standing {
             Standing::Zero(zero) => Some(zero),
-            Standing::Watched(_) | Standing::New | Standing::Pays => None,
+            Standing::Watched(_) | Standing::Pays => None,
         }
     }
 
@@ -316,7 +293,7 @@ impl Bounces {
     /// What follows when its standing has ended; `None` if it is forgotten.
     fn next(&self, now: BootTime, entry: Entry) -> Option<Entry> {
         match entry.standing {
-            Standing::Watched(_) | Standing::New => None,
+            Standing::Watched(_) => None,
             // Its times are remembered for as long again.
             Standing::Pays => Some(Entry {
                 ends: now + exclusive_again(entry.times),
@@ -350,14 +327,14 @@ impl Bounces {
 
     fn put(&mut self, object: Handle, entry: Entry) {
         self.by_end.insert((entry.ends, object));
-        self.denying += usize::from(entry.standing.denies());
+        self.zeros += usize::from(matches!(entry.standing, Standing::Zero(_)));
         self.entries.insert(object, entry);
     }
 
     fn take(&mut self, object: &Handle) -> Option<Entry> {
         let entry = self.entries.remove(object)?;
         self.by_end.remove(&(entry.ends, *object));
-        self.denying -= usize::from(entry.standing.denies());
+        self.zeros -= usize::from(matches!(entry.standing, Standing::Zero(_)));
         Some(entry)
     }
 
@@ -369,7 +346,7 @@ impl Bounces {
             match &mut entry.standing {
                 Standing::Watched(waits) => waits.iter_mut().for_each(move_back),
                 Standing::Zero(zero) => move_back(&mut zero.since),
-                Standing::New | Standing::Pays => {}
+                Standing::Pays => {}
             }
         }
         self.by_end = self.ends().collect();
@@ -379,12 +356,11 @@ impl Bounces {
         self.entries.iter().map(|(object, e)| (e.ends, *object))
     }
 
-    /// Bounded, each entry has an end, and those for which something is denied are counted.
+    /// Bounded, each entry has an end, and those at term zero are counted.
     pub(super) fn is_sound(&self) -> bool {
         let by_end: BTreeSet<_> = self.ends().collect();
         let bounded = self.entries.len() <= MAX_BOUNCING;
-        let denying = self.entries.values().filter(|e| e.standing.denies());
-        bounded && by_end == self.by_end && denying.count() == self.denying
+        bounded && by_end == self.by_end && self.zeros().count() == self.zeros
     }
 }
 

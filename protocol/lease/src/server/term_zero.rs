@@ -30,7 +30,7 @@ impl Core {
 
     /// A read that waits for nobody may be one that would have had to.
     pub(super) fn note_read(&mut self, reader: SessionId, needs: &[Need]) {
-        if !self.bounces.may_have_zeros() {
+        if !self.bounces.has_zeros() {
             return;
         }
         for need in needs {
