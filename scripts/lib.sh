@@ -201,14 +201,14 @@ lay_out() {
     done
 }
 
-# start_server DIR NAME [ARG..]: serves DIR on a free port of the loopback.
+# start_server DIR NAME [ARG..]: serves DIR on a free port of the loopback, or on $listen_port if that is set.
 # Its state, ticket and logs are $work/NAME.*. Sets $server_pid, $server_addr
 # and $ticket (the ticket's file).
 start_server() {
     local dir=$1 name=$2
     shift 2
     ticket=$work/$name.ticket
-    "$bin/fsserver" serve "$dir" --listen 127.0.0.1:0 --state "$work/$name.state" \
+    "$bin/fsserver" serve "$dir" --listen "127.0.0.1:${listen_port:-0}" --state "$work/$name.state" \
         --ticket-file "$ticket" "$@" >"$work/$name.out" 2>"$work/$name.log" &
     server_pid=$!
     at_exit stop_pid "$server_pid"

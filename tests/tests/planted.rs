@@ -149,7 +149,7 @@ impl Runs {
             Bug::RenewOverdue => Self::ANY.from(1667),
             Bug::ReleaseStale => Self::rough(&[]).from(8297),
             Bug::OldAnswer => Self::ANY.from(3817),
-            Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(35_700),
+            Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(11_200),
             Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => Self::ANY.with_locks(),
             Bug::LateUnderLock => Self::ANY.with_locks().from(1039),
             Bug::GrantStale => Self::ANY.with_locks().from(31_900),

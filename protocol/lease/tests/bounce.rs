@@ -110,7 +110,11 @@ impl World {
             parts,
             name,
         };
-        let (op, session, items) = (self.op(), session(who), vec![item]);
+        self.asks_for(who, kind, vec![item])
+    }
+
+    fn asks_for(&mut self, who: u8, kind: ReadKind, items: Vec<ReadItem>) -> Vec<Grant> {
+        let (op, session) = (self.op(), session(who));
         self.feed(Event::AdmitRead {
             op,
             session,
@@ -131,21 +135,26 @@ impl World {
 
     /// Whether that makes its data the writer's own, so that it buffers the next.
     fn writes(&mut self, who: u8, object: Handle) -> bool {
-        let (op, session) = (self.op(), session(who));
         let touch = Touch {
             object,
             parts: content(),
             names: Vec::new(),
         };
+        self.changes(who, touch, object)
+    }
+
+    /// Whether a change gives its sender what it asks for exclusively.
+    fn changes(&mut self, who: u8, touch: Touch, wanted: Handle) -> bool {
+        let (op, session) = (self.op(), session(who));
         self.feed(Event::AdmitChange {
             op,
             session,
+            dropped: vec![touch.object],
             touches: vec![touch],
-            dropped: vec![object],
             writeback: false,
             locked: None,
         });
-        let wants = vec![Wanted::write(object, content())];
+        let wants = vec![Wanted::write(wanted, content())];
         let grants = self.feed(Event::FinishChange { op, wants });
         assert_eq!(grants.len(), 1, "a lease comes, whatever its mode");
         grants.iter().any(|grant| grant.mode == Mode::Write)
@@ -178,13 +187,7 @@ impl World {
             parts: Parts::ATTRS,
             name: None,
         }));
-        let (op, session, kind) = (self.op(), session(who), ReadKind::Metadata);
-        self.feed(Event::AdmitRead {
-            op,
-            session,
-            kind,
-            items,
-        });
+        self.asks_for(who, ReadKind::Metadata, items);
     }
 
     /// Whether the maker has the new file to itself.
@@ -193,23 +196,12 @@ impl World {
     }
 
     fn makes_in(&mut self, who: u8, dir: Handle, name: &str, object: Handle) -> bool {
-        let (op, session) = (self.op(), session(who));
         let touch = Touch {
             object: dir,
             parts: Parts::ATTRS | Parts::LISTING,
             names: vec![RawName(name.into())],
         };
-        self.feed(Event::AdmitChange {
-            op,
-            session,
-            touches: vec![touch],
-            dropped: vec![dir],
-            writeback: false,
-            locked: None,
-        });
-        let wants = vec![Wanted::write(object, content())];
-        let grants = self.feed(Event::FinishChange { op, wants });
-        grants.iter().any(|grant| grant.mode == Mode::Write)
+        self.changes(who, touch, object)
     }
 
     fn zero(&self) -> Option<TermZero> {

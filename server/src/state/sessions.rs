@@ -71,14 +71,14 @@ impl State for Sessions {
 pub struct SessionRecord(Log<Sessions>);
 
 impl SessionRecord {
-    /// Whether it can be written.
-    pub fn trouble(&self) -> Arc<Trouble> {
-        self.0.trouble()
-    }
-
     /// Opens the record kept in a file.
     pub fn open(path: &Path) -> Result<Self, StateError> {
         Log::open(path, Outlives::Host, Sessions::default()).map(Self)
+    }
+
+    /// Whether it can be written.
+    pub fn trouble(&self) -> Arc<Trouble> {
+        self.0.trouble()
     }
 
     fn sessions(&self) -> &BTreeMap<SessionId, OnRecord> {

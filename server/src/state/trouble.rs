@@ -3,36 +3,21 @@
 use crate::sync::lock;
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why it couldn't be written when that was tried last, if it couldn't. Told without waiting for who writes, whose disk may hang.
 #[derive(Debug, Default)]
-pub struct Trouble {
-    /// Spares what goes well the lock.
-    is_there: AtomicBool,
-    why: Mutex<Option<String>>,
-}
+pub struct Trouble(Mutex<Option<String>>);
 
 impl Trouble {
     /// Takes note of how it went.
     pub fn told<T>(&self, result: io::Result<T>) -> io::Result<T> {
-        match &result {
-            Ok(_) if !self.is_there.load(Ordering::Relaxed) => {}
-            Ok(_) => self.is(None),
-            Err(error) => self.is(Some(error.to_string())),
-        }
+        *lock(&self.0) = result.as_ref().err().map(ToString::to_string);
         result
     }
 
     /// What has gone wrong, if nothing has gone well since.
     pub fn last(&self) -> Option<String> {
-        lock(&self.why).clone()
-    }
-
-    fn is(&self, why: Option<String>) {
-        let mut last = lock(&self.why);
-        self.is_there.store(why.is_some(), Ordering::Relaxed);
-        *last = why;
+        lock(&self.0).clone()
     }
 }
 

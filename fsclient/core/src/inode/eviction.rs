@@ -15,8 +15,7 @@ impl Inodes {
     /// Forgets everything that is cached, bytes apart. Opens that have users stay known.
     pub fn drop_cached(&mut self, out: &mut Dropped) {
         for object in self.cached_objects() {
-            self.drop_parts(&object, Parts::ALL, [], out);
-            self.forget_habit(&object);
+            self.forget_all_of(&object, out);
             self.end_cached_if_empty(&object);
         }
         self.ring = self.cached_handles().map(Arc::clone).collect();
@@ -34,8 +33,7 @@ impl Inodes {
             );
             let spared = spared.unwrap_or(false);
             if !spared {
-                self.drop_parts(&object, Parts::ALL, [], out);
-                self.forget_habit(&object);
+                self.forget_all_of(&object, out);
             }
             let stays = !self.end_cached_if_empty(&object);
             let evicted = (!spared).then_some(*object);
@@ -47,6 +45,12 @@ impl Inodes {
             }
         }
         None
+    }
+
+    /// Not because another mount has changed it: little follows then from what was done with it once.
+    fn forget_all_of(&mut self, object: &Handle, out: &mut Dropped) {
+        self.drop_parts(object, Parts::ALL, [], out);
+        self.forget_habit(object);
     }
 
     /// Those of which something is cached, bytes apart.

@@ -286,11 +286,13 @@ impl Inodes {
 
     /// Somebody opens it for reading.
     pub fn is_opened_to_read(&mut self, object: &Handle) {
-        self.habit(object).map(Habit::opens);
+        if let Some(habit) = self.habit(object) {
+            habit.opens();
+        }
     }
 
-    /// It was dropped, and not because another mount has changed it: little follows from what was done with it once.
-    pub fn forget_habit(&mut self, object: &Handle) {
+    /// What was done with it once says nothing any more.
+    pub(super) fn forget_habit(&mut self, object: &Handle) {
         if let Some(habit) = self.habit(object) {
             *habit = Habit::default();
         }

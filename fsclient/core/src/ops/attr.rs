@@ -105,11 +105,9 @@ impl Ops {
         let cached = || self.cache().live()?.attr_for_kernel(&object);
         let mut told = cached();
         if told.is_none() && self.open_along(ask, &object).await? {
+            // The server's host may have crashed meanwhile.
+            self.settle(ask, &object).await?;
             told = cached();
-            if told.is_none() {
-                // The server's host may have crashed meanwhile.
-                self.settle(ask, &object).await?;
-            }
         }
         let (attr, valid) = match told {
             Some((attr, valid)) => {

@@ -80,26 +80,22 @@ impl Drop for Begun<'_> {
 /// An open for reading, with the file's bytes if they are worth having.
 struct Wanted {
     life: HostLife,
-    object: Handle,
     fetch: Option<Fetch>,
-    flags: u32,
+    open: query::Open,
 }
 
 impl Wanted {
     fn new(ops: &Ops, object: Handle, flags: u32) -> Self {
+        let fetch = ops.cache().fetch_opened(&object);
+        let open = query::Open {
+            object,
+            flags: flags.into(),
+            with_data: fetch.is_some(),
+        };
         Self {
             life: ops.writeback.life(),
-            object,
-            fetch: ops.cache().fetch_opened(&object),
-            flags,
-        }
-    }
-
-    fn open(&self) -> query::Open {
-        query::Open {
-            object: self.object,
-            flags: self.flags.into(),
-            with_data: self.fetch.is_some(),
+            fetch,
+            open,
         }
     }
 }
@@ -169,7 +165,7 @@ impl Ops {
         flags: u32,
     ) -> Result<Arc<ServerOpen>, Refusal> {
         let wanted = Wanted::new(self, object, flags);
-        let told = self.open_in_place(ask, caller, wanted.open()).await;
+        let told = self.open_in_place(ask, caller, wanted.open.clone()).await;
         self.learn_opened(caller, wanted, told)
     }
 
@@ -185,7 +181,7 @@ impl Ops {
         let caller = self.caller(ask);
         let wanted = Wanted::new(self, *object, libc::O_RDONLY as u32);
         // No place is made for it.
-        let told = self.open_once(ask, &caller, wanted.open()).await;
+        let told = self.open_once(ask, &caller, wanted.open.clone()).await;
         match self.learn_opened(&caller, wanted, told) {
             Ok(open) => self.inodes().open_is_left(object, &open),
             Err(refusal @ (Refusal::TimedOut | Refusal::Cancelled)) => return Err(refusal),
@@ -200,12 +196,8 @@ impl Ops {
         wanted: Wanted,
         told: Result<Told<answer::Opened>, Refusal>,
     ) -> Result<Arc<ServerOpen>, Refusal> {
-        let Wanted {
-            life,
-            object,
-            fetch,
-            ..
-        } = wanted;
+        let Wanted { life, fetch, open } = wanted;
+        let object = open.object;
         let told = told.inspect_err(|_| self.inodes().drop_unfetched(&object))?;
         let open = told.opened()?;
         let mut learned = told.learn(self.cache());

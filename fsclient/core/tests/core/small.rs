@@ -41,6 +41,14 @@ fn open(world: &mut World, node: NodeId, grants: Vec<Grant>) -> Fh {
 
 /// The open is answered, and the bytes with it.
 fn comes(world: &mut World, call: Waiter, asked: &Asked, grants: Vec<Grant>) -> Fh {
+    answers_open(world, asked, grants);
+    match world.answered(call) {
+        Ok(Answer::Opened(opened)) => opened.fh,
+        other => panic!("not opened: {other:?}"),
+    }
+}
+
+fn answers_open(world: &mut World, asked: &Asked, grants: Vec<Grant>) {
     let opened = answer::Opened {
         open: OpenId(7),
         token: OpenToken(vec![7]),
@@ -52,10 +60,6 @@ fn comes(world: &mut World, call: Waiter, asked: &Asked, grants: Vec<Grant>) -> 
         ..asked.reply(Ok(Response::Opened(opened)))
     };
     world.reply(reply, BYTES);
-    match world.answered(call) {
-        Ok(Answer::Opened(opened)) => opened.fh,
-        other => panic!("not opened: {other:?}"),
-    }
 }
 
 fn leases() -> Vec<Grant> {
@@ -178,8 +182,8 @@ fn the_bytes_of_a_file_that_was_written_here_come_with_its_open_too() {
 }
 
 /// Somebody looks at the file's attributes, and is told that they aren't leased; then it is opened. What was cached of it is
-/// taken back.
-fn looked_at_and_opened(world: &mut World, node: NodeId) {
+/// taken back, and somebody looks again: the server is asked for an open.
+fn looked_at_again(world: &mut World, node: NodeId) -> (Waiter, Asked) {
     let look = world.call(Call::GetAttr { node });
     let asked = world.asked();
     world.answer(&asked, Ok(Response::Attr(file_of(BYTES.len() as u64))));
@@ -189,28 +193,20 @@ fn looked_at_and_opened(world: &mut World, node: NodeId) {
     world.recall(recall(5, 1, Parts::ATTRS | Parts::DATA, &[]));
     assert!(world.has_said(), "it is approved");
     world.take_said();
+    let look = world.call(Call::GetAttr { node });
+    let asked = world.asked();
+    assert!(wants_data(&asked));
+    (look, asked)
 }
 
 #[test]
 fn what_was_opened_after_it_was_looked_at_is_looked_at_opened_and_read_with_one_request() {
     let mut world = World::new();
     let node = world.node(1, FILE);
-    looked_at_and_opened(&mut world, node);
-    let look = world.call(Call::GetAttr { node });
-    let asked = world.asked();
-    assert!(wants_data(&asked));
+    let (look, asked) = looked_at_again(&mut world, node);
+    let grants = vec![grant(1, Parts::ATTRS | Parts::DATA, 200)];
+    answers_open(&mut world, &asked, grants);
     let attr = file_of(BYTES.len() as u64);
-    let opened = answer::Opened {
-        open: OpenId(8),
-        token: OpenToken(vec![8]),
-        attr,
-    };
-    let reply = Reply {
-        renews: true,
-        grants: vec![grant(1, Parts::ATTRS | Parts::DATA, 200)],
-        ..asked.reply(Ok(Response::Opened(opened)))
-    };
-    world.reply(reply, BYTES);
     assert!(matches!(world.answered(look), Ok(Answer::Attr(shown)) if shown.shown.attr == attr));
     let opening = world.call(opening(node, libc::O_RDONLY));
     let Ok(Answer::Opened(opened)) = world.answered(opening) else {
@@ -225,10 +221,7 @@ fn what_was_opened_after_it_was_looked_at_is_looked_at_opened_and_read_with_one_
 fn who_may_not_open_what_was_opened_before_is_told_its_attributes() {
     let mut world = World::new();
     let node = world.node(1, FILE);
-    looked_at_and_opened(&mut world, node);
-    let look = world.call(Call::GetAttr { node });
-    let asked = world.asked();
-    assert!(wants_data(&asked));
+    let (look, asked) = looked_at_again(&mut world, node);
     world.answer(&asked, Err(Refusal::Access));
     let asked = world.asked();
     assert!(matches!(

@@ -25,7 +25,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The item's file below `mount`. Links on the way aren't followed: somebody may have put them there.
+    /// The item's file below a mount. Links on the way aren't followed: somebody may have put them there.
     pub(super) fn of(folder: &Folder, item: &Item, mounts: &Mounts) -> Result<Self, String> {
         let path = item.path.as_deref().ok_or_else(|| nameless(item.id))?;
         let name = path.file_name().ok_or_else(|| nameless(item.id))?;
@@ -138,13 +138,13 @@ pub(super) enum Mounts {
     /// Below this directory.
     Only(PathBuf),
     /// Below some mount. With the state directories of those whose daemons answer.
-    Some(Vec<Mount>, Vec<MountStatus>),
+    Any(Vec<Mount>, Vec<MountStatus>),
 }
 
 impl Mounts {
     /// To be asked before its caller becomes another user, whom daemons don't answer.
     pub(super) fn all() -> Result<Self, String> {
-        Ok(Self::Some(mounts::all()?, survey(PATIENCE)?.mounts))
+        Ok(Self::Any(mounts::all()?, survey(PATIENCE)?.mounts))
     }
 
     /// A mount of the item's source by the client that kept it, one that can be written to if there is one. A source says
@@ -152,7 +152,7 @@ impl Mounts {
     fn of(&self, folder: &Folder, item: &Item) -> Result<PathBuf, String> {
         let (mounts, told) = match self {
             Self::Only(dir) => return Ok(dir.clone()),
-            Self::Some(mounts, told) => (mounts, told),
+            Self::Any(mounts, told) => (mounts, told),
         };
         let fitting = mounts.iter().filter(|mount| {
             let own = told.iter().find(|one| one.dir == mount.point);

@@ -26,7 +26,8 @@ pub(super) struct RestoreArgs {
 
 pub(super) fn run(folder: &Folder, args: &RestoreArgs, mounts: &Mounts) -> Result<(), String> {
     let item = folder.item(args.id).map_err(|e| e.to_string())?;
-    let (base, target) = base_and_target(folder, &item, args, mounts)?;
+    let place = Place::of(folder, &item, mounts);
+    let (base, target) = base_and_target(place, &item, args)?;
     let mut file = target.create()?;
     let length = base.as_ref().and_then(|base| base.metadata().ok());
     let length = length.map_or(0, |base| base.len());
@@ -56,12 +57,10 @@ pub(super) fn run(folder: &Folder, args: &RestoreArgs, mounts: &Mounts) -> Resul
 
 /// The file as it is now, and where the restored one goes.
 fn base_and_target(
-    folder: &Folder,
+    place: Result<Place, String>,
     item: &Item,
     args: &RestoreArgs,
-    mounts: &Mounts,
 ) -> Result<(Option<File>, Place), String> {
-    let place = Place::of(folder, item, mounts);
     match args.name.as_deref().filter(|name| is_path(name)) {
         Some(path) => {
             let base = place.and_then(|place| present(&place));

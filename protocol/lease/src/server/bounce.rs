@@ -101,6 +101,14 @@ struct Entry {
     standing: Standing,
 }
 
+impl Entry {
+    /// It is at term zero for this long.
+    fn begins(&mut self, now: BootTime, period: Duration) {
+        self.standing = Standing::Zero(Zero::begins(now));
+        self.ends = now + period;
+    }
+}
+
 /// The objects whose Write leases have been waited for lately, [`MAX_BOUNCING`] at most: what would end first
 /// leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -152,32 +160,16 @@ impl Bounces {
 
     /// A read waits for another session's Write lease on the object.
     pub(super) fn has_to_wait(&mut self, now: BootTime, object: Handle) {
-        let Bouncing {
-            waits: limit,
-            window,
-            ..
-        } = self.config;
-        if limit == 0 {
+        let Bouncing { waits, window, .. } = self.config;
+        let Some(mut entry) = self.take_to_watch(now, &object) else {
             return;
-        }
-        let mut entry = match self.take(&object) {
-            Some(known) => known,
-            None => {
-                self.make_room();
-                Entry {
-                    ends: now,
-                    times: 0,
-                    standing: Standing::Watched(VecDeque::new()),
-                }
-            }
         };
-        if let Standing::Watched(waits) = &mut entry.standing {
-            waits.retain(|leaves| !leaves.has_come(now));
-            waits.push_back(now + window);
+        if let Standing::Watched(seen) = &mut entry.standing {
+            seen.retain(|leaves| !leaves.has_come(now));
+            seen.push_back(now + window);
             entry.ends = entry.ends.max(now + window);
-            if waits.len() >= limit {
-                entry.standing = Standing::Zero(Zero::begins(now));
-                entry.ends = now + self.config.period;
+            if seen.len() >= waits {
+                entry.begins(now, self.config.period);
             }
         }
         self.put(object, entry);
@@ -185,28 +177,29 @@ impl Bounces {
 
     /// Something is made in a directory of which another session has names cached: it looks there, and may look for this.
     pub(super) fn is_watched(&mut self, now: BootTime, dir: Handle) {
-        if self.config.waits == 0 {
+        let Some(mut entry) = self.take_to_watch(now, &dir) else {
             return;
+        };
+        if let Standing::Watched(_) = entry.standing {
+            entry.begins(now, self.config.period);
         }
-        let times = match self.entries.get(&dir) {
-            None => {
-                self.make_room();
-                0
-            }
-            Some(Entry {
-                standing: Standing::Watched(_),
-                times,
-                ..
-            }) => *times,
-            Some(_) => return,
-        };
-        self.take(&dir);
-        let zero = Entry {
-            ends: now + self.config.period,
-            times,
-            standing: Standing::Zero(Zero::begins(now)),
-        };
-        self.put(dir, zero);
+        self.put(dir, entry);
+    }
+
+    /// The object's entry, which is to be put back; one that is new has room. None if nothing is ever at term zero.
+    fn take_to_watch(&mut self, now: BootTime, object: &Handle) -> Option<Entry> {
+        if self.config.waits == 0 {
+            return None;
+        }
+        let known = self.take(object);
+        if known.is_none() {
+            self.make_room();
+        }
+        Some(known.unwrap_or(Entry {
+            ends: now,
+            times: 0,
+            standing: Standing::Watched(VecDeque::new()),
+        }))
     }
 
     /// Somebody finds an object in a directory.

@@ -68,6 +68,13 @@ pub(super) struct Need {
     pub(super) own_allowed: bool,
 }
 
+impl Need {
+    /// Whether it is of single names of a directory.
+    pub(super) fn is_named(&self) -> bool {
+        !self.cover.names.is_empty()
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Op {
     pub(super) session: SessionId,

@@ -40,8 +40,8 @@ impl Core {
             }
         }
         // A name, and what it denotes.
-        let dir = needs.iter().find(|need| !need.cover.names.is_empty());
-        let found = needs.iter().find(|need| need.cover.names.is_empty());
+        let dir = needs.iter().find(|need| need.is_named());
+        let found = needs.iter().find(|need| !need.is_named());
         if let (Some(dir), Some(found)) = (dir, found)
             && let Some(dir) = self.table.get(dir.object)
             && let Some(found) = self.table.get(found.object)
@@ -68,7 +68,7 @@ impl Core {
             return false;
         }
         let handle = found.handle;
-        match self.made_in(op, object) {
+        match self.made_in(sid, op, object) {
             Some((dir, is_watched)) => {
                 if is_watched {
                     self.bounces.is_watched(now, dir);
@@ -80,14 +80,13 @@ impl Core {
     }
 
     /// The directory in which a change has made an object, and whether another session has names of it cached.
-    fn made_in(&self, op: &Op, object: ObjId) -> Option<(Handle, bool)> {
+    fn made_in(&self, sid: Sid, op: &Op, object: ObjId) -> Option<(Handle, bool)> {
         if op.need(object).is_some() {
             return None;
         }
-        let mut named = op.needs.iter().filter(|need| !need.cover.names.is_empty());
-        let dir = self.table.get(named.next()?.object)?;
-        let own = self.sessions.find(op.session);
-        let mut others = dir.holders.iter().filter(|h| Some(h.session) != own);
+        let named = op.needs.iter().find(|need| need.is_named())?;
+        let dir = self.table.get(named.object)?;
+        let mut others = dir.holders.iter().filter(|h| h.session != sid);
         Some((dir.handle, others.any(|h| h.parts.contains(Parts::NAMES))))
     }
 }

@@ -24,7 +24,7 @@ impl<'a> Claims<'a> {
     fn meet(&self, need: &Need) -> bool {
         let all_names = self.parts.contains(Parts::NAMES);
         let whole = self.parts.intersects(need.cover.parts)
-            || (all_names && !need.cover.names.is_empty())
+            || (all_names && need.is_named())
             || (need.cover.parts.contains(Parts::NAMES) && !self.names.is_empty());
         whole
             || need
