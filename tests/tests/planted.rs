@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Seeds in which a fault has to be found.
 const SEEDS: u64 = 300;
-/// Found once in 30,000 seeds: where, changes with whatever clients ask for, and isn't known at present.
-const RARE: [Bug; 2] = [Bug::LatePages, Bug::GrantStale];
 const STEPS: u64 = 10_000;
 
 thread_local! {
@@ -152,7 +150,7 @@ impl Runs {
             Bug::LatePages => Self::rough(&["part", "freeze"]).with_maps().from(11_200),
             Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => Self::ANY.with_locks(),
             Bug::LateUnderLock => Self::ANY.with_locks().from(1039),
-            Bug::GrantStale => Self::ANY.with_locks().from(31_900),
+            Bug::GrantStale => Self::ANY.with_locks().from(66_700),
             Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(515),
             _ => Self::ANY,
         }
@@ -240,7 +238,6 @@ fn faults_put_into_what_ships_are_found() {
             scope.spawn(work);
         }
     });
-    let mut missed = missed.into_inner().expect("nobody panics here");
-    missed.retain(|bug| !RARE.contains(bug));
+    let missed = missed.into_inner().expect("nobody panics here");
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
