@@ -174,7 +174,7 @@ need_fuse() {
 
 # ---- daemons ---------------------------------------------------------------
 
-# build PROFILE: builds both daemons and sets $bin to where they are.
+# build PROFILE: builds both daemons and what measures them, and sets $bin to where they are.
 build() {
     local flags=()
     bin=$target/debug
@@ -185,11 +185,17 @@ build() {
     (cd "$root" && cargo build --locked "${flags[@]}" --workspace --bins)
 }
 
+# What is installed, and no more, as README has it built.
+build_to_use() {
+    bin=$target/release
+    (cd "$root" && cargo build --locked --release)
+}
+
 # lay_out DIR [--built DIR]: the programs, stripped, their man pages and completions, as DIR/bin and DIR/share.
 lay_out() {
-    local built=$target/dist program
+    local built=$target/release program
     case ${2:-} in
-        '') (cd "$root" && cargo build --locked --profile dist --package fsserver --package fsclient --bins) ;;
+        '') build_to_use ;;
         --built) built=${3:?which directory?} ;;
         *) die "unknown option $2" ;;
     esac
