@@ -2,8 +2,9 @@
 
 use leasefs_tests::mapping::Mapping;
 use leasefs_tests::mounted::{Mount, World, WorldOptions, eventually, within};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -330,4 +331,34 @@ fn leases_on_removed_files_end_on_both_mounts_and_at_the_server() {
         )
     };
     eventually("few leases", Duration::from_secs(20), few, told);
+}
+
+/// As databases do with their journal, and editors with what they save.
+#[test]
+fn a_directory_is_synced_after_each_change_without_being_opened_each_time() {
+    let world = World::start_on("synced", &WorldOptions::mounts(2), |export| {
+        fs::create_dir(export.join("folder")).expect("a folder");
+    });
+    let [here, there] = [0, 1].map(|at| world.mount(at).path("folder"));
+    let save = |dir: &Path| {
+        let file = dir.join("journal");
+        File::create_new(&file).expect("a file");
+        let folder = File::open(dir).expect("the folder");
+        folder.sync_all().expect("it is synced");
+        fs::remove_file(&file).expect("it is there");
+    };
+    let dir = here.clone();
+    within("the first time", LIMIT, move || save(&dir));
+    let before = world.mount(0).settled_requests();
+    let dir = here.clone();
+    within("many more", LIMIT, move || (0..50).for_each(|_| save(&dir)));
+    let sent = world.mount(0).settled_requests().since(&before);
+    assert_eq!((sent.of("open"), sent.of("commit")), (0, 50), "{sent:?}");
+    within("after a change elsewhere", LIMIT, move || {
+        let mode = fs::metadata(&there).expect("the folder").mode();
+        fs::set_permissions(&there, Permissions::from_mode(mode ^ 0o1)).expect("its mode");
+        save(&here);
+    });
+    let sent = world.mount(0).settled_requests().since(&before);
+    assert_eq!(sent.of("open"), 1, "{sent:?}");
 }

@@ -140,8 +140,13 @@ impl State {
         self.leases.begin_change(&scope.changes);
         for change in &scope.changes {
             let names = change.names.iter().map(|name| name.0.as_slice());
-            self.inodes
-                .drop_parts(&change.object, change.parts, names, &mut dropped);
+            let (object, parts) = (&change.object, change.parts);
+            match change.names.is_empty() {
+                true => self.inodes.drop_parts(object, parts, [], &mut dropped),
+                false => self
+                    .inodes
+                    .names_change(object, parts, names, &mut dropped),
+            }
         }
         dropped
     }

@@ -170,6 +170,20 @@ impl Cached {
         }
     }
 
+    /// Names in a directory are about to be changed here, which changes these parts of it: who may open it stays.
+    pub fn names_change(&mut self, me: &Handle, parts: Parts, epoch: u64, out: &mut Dropped) {
+        let mut opens = std::mem::take(&mut self.opens);
+        out.opens.extend(opens.suspend(self.attr.as_deref()));
+        self.drop_parts(me, parts, epoch, out);
+        self.opens = opens;
+    }
+
+    /// Attributes that a lease covers.
+    pub fn put_attr(&mut self, attr: Arc<Attr>) {
+        self.opens.resume(&attr);
+        self.attr = Some(attr);
+    }
+
     /// Forgets one name.
     pub fn drop_name(&mut self, me: &Handle, name: &[u8], epoch: u64, out: &mut Dropped) {
         self.may_be_there(name);

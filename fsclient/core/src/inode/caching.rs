@@ -102,7 +102,7 @@ impl Inodes {
     pub fn put_attr(&mut self, object: Arc<Handle>, attr: &Attr) {
         let inode = self.get(&object);
         let attr = inode.map_or_else(|| Arc::new(*attr), |inode| inode.shared_attr(attr));
-        self.put(object, |cached| cached.attr = Some(attr));
+        self.put(object, |cached| cached.put_attr(attr));
     }
 
     pub fn put_name(&mut self, dir: Handle, name: &[u8], dentry: Dentry) {
@@ -185,6 +185,23 @@ impl Inodes {
             cached.drop_parts(object, parts, epoch, out);
             for name in names {
                 cached.drop_name(object, name, epoch, out);
+            }
+        });
+    }
+
+    /// Names of a directory are about to be changed here, and with them parts of it.
+    pub fn names_change<'a>(
+        &mut self,
+        dir: &Handle,
+        parts: Parts,
+        names: impl IntoIterator<Item = &'a [u8]>,
+        out: &mut Dropped,
+    ) {
+        let epoch = self.epoch();
+        self.change_cached(dir, |cached| {
+            cached.names_change(dir, parts, epoch, out);
+            for name in names {
+                cached.drop_name(dir, name, epoch, out);
             }
         });
     }

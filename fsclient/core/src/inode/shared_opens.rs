@@ -1,8 +1,9 @@
 //! Read-only opens at the server, shared by local opens of the same identity and kept when the
 //! last of them closes, as long as the lease on the attributes stands that decided them.
 
+use super::cached::has_no_xattrs;
 use crate::opens::ServerOpen;
-use leasefs_protocol::{Caller, OpenId};
+use leasefs_protocol::{Attr, Caller, OpenId};
 use std::sync::Arc;
 
 /// An open that an identity may use without asking: nothing that decides the server's verdict has changed.
@@ -10,6 +11,26 @@ use std::sync::Arc;
 struct SharedOpen {
     open: Arc<ServerOpen>,
     caller: Caller,
+    suspended: Option<Rights>,
+}
+
+/// All that decides who may open something that has no access control list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rights {
+    mode: u16,
+    uid: u32,
+    gid: u32,
+}
+
+impl Rights {
+    /// `None` if it may have an access control list.
+    fn of(attr: &Attr) -> Option<Self> {
+        has_no_xattrs(attr).then_some(Self {
+            mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
+        })
+    }
 }
 
 impl SharedOpen {
@@ -26,12 +47,38 @@ impl SharedOpens {
     /// An open that the identity may use without asking.
     pub fn reuse(&self, caller: &Caller) -> Option<Arc<ServerOpen>> {
         let shared = self.0.iter().find(|shared| shared.caller == *caller)?;
-        Some(Arc::clone(&shared.open))
+        let may = shared.suspended.is_none();
+        may.then(|| Arc::clone(&shared.open))
     }
 
     /// Takes in an open.
     pub fn add(&mut self, open: Arc<ServerOpen>, caller: Caller) {
-        self.0.push(SharedOpen { open, caller });
+        self.0.push(SharedOpen {
+            open,
+            caller,
+            suspended: None,
+        });
+    }
+
+    /// The attributes go because of a change that leaves the rights alone: whether others have changed those shows when
+    /// there are attributes again. Returns what won't be used again.
+    pub fn suspend(&mut self, attr: Option<&Attr>) -> impl Iterator<Item = Arc<ServerOpen>> {
+        let rights = attr.and_then(Rights::of);
+        let ended = self.0.extract_if(.., move |open| {
+            open.suspended = open.suspended.or(rights);
+            open.suspended.is_none()
+        });
+        ended.map(|shared| shared.open)
+    }
+
+    /// There are attributes: what was suspended is used again if the rights are what they were then, and given up else.
+    pub fn resume(&mut self, attr: &Attr) {
+        let rights = Rights::of(attr);
+        self.0
+            .retain(|open| open.suspended.is_none() || open.suspended == rights);
+        for open in &mut self.0 {
+            open.suspended = None;
+        }
     }
 
     /// Gives up an open if whoever has shown it is its last user.
@@ -71,8 +118,21 @@ impl SharedOpens {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::fixtures::attr;
     use crate::opens::Opens;
     use crate::opens::fixtures::opened;
+
+    #[test]
+    fn no_open_is_suspended_of_what_may_have_an_access_control_list() {
+        let (server, mut shared) = (Opens::default(), SharedOpens::default());
+        shared.add(opened(&server, 1), caller(5));
+        let with_acl = Attr {
+            xattrs: true,
+            ..attr(0)
+        };
+        assert_eq!(shared.suspend(Some(&with_acl)).count(), 1);
+        assert!(shared.is_empty() && !server.is_open(OpenId(1)));
+    }
 
     fn caller(uid: u32) -> Caller {
         Caller {
@@ -114,6 +174,36 @@ mod tests {
             drop(user);
         }
         assert!(!server.is_open(OpenId(1)));
+    }
+
+    #[test]
+    fn a_suspended_open_is_used_again_if_the_rights_are_the_same() {
+        let before = Attr {
+            xattrs: false,
+            ..attr(0)
+        };
+        for (now, used) in [
+            (Attr { size: 9, ..before }, true),
+            (Attr { mode: 0o700, ..before }, false),
+            (Attr { uid: 1, ..before }, false),
+            (Attr { gid: 1, ..before }, false),
+            (
+                Attr {
+                    xattrs: true,
+                    ..before
+                },
+                false,
+            ),
+        ] {
+            let (server, mut shared) = (Opens::default(), SharedOpens::default());
+            shared.add(opened(&server, 1), caller(5));
+            assert_eq!(shared.suspend(Some(&before)).count(), 0);
+            assert!(shared.reuse(&caller(5)).is_none(), "others may have changed them");
+            assert_eq!(shared.suspend(None).count(), 0, "one more change");
+            shared.resume(&now);
+            assert_eq!(shared.reuse(&caller(5)).is_some(), used, "{now:?}");
+            assert_eq!(server.is_open(OpenId(1)), used);
+        }
     }
 
     #[test]

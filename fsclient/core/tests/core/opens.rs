@@ -8,7 +8,7 @@ use leasefs_client::call::{Fh, NewMode, Writing};
 use leasefs_client::{Answer, Call, NodeId, Unconnected};
 use leasefs_protocol::control::{HelloRefusal, Standing, ToClient, ToServer};
 use leasefs_protocol::{
-    Approval, Grant, Mode, OpenId, OpenToken, Parts, Query, Recall, RecallId, Refusal, Reply,
+    Approval, Attr, Grant, Mode, OpenId, OpenToken, Parts, Query, Recall, RecallId, Refusal, Reply,
     Request, Response, Scope, Stamp, Touched, answer, query,
 };
 use std::time::Duration;
@@ -482,4 +482,69 @@ fn who_has_no_place_for_an_open_commits_what_keeps_written_files_open_at_the_ser
     let again = world.asked();
     world.answer(&again, Ok(opened(2, 2)));
     assert!(matches!(world.answered(open), Ok(Answer::Opened(_))));
+}
+
+/// A directory that has been opened, and left.
+fn directory_left(world: &mut World, dir: Attr) {
+    let call = world.call(Call::OpenDir { node: NodeId::ROOT });
+    let asked = world.asked();
+    let opened = answer::Opened {
+        open: OpenId(7),
+        token: OpenToken(vec![7]),
+        attr: dir,
+    };
+    let attrs = vec![grant(0, Parts::ATTRS, 1)];
+    world.grant(&asked, Response::Opened(opened), attrs);
+    let Ok(Answer::OpenedDir(fh)) = world.answered(call) else {
+        panic!("not opened");
+    };
+    world.call(Call::ReleaseDir { fh });
+}
+
+/// A name is removed from it, which leaves it so.
+fn name_goes(world: &mut World, dir: Attr) {
+    let change = world.call(removal(NodeId::ROOT));
+    let asked = world.asked();
+    let reply = Reply {
+        renews: true,
+        grants: vec![grant(0, Parts::ATTRS, 2)],
+        touched: vec![Touched {
+            object: handle(0),
+            attr: dir,
+        }],
+        stamp: Stamp(2),
+        ..asked.reply(Ok(Response::Done))
+    };
+    world.reply(reply, b"");
+    assert!(is_done(&world.answered(change)));
+}
+
+#[test]
+fn a_directory_in_which_a_name_was_changed_here_is_opened_again_without_a_request() {
+    let dir = Attr {
+        xattrs: false,
+        ..attr(0, DIR)
+    };
+    let changed = |mode| Attr {
+        mode,
+        size: 1,
+        ..dir
+    };
+    for (mode, asks) in [(dir.mode, false), (0o700, true)] {
+        let mut world = World::new();
+        directory_left(&mut world, dir);
+        name_goes(&mut world, changed(mode));
+        world.call(Call::OpenDir { node: NodeId::ROOT });
+        assert_eq!(world.is_asked(), asks, "{mode:o}");
+    }
+}
+
+#[test]
+fn a_directory_in_which_a_name_is_being_changed_is_opened_by_asking() {
+    let mut world = World::new();
+    directory_left(&mut world, attr(0, DIR));
+    world.call(removal(NodeId::ROOT));
+    world.asked();
+    world.call(Call::OpenDir { node: NodeId::ROOT });
+    assert!(world.is_asked());
 }
