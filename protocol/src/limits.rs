@@ -142,6 +142,8 @@ pub const MAX_LANE_QUEUE: usize = 4 * 1024 * 1024;
 pub const MAX_PATH: usize = 256;
 /// Most sessions of which it is told what they hold of one object.
 pub const MAX_HOLDERS_TOLD: usize = 64;
+/// Files of which a server counts at a time how often they are asked for.
+pub const MAX_BUSY_FILES: usize = 64;
 /// Longest host name and mount point a client may tell; the rest is cut off.
 pub const MAX_MOUNT: usize = 512;
 /// Most addresses of a server in a ticket.

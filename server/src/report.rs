@@ -1,9 +1,9 @@
 //! A running server's state, for people.
 
-use crate::runtime::Snapshot;
+use crate::runtime::{Busy, Snapshot};
 use crate::server::Server;
 use crate::session::Session;
-use crate::status::{Lock, SessionStatus, Status, TermZero, Waiting};
+use crate::status::{BusyFile, Lock, SessionStatus, Status, TermZero, Waiting};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::latency::millis;
 use leasefs_protocol::{FileKind, LockKind, LockMode, LockRange};
@@ -25,6 +25,7 @@ impl Server {
             sessions,
             waiting: waiting(&snapshot),
             term_zero: self.term_zero(&snapshot),
+            busiest: self.busiest(&snapshot),
             locks: self.locks(&snapshot),
             requests: self
                 .meters
@@ -44,6 +45,7 @@ impl Server {
             Lock {
                 object: held.object.to_string(),
                 inode: self.store.getattr(&held.object).ok().map(|attr| attr.ino),
+                path: self.store.path(&held.object),
                 session: held.session.to_string(),
                 mount: session.map_or_else(String::new, |session| session.mount()),
                 pid: lock.pid,
@@ -62,12 +64,23 @@ impl Server {
         snapshot.locks.iter().map(one).collect()
     }
 
+    fn busiest(&self, snapshot: &Snapshot) -> Vec<BusyFile> {
+        let one = |busy: &Busy| BusyFile {
+            object: busy.object.to_string(),
+            inode: self.store.getattr(&busy.object).ok().map(|attr| attr.ino),
+            path: self.store.path(&busy.object),
+            per_second: busy.per_second,
+        };
+        snapshot.busiest.iter().map(one).collect()
+    }
+
     fn term_zero(&self, snapshot: &Snapshot) -> Vec<TermZero> {
         let one = |zero: &leasefs_lease::server::TermZero| {
             let attr = self.store.getattr(&zero.object).ok();
             TermZero {
                 object: zero.object.to_string(),
                 inode: attr.map(|attr| attr.ino),
+                path: self.store.path(&zero.object),
                 directory: attr.is_some_and(|attr| attr.kind == FileKind::Directory),
                 since_ms: millis(snapshot.now.since(zero.since)),
                 until_ms: millis(zero.until.left_at(snapshot.now)),

@@ -20,6 +20,9 @@ pub struct Status {
     /// Files that bounce between sessions, and directories where others look: writes to them, or to what is made there, aren't buffered.
     #[serde(default)]
     pub term_zero: Vec<TermZero>,
+    /// Files and directories that are asked for most, the busiest first.
+    #[serde(default)]
+    pub busiest: Vec<BusyFile>,
     /// Locks that are held or waited for.
     #[serde(default)]
     pub locks: Vec<Lock>,
@@ -31,6 +34,19 @@ pub struct Status {
     pub violations: u64,
 }
 
+/// What clients ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BusyFile {
+    /// Its handle, in hexadecimal.
+    pub object: String,
+    /// Its inode number on this host; none if it is gone.
+    pub inode: Option<u64>,
+    /// Where it is in the served directory, if this host's kernel knows that at present.
+    pub path: Option<String>,
+    /// Requests a second, in the last ten seconds that were counted.
+    pub per_second: u64,
+}
+
 /// A lock of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
@@ -38,6 +54,9 @@ pub struct Lock {
     pub object: String,
     /// The file's inode number on this host; none if it is gone.
     pub inode: Option<u64>,
+    /// Where it is in the served directory, if this host's kernel knows that at present.
+    #[serde(default)]
+    pub path: Option<String>,
     /// The session.
     pub session: String,
     /// Host and mount point as the client tells them.
@@ -115,6 +134,9 @@ pub struct TermZero {
     pub object: String,
     /// Its inode number in the served directory, by which `find -inum` knows it; none if it is gone.
     pub inode: Option<u64>,
+    /// Where it is in the served directory, if this host's kernel knows that at present.
+    #[serde(default)]
+    pub path: Option<String>,
     /// It is a directory: what is new there is meant.
     #[serde(default)]
     pub directory: bool,

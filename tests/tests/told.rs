@@ -126,3 +126,32 @@ fn bytes_that_stay_behind_have_an_exit_code_and_go_through_no_mount_of_another_c
     let (_, said) = eventually("the file to be there", LIMIT, diff, String::new);
     assert!(said.contains("kept  4 bytes"), "{said}");
 }
+
+#[test]
+fn the_busiest_file_is_told_by_its_path() {
+    let world = World::start("busiest", &WorldOptions::mounts(1));
+    let told = || {
+        let lines = world.server.command(&["top", "--lines", "--count", "1"]);
+        let line = lines
+            .lines()
+            .find(|line| line.contains("BUSIEST /logs/one"));
+        line.map(str::to_owned)
+    };
+    fs::create_dir(world.mount(0).path("logs")).expect("a folder");
+    let mut log = File::create(world.mount(0).path("logs/one")).expect("a file");
+    let line = eventually(
+        "the file is told of",
+        LIMIT,
+        || {
+            for _ in 0..100 {
+                log.write_all(b"line\n").expect("room");
+                log.sync_data().expect("it is synced");
+            }
+            told()
+        },
+        || world.server.command(&["status", "--json"]),
+    );
+    let rate = line.rsplit("REQ/S ").next().expect("a rate");
+    let rate = rate.trim().replace(',', "").parse::<u64>();
+    assert!(rate.is_ok_and(|rate| rate > 0), "{line}");
+}

@@ -185,12 +185,10 @@ fn waiting(waiting: &Waiting) -> String {
 }
 
 fn term_zero(zero: &TermZero) -> String {
-    let inode = zero
-        .inode
-        .map_or("that is gone".to_owned(), |ino| format!("of inode {ino}"));
+    let which = which(zero.path.as_deref(), zero.inode);
     let what = match zero.directory {
-        true => format!("new files in the directory {inode}, where others look,"),
-        false => format!("writing the file {inode}, which bounces,"),
+        true => format!("new files in the directory {which}, where others look,"),
+        false => format!("writing the file {which}, which bounces,"),
     };
     format!(
         "  term zero  for {what} since {}, looked at again in {}: {} writes buffered would cost {} waits",
@@ -202,9 +200,7 @@ fn term_zero(zero: &TermZero) -> String {
 }
 
 fn lock(lock: &Lock) -> String {
-    let inode = lock
-        .inode
-        .map_or("that is gone".to_owned(), |ino| format!("of inode {ino}"));
+    let which = which(lock.path.as_deref(), lock.inode);
     let mode = if lock.shared { "shared" } else { "exclusive" };
     let range = match (lock.first, lock.last) {
         (0, None) => String::new(),
@@ -217,13 +213,21 @@ fn lock(lock: &Lock) -> String {
         (Some(token), true) => format!("({token}) was held when its mount was left to decide"),
     };
     format!(
-        "  lock       {} {mode}{range} of the file {inode} {stands} by process {} of {}, since {}  {}",
+        "  lock       {} {mode}{range} of the file {which} {stands} by process {} of {}, since {}  {}",
         lock.kind,
         lock.pid,
         short(&lock.session),
         seconds(lock.since_ms),
         escaped(&lock.mount)
     )
+}
+
+fn which(path: Option<&str>, inode: Option<u64>) -> String {
+    match (path, inode) {
+        (Some(path), _) => escaped(path).to_string(),
+        (None, Some(inode)) => format!("of inode {inode}"),
+        (None, None) => "that is gone".to_owned(),
+    }
 }
 
 fn short(id: &str) -> &str {
@@ -313,6 +317,11 @@ mod tests {
         };
         let text = super::term_zero(&directory);
         assert!(text.contains("in the directory of inode 4711"), "{text}");
+        let known = TermZero {
+            path: Some("/a\nb".into()),
+            ..directory
+        };
+        assert!(super::term_zero(&known).contains(r"the directory /a\nb,"));
         let gone = TermZero::default();
         assert!(super::term_zero(&gone).contains("that is gone"));
     }

@@ -3,7 +3,7 @@
 use super::args::StateArg;
 use super::commands::ask_status;
 use super::control::ServerStatus;
-use crate::status::{Lock, SessionStatus, TermZero, Waiting};
+use crate::status::{BusyFile, Lock, SessionStatus, TermZero, Waiting};
 use clap::Args;
 use leasefs_protocol::escaped;
 use leasefs_top::{Cell, Column, Sample, Table, TopArgs, View};
@@ -38,8 +38,13 @@ const WAITING: &[Column] = &[
     Column::new("AT MOST", 8),
 ];
 
+/// So many files are shown.
+const BUSIEST: usize = 8;
+
+const BUSY: &[Column] = &[Column::new("BUSIEST", 0), Column::new("REQ/S", 8)];
+
 const BOUNCING: &[Column] = &[
-    Column::new("BOUNCES: INODE", 0),
+    Column::new("BOUNCES", 0),
     Column::new("SINCE", 9),
     Column::new("SAVED WRITES", 13),
     Column::new("WAITING READS", 14),
@@ -47,7 +52,7 @@ const BOUNCING: &[Column] = &[
 
 const LOCKS: &[Column] = &[
     Column::new("LOCK OF", 0),
-    Column::new("INODE", 10),
+    Column::new("FILE", 20),
     Column::new("PROCESS", 8),
     Column::new("KIND", 15),
     Column::new("STATE", 6),
@@ -92,6 +97,11 @@ fn view(seen: &Sample<ServerStatus>) -> View {
                     .iter()
                     .map(|one| waiting(&status.sessions, one))
                     .collect(),
+            },
+            Table {
+                name: "busiest",
+                columns: BUSY,
+                rows: status.busiest.iter().take(BUSIEST).map(busy).collect(),
             },
             Table {
                 name: "bouncing",
@@ -210,13 +220,24 @@ fn waiting(sessions: &[SessionStatus], waiting: &Waiting) -> Vec<Cell> {
     ]
 }
 
-fn inode(inode: Option<u64>) -> Cell {
-    inode.map_or_else(|| Cell::text("gone"), |inode| Cell::text(inode.to_string()))
+fn file(path: Option<&String>, inode: Option<u64>) -> Cell {
+    match (path, inode) {
+        (Some(path), _) => Cell::text(path),
+        (None, Some(inode)) => Cell::text(format!("inode {inode}")),
+        (None, None) => Cell::text("gone"),
+    }
+}
+
+fn busy(busy: &BusyFile) -> Vec<Cell> {
+    vec![
+        file(busy.path.as_ref(), busy.inode),
+        Cell::number(busy.per_second),
+    ]
 }
 
 fn bouncing(zero: &TermZero) -> Vec<Cell> {
     vec![
-        inode(zero.inode),
+        file(zero.path.as_ref(), zero.inode),
         Cell::millis(Some(zero.since_ms)),
         Cell::number(zero.hits),
         Cell::number(zero.recalls),
@@ -228,7 +249,7 @@ fn lock(lock: &Lock) -> Vec<Cell> {
     let waits = lock.token.is_none();
     vec![
         Cell::text(&lock.mount),
-        inode(lock.inode),
+        file(lock.path.as_ref(), lock.inode),
         Cell::text(lock.pid.to_string()),
         Cell::text(format!("{} {mode}", lock.kind)),
         Cell::text(if waits { "waits" } else { "held" }).alarm_if(waits),
@@ -318,6 +339,7 @@ mod tests {
         let mut now = at(0);
         now.status.term_zero = vec![TermZero::default()];
         now.status.locks = vec![Lock::default()];
+        now.status.busiest = vec![BusyFile::default()];
         let view = view(&Sample { before: None, now });
         for table in view.tables {
             assert_eq!(table.rows.len(), 1, "{}", table.name);

@@ -3,10 +3,12 @@
 //! One lock. Under it an event goes in and all actions come out, so that recalls and grants of a
 //! session leave in the order of their stamps. Nothing blocks under it.
 
+mod busiest;
 mod progress;
 mod state;
 mod turn;
 
+pub use busiest::Busy;
 pub use progress::Mark;
 pub use state::{LockLost, Notice, ObjectSnapshot, OpLabel, Opened, Snapshot};
 pub use turn::{Admission, Entry, Finished, Pending, Turn};

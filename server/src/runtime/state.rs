@@ -1,5 +1,6 @@
 //! What stands behind the lock: the core, who waits for it, where recalls go.
 
+use super::busiest::{Busiest, Busy};
 use super::progress::Progress;
 use super::turn::Admission;
 use crate::border::Border;
@@ -84,6 +85,7 @@ pub(super) struct State {
     /// When the timer looks next.
     armed: BootTime,
     notices: mpsc::UnboundedSender<Notice>,
+    busiest: Busiest,
     /// How long it took until recalls were approved.
     approved: Histogram,
     recalled: u64,
@@ -101,6 +103,8 @@ pub struct Snapshot {
     pub waiting: Vec<(OpLabel, Waiting)>,
     /// Objects of which nobody gets an exclusive lease with a change.
     pub term_zero: Vec<TermZero>,
+    /// Files that are asked for most.
+    pub busiest: Vec<Busy>,
     /// Locks that are held or waited for.
     pub locks: Vec<LockStatus>,
     /// When grace ends at the latest.
@@ -137,6 +141,7 @@ impl State {
             lines: HashMap::new(),
             armed: now,
             notices,
+            busiest: Busiest::new(now),
             approved: Histogram::default(),
             recalled: 0,
             expired: 0,
@@ -149,6 +154,9 @@ impl State {
             && let Some(sent) = self.core.recall_sent(*session, *recall)
         {
             self.approved.add(now.since(sent));
+        }
+        if let Some(object) = asked_for(&event) {
+            self.busiest.asked(now, object);
         }
         self.core.handle(now, event);
         let mut outcome = Outcome::default();
@@ -367,7 +375,8 @@ impl State {
         }
     }
 
-    pub fn snapshot(&self, now: BootTime) -> Snapshot {
+    pub fn snapshot(&mut self, now: BootTime) -> Snapshot {
+        let busiest = self.busiest.last(now);
         let labelled = |waiting: Waiting| {
             let label = self.waiters.get(&waiting.op).map_or("", |w| w.label);
             (label, waiting)
@@ -377,11 +386,21 @@ impl State {
             sessions: self.core.sessions(),
             waiting: self.core.waiting().into_iter().map(labelled).collect(),
             term_zero: self.core.term_zero(),
+            busiest,
             locks: self.core.locks(),
             grace_until: self.core.grace_until(),
             approved: self.approved.counts(),
             recalled: self.recalled,
             expired: self.expired,
         }
+    }
+}
+
+/// What an operation that begins is about.
+fn asked_for(event: &Event) -> Option<&Handle> {
+    match event {
+        Event::AdmitRead { items, .. } => items.first().map(|item| &item.object),
+        Event::AdmitChange { touches, .. } => touches.first().map(|touch| &touch.object),
+        _ => None,
     }
 }

@@ -40,6 +40,24 @@ impl Store {
         self.attr_of(self.target(object)?.as_fd(), object)
     }
 
+    /// Where an object is below the root, for people: as this host's kernel has found it last, if that still holds.
+    pub fn path(&self, object: &Handle) -> Option<String> {
+        let target = self.target(object).ok()?;
+        let place = |fd| rustix::fs::readlink(sys::proc_path(fd), Vec::new()).ok();
+        let (root, full) = (place(self.root_fd())?, place(target.as_fd())?);
+        let below = full.as_bytes().strip_prefix(root.as_bytes())?;
+        let below = below.strip_prefix(b"/").unwrap_or(below);
+        let name = if below.is_empty() {
+            b".".as_slice()
+        } else {
+            below
+        };
+        let there = rustix::fs::statat(self.root_fd(), name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let it = rustix::fs::fstat(target.as_fd()).ok()?;
+        let same = (there.st_dev, there.st_ino) == (it.st_dev, it.st_ino);
+        same.then(|| format!("/{}", String::from_utf8_lossy(below)))
+    }
+
     /// Sets attributes with the caller's rights; an open of the object that allows writing
     /// authorises a change of size. `kill_priv` clears setuid, setgid and file capabilities with a
     /// change of size, whoever makes it. Returns the attributes after it.

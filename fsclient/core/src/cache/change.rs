@@ -143,9 +143,7 @@ impl State {
             let (object, parts) = (&change.object, change.parts);
             match change.names.is_empty() {
                 true => self.inodes.drop_parts(object, parts, [], &mut dropped),
-                false => self
-                    .inodes
-                    .names_change(object, parts, names, &mut dropped),
+                false => self.inodes.names_change(object, parts, names, &mut dropped),
             }
         }
         dropped

@@ -184,7 +184,13 @@ mod tests {
         };
         for (now, used) in [
             (Attr { size: 9, ..before }, true),
-            (Attr { mode: 0o700, ..before }, false),
+            (
+                Attr {
+                    mode: 0o700,
+                    ..before
+                },
+                false,
+            ),
             (Attr { uid: 1, ..before }, false),
             (Attr { gid: 1, ..before }, false),
             (
@@ -198,7 +204,10 @@ mod tests {
             let (server, mut shared) = (Opens::default(), SharedOpens::default());
             shared.add(opened(&server, 1), caller(5));
             assert_eq!(shared.suspend(Some(&before)).count(), 0);
-            assert!(shared.reuse(&caller(5)).is_none(), "others may have changed them");
+            assert!(
+                shared.reuse(&caller(5)).is_none(),
+                "others may have changed them"
+            );
             assert_eq!(shared.suspend(None).count(), 0, "one more change");
             shared.resume(&now);
             assert_eq!(shared.reuse(&caller(5)).is_some(), used, "{now:?}");

@@ -179,3 +179,17 @@ fn capabilities_are_taken_from_a_program_by_who_may_write_to_it() {
     let gone = w.store.getxattr(&root, &file, name);
     assert_eq!(gone, Err(errno(libc::ENODATA)));
 }
+
+#[test]
+fn an_object_is_told_by_its_path_as_long_as_it_has_one() {
+    let w = world();
+    let dir = w.mkdir(&w.root(), "d").handle;
+    let file = w.create(0, "f", 0o600).node.handle;
+    assert_eq!(w.store.path(&w.root()).as_deref(), Some("/"));
+    assert_eq!(w.store.path(&dir).as_deref(), Some("/d"));
+    assert_eq!(w.store.path(&file).as_deref(), Some("/f"));
+    std::fs::rename(w.path("f"), w.path("d/g")).expect("a rename");
+    assert_eq!(w.store.path(&file).as_deref(), Some("/d/g"));
+    std::fs::remove_file(w.path("d/g")).expect("it is there");
+    assert_eq!(w.store.path(&file), None);
+}
