@@ -214,8 +214,10 @@ start_server() {
     local dir=$1 name=$2
     shift 2
     ticket=$work/$name.ticket
+    # What an earlier one under this name has said isn't its word.
+    rm -f "$work/$name.out"
     "$bin/fsserver" serve "$dir" --listen "127.0.0.1:${listen_port:-0}" --state "$work/$name.state" \
-        --ticket-file "$ticket" "$@" >"$work/$name.out" 2>"$work/$name.log" &
+        --ticket-file "$ticket" "$@" >"$work/$name.out" 2>>"$work/$name.log" &
     server_pid=$!
     at_exit stop_pid "$server_pid"
     await_file_line "$work/$name.out" '^ready ' "$server_pid" ||

@@ -3,11 +3,12 @@
 use crate::export::{Store, Target};
 use crate::identity::Identity;
 use crate::opens::OpenFile;
+use crate::resolve::ONE_NAME;
 use crate::sys;
 use leasefs_protocol::limits::MAX_SYMLINK;
 use leasefs_protocol::{Attr, FsStat, Handle, Refusal, SetAttr, SetTime};
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid};
 use std::io;
 
 const NANOS: u32 = 1_000_000_000;
@@ -52,8 +53,16 @@ impl Store {
         } else {
             below
         };
-        let there = rustix::fs::statat(self.root_fd(), name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let it = rustix::fs::fstat(target.as_fd()).ok()?;
+        // A client may have put anything in the way since.
+        let (flags, how) = (
+            OFlags::PATH | OFlags::NOFOLLOW,
+            ONE_NAME | ResolveFlags::BENEATH,
+        );
+        let there = rustix::fs::openat2(self.root_fd(), name, flags, Mode::empty(), how).ok()?;
+        let (there, it) = (
+            rustix::fs::fstat(there).ok()?,
+            rustix::fs::fstat(target).ok()?,
+        );
         let same = (there.st_dev, there.st_ino) == (it.st_dev, it.st_ino);
         same.then(|| format!("/{}", String::from_utf8_lossy(below)))
     }

@@ -51,8 +51,9 @@ impl SharedOpens {
         may.then(|| Arc::clone(&shared.open))
     }
 
-    /// Takes in an open.
+    /// Takes in an open, for that which its identity had: one asked for while the other was suspended.
     pub fn add(&mut self, open: Arc<ServerOpen>, caller: Caller) {
+        self.0.retain(|shared| shared.caller != caller);
         self.0.push(SharedOpen {
             open,
             caller,
@@ -121,6 +122,19 @@ mod tests {
     use crate::cache::fixtures::attr;
     use crate::opens::Opens;
     use crate::opens::fixtures::opened;
+
+    #[test]
+    fn an_identity_has_one_open() {
+        let (server, mut shared) = (Opens::default(), SharedOpens::default());
+        shared.add(opened(&server, 1), caller(5));
+        let used = shared.reuse(&caller(5)).expect("shared");
+        shared.add(opened(&server, 2), caller(5));
+        shared.add(opened(&server, 3), caller(6));
+        assert_eq!(shared.len(), 2);
+        assert!(server.is_open(OpenId(1)), "it is used");
+        drop(used);
+        assert!(!server.is_open(OpenId(1)) && server.is_open(OpenId(2)));
+    }
 
     #[test]
     fn no_open_is_suspended_of_what_may_have_an_access_control_list() {

@@ -2,7 +2,7 @@
 
 use crate::calls::{getattr, is_done, opening, removal};
 use crate::said::{Asked, DIR, FILE, attr, grant, handle, opened, recall};
-use crate::world::World;
+use crate::world::{Waiter, World};
 use bytes::Bytes;
 use leasefs_client::call::{Fh, NewMode, Writing};
 use leasefs_client::{Answer, Call, NodeId, Unconnected};
@@ -488,43 +488,60 @@ fn who_has_no_place_for_an_open_commits_what_keeps_written_files_open_at_the_ser
 fn directory_left(world: &mut World, dir: Attr) {
     let call = world.call(Call::OpenDir { node: NodeId::ROOT });
     let asked = world.asked();
+    is_opened(world, call, &asked, dir);
+}
+
+fn is_opened(world: &mut World, call: Waiter, asked: &Asked, dir: Attr) {
+    let open = asked.frame.id.0;
     let opened = answer::Opened {
-        open: OpenId(7),
-        token: OpenToken(vec![7]),
+        open: OpenId(open),
+        token: OpenToken(vec![open as u8]),
         attr: dir,
     };
-    let attrs = vec![grant(0, Parts::ATTRS, 1)];
-    world.grant(&asked, Response::Opened(opened), attrs);
+    let reply = Reply {
+        renews: true,
+        grants: vec![grant(0, Parts::ATTRS, open)],
+        stamp: Stamp(open),
+        ..asked.reply(Ok(Response::Opened(opened)))
+    };
+    world.reply(reply, b"");
     let Ok(Answer::OpenedDir(fh)) = world.answered(call) else {
         panic!("not opened");
     };
     world.call(Call::ReleaseDir { fh });
 }
 
-/// A name is removed from it, which leaves it so.
-fn name_goes(world: &mut World, dir: Attr) {
-    let change = world.call(removal(NodeId::ROOT));
-    let asked = world.asked();
+/// A name is being removed from it.
+fn name_goes(world: &mut World) -> (Waiter, Asked) {
+    (world.call(removal(NodeId::ROOT)), world.asked())
+}
+
+fn name_is_gone(world: &mut World, (change, asked): (Waiter, Asked), dir: Attr) {
+    let stamp = asked.frame.id.0;
     let reply = Reply {
         renews: true,
-        grants: vec![grant(0, Parts::ATTRS, 2)],
+        grants: vec![grant(0, Parts::ATTRS, stamp)],
         touched: vec![Touched {
             object: handle(0),
             attr: dir,
         }],
-        stamp: Stamp(2),
+        stamp: Stamp(stamp),
         ..asked.reply(Ok(Response::Done))
     };
     world.reply(reply, b"");
     assert!(is_done(&world.answered(change)));
 }
 
-#[test]
-fn a_directory_in_which_a_name_was_changed_here_is_opened_again_without_a_request() {
-    let dir = Attr {
+fn without_xattrs() -> Attr {
+    Attr {
         xattrs: false,
         ..attr(0, DIR)
-    };
+    }
+}
+
+#[test]
+fn a_directory_in_which_a_name_was_changed_here_is_opened_again_without_a_request() {
+    let dir = without_xattrs();
     let changed = |mode| Attr {
         mode,
         size: 1,
@@ -533,18 +550,23 @@ fn a_directory_in_which_a_name_was_changed_here_is_opened_again_without_a_reques
     for (mode, asks) in [(dir.mode, false), (0o700, true)] {
         let mut world = World::new();
         directory_left(&mut world, dir);
-        name_goes(&mut world, changed(mode));
+        let removed = name_goes(&mut world);
+        name_is_gone(&mut world, removed, changed(mode));
         world.call(Call::OpenDir { node: NodeId::ROOT });
         assert_eq!(world.is_asked(), asks, "{mode:o}");
     }
 }
 
 #[test]
-fn a_directory_in_which_a_name_is_being_changed_is_opened_by_asking() {
-    let mut world = World::new();
-    directory_left(&mut world, attr(0, DIR));
-    world.call(removal(NodeId::ROOT));
-    world.asked();
-    world.call(Call::OpenDir { node: NodeId::ROOT });
-    assert!(world.is_asked());
+fn a_directory_that_is_opened_while_a_name_is_changed_is_asked_for_and_stays_open_once() {
+    let (mut world, dir) = (World::new(), without_xattrs());
+    directory_left(&mut world, dir);
+    for _ in 0..3 {
+        let removed = name_goes(&mut world);
+        let call = world.call(Call::OpenDir { node: NodeId::ROOT });
+        let asked = world.asked();
+        name_is_gone(&mut world, removed, dir);
+        is_opened(&mut world, call, &asked, dir);
+        assert_eq!(world.core.session_status().opens, 1);
+    }
 }
