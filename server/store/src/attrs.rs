@@ -48,21 +48,16 @@ impl Store {
         let (root, full) = (place(self.root_fd())?, place(target.as_fd())?);
         let below = full.as_bytes().strip_prefix(root.as_bytes())?;
         let below = below.strip_prefix(b"/").unwrap_or(below);
-        let name = if below.is_empty() {
-            b".".as_slice()
-        } else {
-            below
+        let name = match below {
+            b"" => b".".as_slice(),
+            _ => below,
         };
         // A client may have put anything in the way since.
-        let (flags, how) = (
-            OFlags::PATH | OFlags::NOFOLLOW,
-            ONE_NAME | ResolveFlags::BENEATH,
-        );
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let how = ONE_NAME | ResolveFlags::BENEATH;
         let there = rustix::fs::openat2(self.root_fd(), name, flags, Mode::empty(), how).ok()?;
-        let (there, it) = (
-            rustix::fs::fstat(there).ok()?,
-            rustix::fs::fstat(target).ok()?,
-        );
+        let stat = |fd| rustix::fs::fstat(fd).ok();
+        let (there, it) = (stat(there.as_fd())?, stat(target.as_fd())?);
         let same = (there.st_dev, there.st_ino) == (it.st_dev, it.st_ino);
         same.then(|| format!("/{}", String::from_utf8_lossy(below)))
     }
