@@ -71,6 +71,14 @@ pub struct Attr {
 }
 
 impl Attr {
+    /// Whether it is a file or a directory without extended attributes that others than root see.
+    pub fn has_no_xattrs(&self) -> bool {
+        match self.kind {
+            FileKind::File | FileKind::Directory => !self.xattrs,
+            _ => false,
+        }
+    }
+
     /// What tells this content from any later one.
     pub fn version(&self) -> Version {
         Version {

@@ -5,13 +5,15 @@
 
 mod busiest;
 mod progress;
+mod snapshot;
 mod state;
 mod turn;
 
 pub use busiest::Busy;
 pub use progress::Mark;
-pub use state::{LockLost, Notice, ObjectSnapshot, OpLabel, Opened, Snapshot};
-pub use turn::{Admission, Entry, Finished, Pending, Turn};
+pub use snapshot::{ObjectSnapshot, OpLabel, Snapshot};
+pub use state::{Admission, LockLost, Notice, Opened};
+pub use turn::{Entry, Finished, Pending, Turn};
 
 use crate::border::Border;
 use crate::sync;

@@ -1,16 +1,16 @@
 //! What stands behind the lock: the core, who waits for it, where recalls go.
 
-use super::busiest::{Busiest, Busy};
+use super::busiest::Busiest;
 use super::progress::Progress;
-use super::turn::Admission;
+use super::snapshot::{ObjectSnapshot, OpLabel, Snapshot};
 use crate::border::Border;
 use leasefs_lease::server::{
-    Action, Config, Core, Event, Grace, LockAnswer, LockStatus, ObjectStatus, OpId, OpState,
-    ReclaimRefusal, Reclaimed, SessionStatus, Standing, TermZero, Waiting,
+    Action, Config, Core, Event, Grace, LockAnswer, OpId, OpState, ReclaimRefusal, Reclaimed,
+    Standing, Waiting,
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::Push;
-use leasefs_protocol::latency::{Counts, Histogram};
+use leasefs_protocol::latency::Histogram;
 use leasefs_protocol::limits::{MAX_HOLDERS_TOLD, MAX_RECALLS_UNREAD};
 use leasefs_protocol::lock::FileLocks;
 use leasefs_protocol::{Grant, Handle, LockEpoch, Recall, SessionId, Stamp};
@@ -19,9 +19,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-
-/// Kind of a request, for people.
-pub type OpLabel = &'static str;
 
 /// What concerns a session as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +38,13 @@ pub struct Opened {
     pub standing: Standing,
     /// Whether its leases are renewed.
     pub renewed: bool,
+}
+
+/// A read may look at the store: what it sees from now on is covered by its grants.
+#[derive(Debug)]
+pub struct Admission {
+    /// What of its answer may be cached.
+    pub grants: Vec<Grant>,
 }
 
 /// The locks under which a change was made are lost.
@@ -90,42 +94,6 @@ pub(super) struct State {
     approved: Histogram,
     recalled: u64,
     expired: u64,
-}
-
-/// The core as it stands, for people.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    /// When it was taken.
-    pub now: BootTime,
-    /// Sessions.
-    pub sessions: Vec<SessionStatus>,
-    /// Operations that wait, and the kinds of their requests.
-    pub waiting: Vec<(OpLabel, Waiting)>,
-    /// Objects of which nobody gets an exclusive lease with a change.
-    pub term_zero: Vec<TermZero>,
-    /// Files that are asked for most.
-    pub busiest: Vec<Busy>,
-    /// Locks that are held or waited for.
-    pub locks: Vec<LockStatus>,
-    /// When grace ends at the latest.
-    pub grace_until: Option<BootTime>,
-    /// How long it took until recalls were approved, so far.
-    pub approved: Counts,
-    /// Recalls so far.
-    pub recalled: u64,
-    /// How often a session's leases have ended because its client wasn't heard of.
-    pub expired: u64,
-}
-
-/// What is going on at one object, for people.
-#[derive(Clone, Debug)]
-pub struct ObjectSnapshot {
-    /// When it was taken.
-    pub now: BootTime,
-    /// Who has what of it.
-    pub object: ObjectStatus,
-    /// When grace ends at the latest.
-    pub grace_until: Option<BootTime>,
 }
 
 impl State {

@@ -4,18 +4,12 @@
 
 use super::Leases;
 use super::progress::Mark;
-use super::state::{LockLost, OpLabel, Waiter, Wake};
+use super::snapshot::OpLabel;
+use super::state::{Admission, LockLost, Waiter, Wake};
 use leasefs_lease::server::{Event, LockAnswer, LockAsk, OpId, ReadItem, ReadKind, Touch, Wanted};
 use leasefs_protocol::{Grant, Handle, LockEpoch, SessionId, Stamp};
 use std::sync::Arc;
 use tokio::sync::oneshot;
-
-/// A read may look at the store: what it sees from now on is covered by its grants.
-#[derive(Debug)]
-pub struct Admission {
-    /// What of its answer may be cached.
-    pub grants: Vec<Grant>,
-}
 
 /// What the lease core says, or a place in its queue.
 #[derive(Debug)]

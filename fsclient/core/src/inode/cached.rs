@@ -5,7 +5,7 @@ use crate::call::Listing;
 use crate::opens::ServerOpen;
 use crate::run::{Map, Set};
 use bytes::Bytes;
-use leasefs_protocol::{Attr, FileKind, Handle, Parts};
+use leasefs_protocol::{Attr, Handle, Parts};
 use std::sync::Arc;
 
 /// What a name denotes.
@@ -194,9 +194,9 @@ impl Cached {
         }
     }
 
-    /// Whether it is known to have none, as [`has_no_xattrs`] says.
+    /// Whether it is known to have none, as [`Attr::has_no_xattrs`] says.
     pub fn has_no_xattrs(&self) -> bool {
-        self.attr.as_deref().is_some_and(has_no_xattrs)
+        self.attr.as_deref().is_some_and(Attr::has_no_xattrs)
     }
 
     /// What a name denotes, if that is known.
@@ -379,12 +379,4 @@ impl Cached {
 
 fn xattr_cost(name: &[u8], value: &Option<Bytes>) -> usize {
     name_cost(name) + value.as_ref().map_or(0, Bytes::len)
-}
-/// Whether it is a file or a directory without extended attributes that others than root see.
-pub(super) fn has_no_xattrs(attr: &Attr) -> bool {
-    let may_have = match attr.kind {
-        FileKind::File | FileKind::Directory => attr.xattrs,
-        _ => true,
-    };
-    !may_have
 }

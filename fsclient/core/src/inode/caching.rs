@@ -4,7 +4,7 @@
 //! critical section in which the lease is given up.
 
 use super::Inodes;
-use super::cached::{Cached, Dentry, Dropped, has_no_xattrs};
+use super::cached::{Cached, Dentry, Dropped};
 use crate::call::Listing;
 use crate::opens::ServerOpen;
 use bytes::Bytes;
@@ -80,7 +80,7 @@ impl Inodes {
         let has_none = self
             .dirty(object)?
             .attr()
-            .is_some_and(|attr| has_no_xattrs(&attr));
+            .is_some_and(|attr| attr.has_no_xattrs());
         (has_none && is_told_to_all(name)).then_some(None)
     }
 

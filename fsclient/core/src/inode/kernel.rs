@@ -8,7 +8,7 @@
 use super::cached::ToldName;
 use super::habit::Habit;
 use super::looks::Looks;
-use super::places::{KnownAs, Place, Stands, id_at};
+use super::standing::{KnownAs, Place, Stands, id_at};
 use super::{Inode, Inodes};
 use crate::call::{Node, NodeId};
 use crate::memory::Memory;

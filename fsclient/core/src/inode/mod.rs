@@ -21,6 +21,7 @@ mod looks;
 mod places;
 mod sets;
 mod shared_opens;
+mod standing;
 mod table;
 mod unstable;
 mod writer;
@@ -32,7 +33,7 @@ pub(crate) use dirty::{Dirty, MAX_END, Tell};
 pub(crate) use dropping::Kept;
 pub(crate) use drops::{Approvable, Arrived, Outcome, PagesOf, Then};
 pub(crate) use in_use::Access;
-pub(crate) use places::Place;
+pub(crate) use standing::Place;
 pub(crate) use table::Inodes;
 pub(crate) use unstable::{
     Committed, Covered, Durably, HostLife, LossesTold, Noted, Undone, Wrote,

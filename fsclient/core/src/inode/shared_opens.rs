@@ -1,7 +1,6 @@
 //! Read-only opens at the server, shared by local opens of the same identity and kept when the
 //! last of them closes, as long as the lease on the attributes stands that decided them.
 
-use super::cached::has_no_xattrs;
 use crate::opens::ServerOpen;
 use leasefs_protocol::{Attr, Caller, OpenId};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ struct Rights {
 impl Rights {
     /// `None` if it may have an access control list.
     fn of(attr: &Attr) -> Option<Self> {
-        has_no_xattrs(attr).then_some(Self {
+        attr.has_no_xattrs().then_some(Self {
             mode: attr.mode,
             uid: attr.uid,
             gid: attr.gid,

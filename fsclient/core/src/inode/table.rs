@@ -1,7 +1,7 @@
 //! All inodes, and what crosses them.
 
 use super::drops::Drops;
-use super::places::{Found, There};
+use super::standing::{Found, There};
 use super::unstable::Commits;
 use super::{Content, Inode, Weight};
 use crate::call::NodeId;
