@@ -85,15 +85,15 @@ impl Busiest {
         if over < PERIOD {
             return;
         }
+        // Else nothing was asked for in the last one, and what was counted is of one before.
+        let is_last = over < 2 * PERIOD;
         let counted = self.counts.drain().map(|(object, count)| Busy {
             object,
             per_second: (count.requests - count.too_much) / PERIOD.as_secs(),
         });
-        self.last = match over < 2 * PERIOD {
-            true => counted.filter(|busy| busy.per_second > 0).collect(),
-            // Nothing was asked for since, so that is of long ago.
-            false => counted.take(0).collect(),
-        };
+        self.last = counted
+            .filter(|busy| is_last && busy.per_second > 0)
+            .collect();
         self.last
             .sort_unstable_by_key(|busy| std::cmp::Reverse((busy.per_second, busy.object)));
         self.since = now;

@@ -180,12 +180,8 @@ impl Inodes {
         names: impl IntoIterator<Item = &'a [u8]>,
         out: &mut Dropped,
     ) {
-        let epoch = self.epoch();
-        self.change_cached(object, |cached| {
+        self.drop_names(object, names, out, |cached, epoch, out| {
             cached.drop_parts(object, parts, epoch, out);
-            for name in names {
-                cached.drop_name(object, name, epoch, out);
-            }
         });
     }
 
@@ -197,11 +193,23 @@ impl Inodes {
         names: impl IntoIterator<Item = &'a [u8]>,
         out: &mut Dropped,
     ) {
-        let epoch = self.epoch();
-        self.change_cached(dir, |cached| {
+        self.drop_names(dir, names, out, |cached, epoch, out| {
             cached.names_change(dir, parts, epoch, out);
+        });
+    }
+
+    fn drop_names<'a>(
+        &mut self,
+        object: &Handle,
+        names: impl IntoIterator<Item = &'a [u8]>,
+        out: &mut Dropped,
+        before: impl FnOnce(&mut Cached, u64, &mut Dropped),
+    ) {
+        let epoch = self.epoch();
+        self.change_cached(object, |cached| {
+            before(cached, epoch, out);
             for name in names {
-                cached.drop_name(dir, name, epoch, out);
+                cached.drop_name(object, name, epoch, out);
             }
         });
     }

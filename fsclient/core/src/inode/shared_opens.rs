@@ -50,7 +50,7 @@ impl SharedOpens {
         may.then(|| Arc::clone(&shared.open))
     }
 
-    /// Takes in an open, for that which its identity had: one asked for while the other was suspended.
+    /// Takes in an open, in place of the one that its identity had: it was asked for while that was suspended.
     pub fn add(&mut self, open: Arc<ServerOpen>, caller: Caller) {
         self.0.retain(|shared| shared.caller != caller);
         self.0.push(SharedOpen {
