@@ -8,7 +8,7 @@ use leasefs_protocol::SessionId;
 
 impl Plan {
     /// Whether processes lock files: in every fourth seed.
-    pub(super) fn has_locks(&self) -> bool {
+    pub fn has_locks(&self) -> bool {
         self.locks && self.seed % 4 == 3
     }
 }
