@@ -16,6 +16,16 @@ const QUIET: usize = 1 << 20;
 /// So many looks one after another find it like that: between bursts of a stream the memory will be used again.
 const LOOKS: u32 = 2;
 
+/// One heap for all threads, to be called before there are any. With one for each, what a burst has left in one isn't
+/// found by the thread that takes in the next: half as much again was resident, and nothing faster.
+pub fn unite() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets a number of the allocator's.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 /// Sees to it for as long as the runtime lives.
 pub async fn watch() {
     let mut looks = interval(LOOK);

@@ -100,6 +100,7 @@ fn close_inherited() {
 }
 
 fn run(job: &Job, ready: Ready) -> Result<(), Failure> {
+    heap::unite();
     let runtime = Builder::new_multi_thread()
         .worker_threads(network_threads())
         .enable_all()
