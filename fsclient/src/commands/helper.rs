@@ -29,7 +29,7 @@ const FLAGS: [(&str, &str); 6] = [
     ("noexec", "--noexec"),
 ];
 /// What `mount` and others have read already, what is so anyway, and what is up to the server.
-const NOT_OURS: [&str; 19] = [
+const NOT_OURS: [&str; 22] = [
     "rw",
     "defaults",
     "auto",
@@ -49,6 +49,9 @@ const NOT_OURS: [&str; 19] = [
     "noatime",
     "nodiratime",
     "relatime",
+    "strictatime",
+    "lazytime",
+    "nolazytime",
 ];
 
 #[derive(Debug, Parser)]

@@ -187,6 +187,10 @@ fn read_source(argument: &str) -> Result<String, String> {
         read_ticket_file(Path::new(file))?
     } else if let Some(name) = argument.strip_prefix("env:") {
         std::env::var(name).map_err(|e| format!("can't read the ticket from ${name}: {e}"))?
+    } else if Path::new(argument).is_file() {
+        return Err(format!(
+            "{argument} is a file: with the ticket in it, mount @{argument}"
+        ));
     } else {
         argument.to_owned()
     };
@@ -259,6 +263,21 @@ mod tests {
         for bad in ["", "s", "0s", "-1s", "5 s", "5x", "99999999999999999999h"] {
             assert!(parse_timeout(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_file_is_mounted_with_the_ticket_in_it_when_it_is_marked_as_one() {
+        let name = format!("leasefs-test-ticket-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        std::fs::write(&file, "the ticket\n").expect("written");
+        let name = file.to_str().expect("text");
+        let marked = format!("@{name}");
+        let (told, error) = (read_source(&marked), read_source(name));
+        std::fs::remove_file(&file).expect("removed");
+        assert_eq!(told, Ok("the ticket".to_owned()));
+        let error = error.expect_err("not marked");
+        assert!(error.ends_with(&format!("mount {marked}")), "{error}");
+        assert_eq!(read_source("host:/"), Ok("host:/".to_owned()));
     }
 
     #[test]
