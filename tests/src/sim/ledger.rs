@@ -334,7 +334,10 @@ impl Judge {
         let held_here = ledger.held.contains_key(&value);
         let mut had = ledger.stored.get(&item).into_iter().flatten();
         let again = had.any(|(_, known)| *known == value) && !held_here;
-        if again && !ledger.unsettled.contains(&object) {
+        // A crash of the host may have put back what came before it.
+        let first = |value: &u64| ledger.first.get(value);
+        let older = before.and_then(|before| Some(first(&before)? < first(&value)?));
+        if again && older != Some(true) && !ledger.unsettled.contains(&object) {
             let before = before.unwrap_or_default();
             return self.accuse(Some(item), || {
                 format!("{session} puts {value:x} back over {before:x}, which came behind it")
