@@ -74,6 +74,8 @@ struct Writing {
     fd: FdId,
     object: Obj,
     acknowledged: bool,
+    /// Its writer was told that it isn't written.
+    refused: bool,
     appended: bool,
 }
 
@@ -90,6 +92,8 @@ pub struct Ledger {
     first: BTreeMap<u64, Nanos>,
     /// When each cell was last stored, and by whom.
     last: BTreeMap<Item, (Nanos, SessionId)>,
+    /// Cells that have what a crash of the host has put back.
+    put_back: BTreeSet<Item>,
     /// Since when at least what was current is on the disk.
     floor: BTreeMap<Item, Nanos>,
     /// Values that are gone, and whom that has to be told.
@@ -122,6 +126,7 @@ impl Judge {
             fd,
             object,
             acknowledged: false,
+            refused: false,
             appended: false,
         };
         self.ledger.writings.insert(value, writing);
@@ -301,6 +306,7 @@ impl Judge {
             let all = ledger.stored.entry(item).or_default();
             if all.last().is_none_or(|(_, known)| *known != value) {
                 all.push((now, value));
+                ledger.put_back.remove(&item);
             }
         }
         content.host = host.to_vec();
@@ -334,10 +340,12 @@ impl Judge {
         let held_here = ledger.held.contains_key(&value);
         let mut had = ledger.stored.get(&item).into_iter().flatten();
         let again = had.any(|(_, known)| *known == value) && !held_here;
-        // A crash of the host may have put back what came before it.
-        let first = |value: &u64| ledger.first.get(value);
-        let older = before.and_then(|before| Some(first(&before)? < first(&value)?));
-        if again && older != Some(true) && !ledger.unsettled.contains(&object) {
+        // What a crash of the host has put back hasn't come behind what it has undone, and what its writer was told
+        // isn't written may be gone again.
+        let writing = before.and_then(|before| ledger.writings.get(&before));
+        let may_go = writing.is_some_and(|writing| writing.refused);
+        let behind = !may_go && !ledger.put_back.contains(&item);
+        if again && behind && !ledger.unsettled.contains(&object) {
             let before = before.unwrap_or_default();
             return self.accuse(Some(item), || {
                 format!("{session} puts {value:x} back over {before:x}, which came behind it")
@@ -419,6 +427,8 @@ impl Judge {
         }
         let told = self.current(Item::Attrs(object));
         self.host_has(now, object, host, attrs, None);
+        let cells = undone.iter().map(|(item, _)| *item);
+        self.ledger.put_back.extend(cells);
         for (item, was) in undone {
             let is = self.current(item);
             self.note(now, item, is, was);
@@ -457,6 +467,13 @@ impl Judge {
     pub fn acknowledged(&mut self, value: u64) {
         if let Some(writing) = self.ledger.writings.get_mut(&value) {
             writing.acknowledged = true;
+        }
+    }
+
+    /// The writer of a value is told that it isn't.
+    pub fn refused(&mut self, value: u64) {
+        if let Some(writing) = self.ledger.writings.get_mut(&value) {
+            writing.refused = true;
         }
     }
 

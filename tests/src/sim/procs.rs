@@ -1395,6 +1395,10 @@ impl Kernel {
                     self.first(process, [Step::Settle { pages, drops: true }]);
                 }
             }
+            (Kind::Write(_, values) | Kind::Append(values), Err(_)) => {
+                values.iter().for_each(|value| cx.judge.refused(*value));
+                self.end(cx, process, true);
+            }
             (Kind::Sync(_), told) => self.told_synced(cx, process, fd, told.is_ok()),
             (Kind::Truncate(_), told) => {
                 let Some(node) = the else { return };
