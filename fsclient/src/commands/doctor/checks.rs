@@ -16,6 +16,8 @@ const SMALLEST_DATAGRAM: u16 = 1200;
 const USUAL_MTU: u32 = 1400;
 /// A round trip that is felt.
 const FAR: Duration = Duration::from_millis(100);
+/// So many round trips a lease should last: it counts from when its renewal was asked for, and is renewed in time.
+const TRIPS_PER_TERM: u32 = 8;
 
 /// How something stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -284,13 +286,19 @@ fn answers(name: &str, reached: &Reached) -> Check {
         micros % 1000,
         reached.term.as_secs()
     );
-    match rtt > FAR {
-        true => Check::warning(
+    let lapses = rtt * TRIPS_PER_TERM > reached.term;
+    match (lapses, rtt > FAR) {
+        (true, _) => Check::warning(
+            name,
+            found,
+            "leases run out here before they are renewed, and little is cached: a longer `--term` there",
+        ),
+        (false, true) => Check::warning(
             name,
             found,
             "what isn't cached takes a round trip or more: it is far away",
         ),
-        false => Check::ok(name, found),
+        (false, false) => Check::ok(name, found),
     }
 }
 

@@ -104,15 +104,35 @@ fn a_servers_words_forge_no_line() {
     assert!(!check.found.contains(['\n', '\u{1b}']), "{:?}", check.found);
 }
 
+const NEAR: Reached = Reached {
+    rtt: Duration::from_millis(1),
+    term: Duration::from_secs(10),
+    identity: "squash",
+    datagram: 1452,
+    route_mtu: None,
+};
+
+#[test]
+fn a_term_of_few_round_trips_is_a_warning_and_one_that_is_felt_is_another() {
+    let of = |rtt, term| {
+        let (rtt, term) = (Duration::from_millis(rtt), Duration::from_secs(term));
+        let reached = Reached { rtt, term, ..NEAR };
+        answers("server nas", &reached)
+    };
+    assert_eq!(of(1, 10).level, Level::Ok);
+    let (far, short) = (of(600, 10), of(600, 4));
+    assert_eq!(far.level, Level::Warning);
+    assert_eq!(short.level, Level::Warning);
+    assert_ne!(far.advice, short.advice);
+}
+
 #[test]
 fn a_path_that_drops_what_its_route_should_carry_is_a_warning() {
     let of = |datagram, route_mtu| {
         let reached = Reached {
-            rtt: Duration::from_millis(1),
-            term: Duration::from_secs(10),
-            identity: "squash",
             datagram,
             route_mtu,
+            ..NEAR
         };
         path("server nas", &reached).level
     };
