@@ -256,10 +256,10 @@ impl Opens {
         table.held.drain().map(|(open, _)| open).collect()
     }
 
-    /// Everything that may be reclaimed from a restarted server. What is not, is closed thereby.
+    /// Everything that may be reclaimed from a restarted server. It is told nevertheless of what was closed: an earlier
+    /// reclaim, whose connection broke, may have opened that again, and what it doesn't know it passes over.
     pub fn reclaim(&self) -> Vec<ReclaimOpen> {
-        let mut table = self.0.table.borrow_mut();
-        table.closing.clear();
+        let table = self.0.table.borrow();
         let held = table.held.iter().map(|(open, held)| ReclaimOpen {
             open: *open,
             token: held.token.clone(),
@@ -388,6 +388,17 @@ mod tests {
         assert!(opens.is_open(OpenId(1)) && opens.take_closing(false).ids().is_empty());
         drop(after);
         assert_eq!(opens.take_closing(false).ids(), [OpenId(1)]);
+    }
+
+    #[test]
+    fn what_is_closed_between_two_reclaims_is_closed_at_the_server_too() {
+        let opens = Opens::default();
+        let (kept, closed) = (opened(&opens, 1), opened(&opens, 2));
+        assert_eq!(opens.reclaim().len(), 2);
+        drop(closed);
+        let again: Vec<OpenId> = opens.reclaim().iter().map(|open| open.open).collect();
+        assert_eq!(again, [kept.id()]);
+        assert_eq!(opens.take_closing(false).ids(), [OpenId(2)]);
     }
 }
 

@@ -87,7 +87,7 @@ impl Rpc {
         }
     }
 
-    /// The opens to be reclaimed from a restarted server. What is not, is closed thereby.
+    /// The opens to be reclaimed from a restarted server.
     pub(crate) fn reclaim_opens(&self) -> Vec<ReclaimOpen> {
         self.0.opens.reclaim()
     }
