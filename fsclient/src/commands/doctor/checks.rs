@@ -291,7 +291,7 @@ fn answers(name: &str, reached: &Reached) -> Check {
         (true, _) => Check::warning(
             name,
             found,
-            "leases run out here before they are renewed, and little is cached: a longer `--term` there",
+            "leases may run out here before they are renewed, and little is cached then: a longer `--term` there",
         ),
         (false, true) => Check::warning(
             name,
