@@ -58,13 +58,46 @@ impl Change {
 }
 
 /// Where a WRITE goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]
 pub enum WriteAt {
     /// At this byte.
     Offset(u64),
     /// At the end of the file, decided by the server (`O_APPEND`).
     Append,
+    /// Its parts, one after the other, to these places: at least one, at most [`crate::limits::MAX_PLACES`], none empty, each
+    /// behind the last. Only said to who has [`crate::control::SCATTERS`].
+    Places(Vec<Place>),
+}
+
+/// Where a part of a WRITE goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(proptest_derive::Arbitrary))]
+pub struct Place {
+    /// Its first byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl WriteAt {
+    /// Where `len` bytes go, in order; nowhere that is known if they are appended.
+    pub fn places(&self, len: u64) -> impl Iterator<Item = Place> {
+        let (one, more): (Option<Place>, &[Place]) = match self {
+            Self::Offset(offset) => {
+                let offset = *offset;
+                (Some(Place { offset, len }), &[])
+            }
+            Self::Append => (None, &[]),
+            Self::Places(places) => (None, places),
+        };
+        one.into_iter().chain(more.iter().copied())
+    }
+
+    /// The first byte written, unless it is appended.
+    pub fn first(&self) -> Option<u64> {
+        self.places(0).next().map(|place| place.offset)
+    }
 }
 
 /// Where the bytes of a WRITE come from.

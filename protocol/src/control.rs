@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 
 /// An optional feature: [`crate::query::Explain`] can be asked.
 pub const EXPLAINS: u64 = 1;
+/// An optional feature: one WRITE may go to several [places](crate::change::WriteAt::Places).
+pub const SCATTERS: u64 = 2;
 /// The optional features that this side has. What belongs to one is never sent to who doesn't have it.
-pub const FEATURES: u64 = EXPLAINS;
+pub const FEATURES: u64 = EXPLAINS | SCATTERS;
 
 /// Client to server, on the control stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -18,6 +18,10 @@ pub const DEFAULT_PORT: u16 = 4430;
 pub const MAX_HEADER: usize = 256 * 1024;
 /// Largest payload (the raw file data of a frame).
 pub const MAX_PAYLOAD: usize = 1024 * 1024;
+/// Most places of one WRITE.
+pub const MAX_PLACES: usize = 256;
+/// So many bytes of a file that lie apart go in one WRITE: they are copied together for it.
+pub const SCATTERED: usize = 256 * 1024;
 /// Largest file whose bytes come along with its open.
 pub const OPEN_DATA: usize = 16 * 1024;
 /// Longest file name, as on every Linux file system (`NAME_MAX`).

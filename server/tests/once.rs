@@ -3,7 +3,8 @@
 mod support;
 
 use leasefs_protocol::Durability;
-use leasefs_protocol::change::{WriteAt, WriteKind};
+use leasefs_protocol::change::{Place, WriteAt, WriteKind};
+use leasefs_protocol::limits::MAX_PLACES;
 use leasefs_protocol::query::{self, Fill};
 use leasefs_protocol::{
     Change, Mode, OpenId, Query, Refusal, Reply, RequestFrame, Response, Seq, SetAttr, Version,
@@ -161,6 +162,83 @@ fn flush(open: OpenId, offset: u64, base: Version, repeated: bool) -> Change {
             set: SetAttr::default(),
         },
     })
+}
+
+fn to_places(open: OpenId, places: &[(u64, u64)], kind: WriteKind) -> Change {
+    let place = |&(offset, len)| Place { offset, len };
+    Change::Write(change::Write {
+        open,
+        at: WriteAt::Places(places.iter().map(place).collect()),
+        kill_priv: false,
+        durability: Durability::None,
+        kind,
+    })
+}
+
+const THROUGH: WriteKind = WriteKind::Through { keep: false };
+
+#[tokio::test]
+async fn a_write_goes_to_several_places_that_are_apart_and_to_nothing_else() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut client = Who::enrolled(&house, 1).connect(&server).await;
+    let (_, open) = client.create("f").await;
+    let many: Vec<_> = (0..=MAX_PLACES as u64).map(|at| (2 * at, 1)).collect();
+    let bad: [&[(u64, u64)]; 8] = [
+        &[],
+        &[(0, 4)],
+        &[(0, 6)],
+        &[(0, 2), (1, 3)],
+        &[(4, 2), (0, 3)],
+        &[(0, 5), (9, 0)],
+        &[(0, u64::MAX), (u64::MAX, 6)],
+        &many,
+    ];
+    for places in bad {
+        let data = &[b'x'; MAX_PLACES + 1][..if places.len() > MAX_PLACES {
+            places.len()
+        } else {
+            5
+        }];
+        let (reply, _) = client
+            .ask_with(to_places(open, places, THROUGH), data)
+            .await;
+        assert_eq!(reply.result, Err(Refusal::Invalid), "{places:?}");
+    }
+    let far = [(0, 2), (i64::MAX as u64, 3)];
+    let (reply, _) = client
+        .ask_with(to_places(open, &far, THROUGH), b"abcde")
+        .await;
+    assert_eq!(reply.result, Err(Refusal::TooBig));
+    let good = to_places(open, &[(1, 2), (6, 3)], THROUGH);
+    let (reply, _) = client.ask_with(good, b"abcde").await;
+    let written = answer::Written::plain(5, 1);
+    assert_eq!(reply.result, Ok(Response::Written(written)));
+    let file = std::fs::read(house.path("f")).expect("read");
+    assert_eq!(file, b"\0ab\0\0\0cde");
+}
+
+#[tokio::test]
+async fn what_comes_too_late_again_for_several_places_is_taken_if_the_file_holds_all_of_it() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut client = Who::enrolled(&house, 1).connect(&server).await;
+    let (_, open) = client.create("f").await;
+    let there = client.write(open, 0, b"0123456789").await;
+    there.result.expect("written");
+    let kind = WriteKind::Flush {
+        base: Version::default(),
+        written: None,
+        late: true,
+        repeated: true,
+        set: SetAttr::default(),
+    };
+    let late = || to_places(open, &[(1, 2), (6, 3)], kind);
+    let (reply, _) = client.ask_with(late(), b"12678").await;
+    let written = answer::Written::plain(5, 1);
+    assert_eq!(reply.result, Ok(Response::Written(written)));
+    let (reply, _) = client.ask_with(late(), b"12679").await;
+    assert_eq!(reply.result, Err(Refusal::Changed));
 }
 
 /// As after a crash of the server that took the answer.

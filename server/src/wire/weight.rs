@@ -1,6 +1,8 @@
 //! What requests and answers are counted for while they are under way.
 
-use leasefs_protocol::change::{Create, Link, RemoveXattr, Rmdir, SetXattr, Unlink, What};
+use leasefs_protocol::change::{
+    Create, Link, RemoveXattr, Rmdir, SetXattr, Unlink, What, Write, WriteAt,
+};
 use leasefs_protocol::limits::{LISTING_PAGE, OPEN_DATA, REQUEST_COST};
 use leasefs_protocol::query::{GetXattr, Lookup};
 use leasefs_protocol::{Caller, Change, Query};
@@ -34,6 +36,10 @@ pub fn of_change(caller: &Caller, change: &Change) -> usize {
             What::Symlink { target } => make.name.0.len() + target.0.len(),
             _ => make.name.0.len(),
         },
+        Change::Write(Write {
+            at: WriteAt::Places(places),
+            ..
+        }) => size_of_val(places.as_slice()),
         Change::Rename(rename) => rename.name.0.len() + rename.new_name.0.len(),
         _ => 0,
     };

@@ -113,7 +113,7 @@ impl Store {
     pub fn write(
         &self,
         open: &OpenFile,
-        at: WriteAt,
+        at: &WriteAt,
         data: &[u8],
         kill_priv: bool,
     ) -> Result<Written, Refusal> {
@@ -121,13 +121,15 @@ impl Store {
         if data.len() > MAX_PAYLOAD {
             return Err(Refusal::Invalid);
         }
-        if let (true, WriteAt::Offset(offset)) = (open.only_appends(), at) {
-            return self.append_at(open, offset, data, kill_priv);
+        if at.first().is_some() && open.only_appends() {
+            return in_places(at, data, |offset, part| {
+                self.append_at(open, offset, part, kill_priv)
+            });
         }
         let _assumed = self.assume_writer(open, kill_priv)?;
         match at {
-            WriteAt::Offset(offset) => self.write_at(open, offset, data),
             WriteAt::Append => self.append(open, data),
+            at => in_places(at, data, |offset, part| self.write_at(open, offset, part)),
         }
     }
 
@@ -139,7 +141,7 @@ impl Store {
     pub fn write_late(
         &self,
         open: &OpenFile,
-        at: WriteAt,
+        at: &WriteAt,
         data: &[u8],
         kill_priv: bool,
         when: Timestamp,
@@ -182,7 +184,7 @@ impl Store {
 
     /// Whether the file is known to hold these bytes there. Nothing is known of what the open's caller
     /// may not read: it would be told byte by byte.
-    pub fn holds(&self, open: &OpenFile, offset: u64, data: &[u8]) -> bool {
+    pub fn holds(&self, open: &OpenFile, at: &WriteAt, data: &[u8]) -> bool {
         if !data.is_empty() && !self.may_read(open) {
             return false;
         }
@@ -190,8 +192,11 @@ impl Store {
         let Ok(file) = rustix::fs::openat(CWD, &path, flags, Mode::empty()) else {
             return data.is_empty();
         };
-        let mut found = vec![0; data.len()];
-        File::from(file).read_exact_at(&mut found, offset).is_ok() && found == data
+        let file = File::from(file);
+        parts(at, data).all(|(offset, part)| {
+            let mut found = vec![0; part.len()];
+            file.read_exact_at(&mut found, offset).is_ok() && found == part
+        })
     }
 
     /// What can only be appended to takes bytes at its end, and those it has there: so a client's
@@ -209,7 +214,7 @@ impl Store {
         let there = (size.st_size as u64).checked_sub(offset);
         let there = there.ok_or(Refusal::NotPermitted)?.min(data.len() as u64);
         let (old, new) = data.split_at(there as usize);
-        if !self.holds(open, offset, old) {
+        if !self.holds(open, &WriteAt::Offset(offset), old) {
             return Err(Refusal::NotPermitted);
         }
         if new.is_empty() {
@@ -329,6 +334,42 @@ impl Store {
         );
         Ok(copied.map_err(|e| self.refuse(e))? as u64)
     }
+}
+
+/// The parts of `data`, and where each goes.
+fn parts<'a>(at: &'a WriteAt, data: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
+    let mut rest = data;
+    at.places(data.len() as u64).map(move |place| {
+        let len = usize::try_from(place.len).unwrap_or(usize::MAX);
+        let (part, behind) = rest.split_at(len.min(rest.len()));
+        rest = behind;
+        (place.offset, part)
+    })
+}
+
+/// Writes part after part, up to the first that isn't taken as a whole.
+fn in_places(
+    at: &WriteAt,
+    data: &[u8],
+    mut write: impl FnMut(u64, &[u8]) -> Result<Written, Refusal>,
+) -> Result<Written, Refusal> {
+    let mut done = Written {
+        offset: at.first().unwrap_or_default(),
+        len: 0,
+    };
+    for (offset, part) in parts(at, data) {
+        let written = match write(offset, part) {
+            Err(refusal) if done.len == 0 => return Err(refusal),
+            // As of a single part: the next write meets the error.
+            Err(_) => break,
+            Ok(written) => written.len,
+        };
+        done.len += written;
+        if written < part.len() as u64 {
+            break;
+        }
+    }
+    Ok(done)
 }
 
 fn check_read(open: &OpenFile, offset: u64, len: u32) -> Result<usize, Refusal> {

@@ -5,7 +5,7 @@ use super::sharing::{appear, pingpong, while_read};
 use super::trial::{Sample, Trial};
 use super::work::{
     MIB, PIECE, append_and_sync, create, create_one, list, numbered, open_and_read, over_and_over,
-    read_at_random, read_through, spread, write_new,
+    read_at_random, read_through, scatter_and_sync, spread, write_new,
 };
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ pub struct Row {
 }
 
 /// All there are, in the order in which they are run.
-pub const ROWS: [Row; 25] = [
+pub const ROWS: [Row; 26] = [
     row(
         "open",
         "/s",
@@ -147,6 +147,13 @@ pub const ROWS: [Row; 25] = [
         "append",
         "append 4 KiB, fsync",
         append_sync,
+    ),
+    row(
+        "scatter-sync",
+        "/s",
+        "sync",
+        "write 32 pieces of 4 KiB that lie apart, fdatasync",
+        scatter_sync,
     ),
     row(
         "ping-pong",
@@ -345,6 +352,16 @@ fn append_sync(trial: &mut Trial) -> io::Result<Sample> {
     fs::write(&path, b"")?;
     let timed = trial.timed(|| {
         append_and_sync(&path, count)?;
+        Ok(count as u64)
+    })?;
+    Ok(timed.rate(count as f64))
+}
+
+fn scatter_sync(trial: &mut Trial) -> io::Result<Sample> {
+    let (path, count) = (trial.fresh_path("pieces"), trial.scale.syncs / 2);
+    write_new(&path, 1, PIECE, true)?;
+    let timed = trial.timed(|| {
+        scatter_and_sync(&path, count)?;
         Ok(count as u64)
     })?;
     Ok(timed.rate(count as f64))

@@ -155,6 +155,8 @@ stats! {
     writebacks,
     /// Requests that flush.
     flushes,
+    /// What they brought besides to other places.
+    scattered,
     /// Modes that came with them.
     sets,
     /// Flushes refused because the file has changed elsewhere.

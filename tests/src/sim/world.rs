@@ -15,6 +15,7 @@ use super::server::{Server, Settings};
 use leasefs_client::repeat_tables;
 use leasefs_lease::server::Bouncing;
 use leasefs_lease::time::lengthened;
+use leasefs_protocol::control::SCATTERS;
 use std::fmt;
 use std::time::Duration;
 
@@ -890,6 +891,8 @@ fn any_settings(cx: &mut Cx, drift_ppm: u32, seed: u64) -> Settings {
         bouncing: bouncing(seed),
         courtesy: COURTESY,
         apart: cx.rng.is_still(),
+        // An older server has none.
+        features: if seed % 4 == 3 { 0 } else { SCATTERS },
     }
 }
 

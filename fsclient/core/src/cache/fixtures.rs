@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::opens::Opens;
 use crate::opens::fixtures::opened;
 use bytes::Bytes;
-use leasefs_lease::client::Run;
+use leasefs_lease::client::Batch;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::WriteAt;
@@ -96,16 +96,16 @@ pub(crate) fn writer(open: u64) -> Writer {
 
 /// Brings everything to the server.
 pub(crate) fn flush(state: &mut State, stamp: u64) {
-    let round = state.begin_round(&object()).expect("dirty bytes");
-    for run in round.runs {
-        answer(state, run, stamp);
+    let round = state.begin_round(&object(), true).expect("dirty bytes");
+    for batch in round.batches {
+        answer(state, batch, stamp);
     }
 }
 
-/// The server has taken a run of a round.
-pub(crate) fn answer(state: &mut State, run: Run, stamp: u64) {
+/// The server has taken what a request of a round has brought.
+pub(crate) fn answer(state: &mut State, batch: Batch, stamp: u64) {
     let asked = state.leases.ask();
-    let written = Written::plain(run.data.len() as u64, run.offset);
+    let written = Written::plain(batch.len() as u64, batch.runs()[0].offset);
     let reply = Box::new(Reply {
         id: RequestId(0),
         renews: false,
@@ -115,6 +115,6 @@ pub(crate) fn answer(state: &mut State, run: Run, stamp: u64) {
         room: None,
         result: Ok(written),
     });
-    let flushed = Flushed::Answered(run, reply, Some(attr(8)));
+    let flushed = Flushed::Answered(batch, reply, Some(attr(8)));
     state.flushed(now(), asked, &object(), flushed);
 }

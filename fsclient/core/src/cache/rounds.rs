@@ -6,7 +6,7 @@ use super::storing::attrs;
 use crate::inode::{Dirty, Durably, Hearers, Tell, Writer};
 use crate::run::Bell;
 use futures_channel::oneshot;
-use leasefs_lease::client::Run;
+use leasefs_lease::client::Batch;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::answer::Written;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 /// Requests that bring bytes to the server.
 #[derive(Debug)]
 pub struct Round {
-    /// What to write where.
-    pub runs: Vec<Run>,
+    /// What to write where, a request each.
+    pub batches: Vec<Batch>,
     /// Through which open.
     pub writer: Writer,
     /// Who may have written it.
@@ -33,9 +33,9 @@ pub struct Round {
     pub repeated: bool,
     /// When the last of it was written, by the server's clock.
     pub date: Option<Timestamp>,
-    /// What is set with them: mode and owner before the first of the runs, times behind each.
+    /// What is set with them: mode and owner before the first, times behind each.
     pub set: SetAttr,
-    /// What must be on the server's disk when the last of the runs is answered.
+    /// What must be on the server's disk when the last of them is answered.
     pub durability: Durability,
     /// The tenure of the locks under which some of it was written.
     pub locked: Option<LockEpoch>,
@@ -45,11 +45,13 @@ pub struct Round {
 #[derive(Debug)]
 pub enum Flushed {
     /// Carried out; the file's attributes after it.
-    Answered(Run, Box<Reply<Written>>, Option<Attr>),
+    Answered(Batch, Box<Reply<Written>>, Option<Attr>),
     /// To be sent again.
-    Again(Run),
+    Again(Batch),
+    /// Refused, some of its runs perhaps for others: to be sent again, each run alone.
+    Apart(Batch),
     /// Never to be carried out.
-    Failed(Run, Refusal),
+    Failed(Batch, Refusal),
 }
 
 impl State {
@@ -77,16 +79,17 @@ impl State {
         Some(self.inodes.dirty(object)?.hurry.clone())
     }
 
-    /// Begins a round. `None` if nothing waits to be sent.
-    pub fn begin_round(&mut self, object: &Handle) -> Option<Round> {
+    /// Begins a round. `None` if nothing waits to be sent. `scatters`: a request may bring bytes that lie apart.
+    pub fn begin_round(&mut self, object: &Handle, scatters: bool) -> Option<Round> {
         let most = self.pace.request(self.session.term());
         let soon_durable = self.inodes.is_soon_durable(object);
         let round = |file: &mut Dirty| {
             let writer = file.writer.clone();
             let hearers = Arc::new(file.hearers.clone());
             let (base, kill_priv) = (file.buffer.base(), file.buffer.kill_priv());
-            let runs = file.buffer.begin_round(most);
-            if runs.is_empty() {
+            let scatters = scatters && !std::mem::take(&mut file.apart);
+            let batches = file.buffer.begin_round(most, scatters);
+            if batches.is_empty() {
                 return None;
             }
             if planted::is(Bug::FlushedWhenSent) {
@@ -96,7 +99,7 @@ impl State {
             }
             let durability = std::mem::replace(&mut file.durability, Durability::None);
             Some(Round {
-                runs,
+                batches,
                 writer,
                 hearers,
                 kill_priv,
@@ -124,9 +127,11 @@ impl State {
     ) -> Vec<Tell> {
         let (mut grants, mut after) = (Vec::<Grant>::new(), None);
         match flushed {
-            Flushed::Answered(run, reply, attr) => {
+            Flushed::Answered(batch, reply, attr) => {
                 if self.leases.held(object).contains(Parts::DATA) {
-                    self.inodes.flushed_clean(object, run.offset, run.data);
+                    for run in batch.into_runs() {
+                        self.inodes.flushed_clean(object, run.offset, run.data);
+                    }
                 }
                 let told = reply.result.as_ref().ok().and_then(|w| w.version);
                 let version = attr.map(|attr| attr.version()).or(told);
@@ -137,12 +142,8 @@ impl State {
                 self.granted(asked, &grants);
                 self.leases.changed(object, Parts::ATTRS, reply.stamp);
             }
-            Flushed::Again(run) => {
-                self.inodes.with_dirty(object, |file| {
-                    file.buffer.again(&run);
-                    file.again = true;
-                });
-            }
+            Flushed::Again(batch) => self.again(object, &batch, false),
+            Flushed::Apart(batch) => self.again(object, &batch, true),
             Flushed::Failed(_, refusal) => {
                 // Some of it may have been taken.
                 self.inodes.drop_clean(object);
@@ -166,6 +167,14 @@ impl State {
             self.put_attr(asked, &grants, object, &attr);
         }
         wake
+    }
+
+    fn again(&mut self, object: &Handle, batch: &Batch, apart: bool) {
+        self.inodes.with_dirty(object, |file| {
+            file.buffer.again(batch);
+            file.again = true;
+            file.apart |= apart;
+        });
     }
 
     fn end_of_round(&mut self, object: &Handle) -> Vec<Tell> {

@@ -87,10 +87,7 @@ impl State {
         let Some(size) = size.or(attr.map(|attr| attr.size)) else {
             return Stored::Through;
         };
-        let offset = match store.at {
-            WriteAt::Offset(offset) => offset,
-            WriteAt::Append => size,
-        };
+        let offset = store.at.first().unwrap_or(size);
         let end = offset.saturating_add(store.data.len() as u64);
         let changing = self.inodes.is_changing(&object);
         // What is set goes under the identity of who has written.

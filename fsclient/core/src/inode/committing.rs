@@ -41,7 +41,7 @@ impl Inodes {
             };
         }
         let number = self.commits.next();
-        let more = self.weight.kept + wrote.run.data.len();
+        let more = self.weight.kept + wrote.batch.len();
         let room = more <= self.memory.for_unstable() && self.weight.kept_files < MOST_FILES;
         let object = wrote.object;
         self.make_unstable(object, |unstable| {

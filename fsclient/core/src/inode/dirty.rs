@@ -54,6 +54,8 @@ pub(crate) struct Dirty {
     pub durability: Durability,
     /// Some of the round under way has to be sent again.
     pub again: bool,
+    /// Each run of the next round goes alone: of a request with several the server has refused one.
+    pub apart: bool,
     /// Wakes the flusher before the bytes are old.
     pub hurry: Arc<Bell>,
 }
@@ -80,6 +82,7 @@ impl Dirty {
             next_round: Vec::new(),
             durability: Durability::None,
             again: false,
+            apart: false,
             hurry: Arc::default(),
         }
     }

@@ -6,7 +6,7 @@ use crate::cache::{Store, Stored};
 use crate::call::{Asker, Fh, NodeId, ShownFor, Writing};
 use crate::inode::{Committed, Dirty, Durably, Hearers, Wrote};
 use crate::writeback::MappedPages;
-use leasefs_lease::client::{Run, Tenure};
+use leasefs_lease::client::{Batch, Run, Tenure};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::WriteKind;
@@ -198,10 +198,10 @@ impl Ops {
             (true, Some(touched), Some(_)) => {
                 let wrote = Wrote {
                     object: open.object,
-                    run: Run {
+                    batch: Batch::from(Run {
                         offset,
                         data: writing.data.slice(..taken),
-                    },
+                    }),
                     version: touched.attr.version(),
                     writer: open.writer(),
                     hearers: Arc::new(match writing.writeback {

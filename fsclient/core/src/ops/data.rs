@@ -34,10 +34,10 @@ impl Writing {
     /// Which pages in the kernel it makes outdated.
     fn pages(&self) -> PageChange {
         let span = Span::new(self.offset, self.data.len() as u64);
-        match self.at() {
-            WriteAt::Append => PageChange::Drop(Span::ALL),
-            WriteAt::Offset(_) if self.writeback => PageChange::WriteBack(span),
-            WriteAt::Offset(_) => PageChange::Drop(span),
+        match self.at().first() {
+            None => PageChange::Drop(Span::ALL),
+            Some(_) if self.writeback => PageChange::WriteBack(span),
+            Some(_) => PageChange::Drop(span),
         }
     }
 

@@ -4,7 +4,6 @@ use super::{ChangeScope, Engine, EngineInner, Span};
 use crate::cache::{Store, Stored};
 use crate::inode::Dropped;
 use leasefs_protocol::Refusal;
-use leasefs_protocol::change::WriteAt;
 
 impl Engine {
     /// As [`Engine::store`], if it need not wait: it answers [`Stored::Pages`] where pages have to be
@@ -26,10 +25,8 @@ impl Engine {
             Stored::Pages => {}
             stored => return Ok(stored),
         }
-        let span = match store.at {
-            WriteAt::Offset(offset) => Span::new(offset, store.data.len() as u64),
-            WriteAt::Append => Span::ALL,
-        };
+        let of_bytes = |offset| Span::new(offset, store.data.len() as u64);
+        let span = store.at.first().map_or(Span::ALL, of_bytes);
         let scope = ChangeScope::only_pages(store.object, span);
         let mut change = self.own_change(scope).await?;
         change.close_gate().await;

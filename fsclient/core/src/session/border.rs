@@ -4,7 +4,6 @@
 
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::answer::{Created, Entries, Object, Opened, Written};
-use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::Welcome;
 use leasefs_protocol::explain::Explained;
 use leasefs_protocol::limits::{
@@ -163,12 +162,12 @@ fn attr(attr: &Attr) -> Result<(), Broken> {
 fn written(request: &Request, sent: usize, found: Written) -> Result<(), Broken> {
     let Written { len, offset, .. } = found;
     let (most, at) = match request {
-        Request::Change(_, Change::Write(write)) => (sent as u64, Some(write.at)),
+        Request::Change(_, Change::Write(write)) => (sent as u64, write.at.first()),
         Request::Change(_, Change::CopyRange(copy)) => (copy.len, None),
         _ => (0, None),
     };
     unless(len <= most, "more bytes written than were sent")?;
-    if let Some(WriteAt::Offset(at)) = at {
+    if let Some(at) = at {
         unless(offset == at, "bytes written elsewhere")?;
     }
     let end = offset.checked_add(len);

@@ -14,7 +14,7 @@ use futures_channel::oneshot;
 use leasefs_lease::client::Span;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::change::{self, WriteAt, WriteKind};
+use leasefs_protocol::change::{self, WriteKind};
 use leasefs_protocol::limits::MAX_AFTER;
 use leasefs_protocol::{
     BootId, Change, Handle, Numbered, Query, Refusal, Reply, Request, RequestFrame, RequestId, Seq,
@@ -583,16 +583,14 @@ pub(super) fn judge_writeback(
     len: usize,
     is_late: impl Fn(&Handle, Kept) -> bool,
 ) {
-    let Change::Write(change::Write {
-        at: WriteAt::Offset(offset),
-        kind,
-        ..
-    }) = change
-    else {
+    let Change::Write(change::Write { at, kind, .. }) = change else {
+        return;
+    };
+    let Some(offset) = at.first() else {
         return;
     };
     let (kept, late) = match kind {
-        WriteKind::Page { late } => (Kept::Mapped(Span::new(*offset, len as u64)), late),
+        WriteKind::Page { late } => (Kept::Mapped(Span::new(offset, len as u64)), late),
         WriteKind::Flush { late, .. } => (Kept::Buffered, late),
         WriteKind::Through { .. } => return,
     };

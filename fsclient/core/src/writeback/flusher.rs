@@ -7,10 +7,11 @@ use crate::inode::{Covered, Durably, Hearers, Noted, Writer, Wrote};
 use crate::run::Bell;
 use crate::session::{Answered, CallOptions, Settlement};
 use futures_util::future::join_all;
-use leasefs_lease::client::{Run, Tenure};
+use leasefs_lease::client::{Batch, Run, Tenure};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::answer::Written;
-use leasefs_protocol::change::{self, WriteAt, WriteKind};
+use leasefs_protocol::change::{self, WriteKind};
+use leasefs_protocol::control::SCATTERS;
 use leasefs_protocol::{
     Attr, BootId, Durability, Handle, LockEpoch, OpenId, Refusal, Reply, SetAttr, Version,
 };
@@ -46,7 +47,7 @@ impl Sent {
 /// Bytes on their way to the server.
 struct Flush {
     object: Handle,
-    run: Run,
+    batch: Batch,
     writer: Writer,
     hearers: Arc<Hearers>,
     kill_priv: bool,
@@ -59,10 +60,10 @@ struct Flush {
 }
 
 impl Flush {
-    fn new(object: Handle, round: &Round, run: Run, set: SetAttr) -> Self {
+    fn new(object: Handle, round: &Round, batch: Batch, set: SetAttr) -> Self {
         Self {
             object,
-            run,
+            batch,
             writer: round.writer.clone(),
             hearers: Arc::clone(&round.hearers),
             kill_priv: round.kill_priv,
@@ -85,7 +86,7 @@ impl Flush {
     fn request(&self) -> change::Write {
         change::Write {
             open: self.writer.open.id(),
-            at: WriteAt::Offset(self.run.offset),
+            at: self.batch.at(),
             kill_priv: self.kill_priv,
             durability: match planted::is(Bug::SyncLeftOut) {
                 true => Durability::None,
@@ -93,11 +94,6 @@ impl Flush {
             },
             kind: self.kind,
         }
-    }
-
-    fn advance(&mut self, len: usize) {
-        self.run.offset += len as u64;
-        self.run.data = self.run.data.slice(len..);
     }
 }
 
@@ -128,7 +124,8 @@ impl WritebackInner {
             };
             // Either is reason to flush.
             let _ = self.cx.timeout(AGE, hurry.listen()).await;
-            let round = self.cache.state().begin_round(&object);
+            let scatters = self.rpc.has_feature(SCATTERS);
+            let round = self.cache.state().begin_round(&object, scatters);
             if let Some(round) = round
                 && !self.clone().send(object, round).await
             {
@@ -139,16 +136,16 @@ impl WritebackInner {
 
     /// Sends a round; false if some of it has to be sent again.
     async fn send(self: Arc<Self>, object: Handle, round: Round) -> bool {
-        let mut under_way = Vec::with_capacity(round.runs.len());
+        let mut under_way = Vec::with_capacity(round.batches.len());
         // None of the bytes may be read by whom a `chmod` before them has shut out. Times go with all: the rest of
         // what the host takes a part of comes behind the others, and would date the file.
         let mut set = round.set;
         // They take effect one after the other: what a crash leaves of them has no hole.
         let mut before = Arc::new(Bell::default());
         before.ring_one();
-        let last = round.runs.len().saturating_sub(1);
-        for (place, run) in round.runs.iter().enumerate() {
-            let mut flush = Flush::new(object, &round, run.clone(), set);
+        let last = round.batches.len().saturating_sub(1);
+        for (place, batch) in round.batches.iter().enumerate() {
+            let mut flush = Flush::new(object, &round, batch.clone(), set);
             if place == last {
                 flush.durability = round.durability;
             }
@@ -177,10 +174,10 @@ impl WritebackInner {
     fn round_ended(&self, object: &Handle, mut ends: Vec<RoundPart>) -> bool {
         let life = self.cache.inodes().host_life().host();
         for RoundPart { sent, .. } in &mut ends {
-            if let Flushed::Answered(run, ..) = &sent.flushed
+            if let Flushed::Answered(batch, ..) = &sent.flushed
                 && life.is_some_and(|life| sent.host != Some(life))
             {
-                *sent = Sent::unnumbered(sent.host, Flushed::Again(run.clone()));
+                *sent = Sent::unnumbered(sent.host, Flushed::Again(batch.clone()));
             }
         }
         let durably = self.made_durable(object, &mut ends);
@@ -218,10 +215,11 @@ impl WritebackInner {
     /// the file has changed elsewhere none of its bytes are sent any more.
     async fn keep_failed(self: &Arc<Self>, object: Handle, ends: &[RoundPart]) {
         let failed = ends.iter().filter_map(|end| match &end.sent.flushed {
-            Flushed::Failed(run, refusal) => Some((run.clone(), *refusal)),
-            Flushed::Answered(..) | Flushed::Again(_) => None,
+            Flushed::Failed(batch, refusal) => Some((batch.runs(), *refusal)),
+            Flushed::Answered(..) | Flushed::Again(_) | Flushed::Apart(_) => None,
         });
-        let (mut runs, refusals): (Vec<Run>, Vec<Refusal>) = failed.unzip();
+        let (runs, refusals): (Vec<&[Run]>, Vec<Refusal>) = failed.unzip();
+        let mut runs = runs.concat();
         let told = refusals
             .first()
             .filter(|_| !planted::is(Bug::RefusedDropped));
@@ -251,39 +249,39 @@ impl WritebackInner {
 
     /// Sends bytes until all are taken, or some are not.
     async fn send_one(&self, mut flush: Flush, numbered: &Bell) -> Sent {
-        let whole = flush.run.clone();
+        let whole = flush.batch.clone();
         loop {
             let tenure = self.cache.tenure(&flush.object);
             let settled = self.settled(&flush, numbered).await;
             let host = settled.as_ref().ok().map(|answer| answer.host);
-            let possible = 1..=flush.run.data.len();
+            let possible = 1..=flush.batch.len();
             let Some(len) = taken(&settled).filter(|len| possible.contains(len)) else {
-                return Sent::unnumbered(host, outcome(settled, &flush.run, whole));
+                return Sent::unnumbered(host, outcome(settled, flush.batch, whole));
             };
             let Ok(answer) = settled else {
                 return Sent::unnumbered(host, Flushed::Again(whole));
             };
-            let noted = self.noted(&flush, tenure, len, &answer);
+            let taken = flush.batch.split_to(len);
+            let noted = self.noted(&flush, tenure, taken, &answer);
             if noted.undone {
                 return Sent::unnumbered(host, Flushed::Again(whole));
             }
-            if len == flush.run.data.len() {
+            // The host took no more: it says why when it is asked for the rest.
+            if flush.batch.is_empty() {
                 let attr = attr_after(&answer.reply, &flush.object);
                 return Sent {
                     host,
-                    number: noted.number.filter(|_| len == whole.data.len()),
+                    number: noted.number.filter(|_| len == whole.len()),
                     flushed: Flushed::Answered(whole, Box::new(answer.reply), attr),
                 };
             }
-            // The host took no more: it says why when it is asked for the rest.
-            flush.advance(len);
         }
     }
 
     async fn settled(&self, flush: &Flush, numbered: &Bell) -> Result<Answered<Written>, Refusal> {
         let _place = self.window.next().await;
         let dropped = vec![flush.object];
-        let (caller, data) = (flush.writer.caller.clone(), flush.run.data.clone());
+        let (caller, data) = (flush.writer.caller.clone(), flush.batch.data());
         let options = CallOptions {
             numbered: Some(numbered),
             locked: flush.locked,
@@ -303,16 +301,16 @@ impl WritebackInner {
         }
     }
 
-    /// The first `len` bytes are at the server.
+    /// These bytes of the flush are at the server.
     fn noted(
         &self,
         flush: &Flush,
         before: Option<Tenure>,
-        len: usize,
+        taken: Batch,
         answer: &Answered<Written>,
     ) -> Noted {
         let mut noted = match attr_after(&answer.reply, &flush.object) {
-            Some(attr) => self.noted_bytes(flush, before, len, (attr, answer.host)),
+            Some(attr) => self.noted_bytes(flush, before, taken, (attr, answer.host)),
             None => {
                 // They were there before, nobody knows since when.
                 let mut inodes = self.cache.inodes();
@@ -337,16 +335,13 @@ impl WritebackInner {
         &self,
         flush: &Flush,
         before: Option<Tenure>,
-        len: usize,
+        taken: Batch,
         (attr, host): (Attr, BootId),
     ) -> Noted {
         let now = self.cache.tenure(&flush.object);
         let wrote = Wrote {
             object: flush.object,
-            run: Run {
-                offset: flush.run.offset,
-                data: flush.run.data.slice(..len),
-            },
+            batch: taken,
             version: attr.version(),
             writer: flush.writer.clone(),
             hearers: Arc::clone(&flush.hearers),
@@ -364,7 +359,7 @@ impl WritebackInner {
         flushed: Flushed,
         durably: Option<Durably>,
     ) -> bool {
-        let again = matches!(flushed, Flushed::Again(_));
+        let again = matches!(flushed, Flushed::Again(_) | Flushed::Apart(_));
         let now = self.cache.now();
         let wake = self.cache.state().flushed(now, asked, object, flushed);
         for tell in wake {
@@ -382,12 +377,15 @@ fn taken(result: &Result<Answered<Written>, Refusal>) -> Option<usize> {
     usize::try_from(written.len).ok()
 }
 
-/// What it means that none of the bytes were taken, the last of the `whole` run.
-fn outcome(result: Result<Answered<Written>, Refusal>, run: &Run, whole: Run) -> Flushed {
+/// What it means that none of the `rest` of the bytes were taken.
+fn outcome(result: Result<Answered<Written>, Refusal>, rest: Batch, whole: Batch) -> Flushed {
     match result.map(|answer| answer.reply.result) {
         // It never happened, or may be done again: the lease keeps everybody else away.
         Err(_) | Ok(Ok(_) | Err(Refusal::Lost)) => Flushed::Again(whole),
-        Ok(Err(refusal)) => Flushed::Failed(run.clone(), refusal),
+        Ok(Err(refusal @ (Refusal::Changed | Refusal::LockLost))) => Flushed::Failed(rest, refusal),
+        // What the host has no room for may stand beside what it has already.
+        Ok(Err(_)) if rest.runs().len() > 1 => Flushed::Apart(rest),
+        Ok(Err(refusal)) => Flushed::Failed(rest, refusal),
     }
 }
 

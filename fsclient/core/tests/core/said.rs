@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use leasefs_client::ConnectionId;
 use leasefs_protocol::change::Write;
-use leasefs_protocol::control::{IdentityPolicy, Standing, Welcome};
+use leasefs_protocol::control::{FEATURES, IdentityPolicy, Standing, Welcome};
 use leasefs_protocol::{
     Attr, BootId, Change, FileKind, Grant, Handle, Mode, Numbered, OpenId, OpenToken, Parts,
     RawName, Recall, RecallId, Refusal, Reply, Request, RequestFrame, Response, Scope, Seq, Stamp,
@@ -102,7 +102,7 @@ pub fn attr(object: u8, kind: FileKind) -> Attr {
 /// `process` is this life of the server.
 pub fn welcome(standing: Standing, process: u8) -> Welcome {
     Welcome {
-        features: 0,
+        features: FEATURES,
         term_ms: 10_000,
         drift_ppm: 1_000,
         process: BootId([process; 16]),

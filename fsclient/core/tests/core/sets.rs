@@ -3,9 +3,10 @@
 use crate::kernel::{may_buffer, opened_file, writes};
 use crate::said::{Asked, FILE, attr, grant, handle};
 use crate::world::{Waiter, World};
-use leasefs_client::call::{Asker, Fh, Room};
+use leasefs_client::call::{Asker, Fh, Room, Writing};
 use leasefs_client::{Answer, Call, NodeId, Notice};
-use leasefs_protocol::change::{WriteAt, WriteKind};
+use leasefs_protocol::change::WriteKind;
+use leasefs_protocol::limits::SCATTERED;
 use leasefs_protocol::{
     Change, Grant, Mode, Parts, Refusal, Reply, Request, Response, SetAttr, SetTime, Timestamp,
     answer,
@@ -79,9 +80,7 @@ fn set_by(asked: &Asked) -> SetAttr {
 /// It is written; what was set with it isn't, if there is a reason.
 fn flushed_but(world: &mut World, asked: &Asked, unset: Option<Refusal>) {
     let len = asked.payload.len() as u64;
-    let WriteAt::Offset(offset) = asked.write().at else {
-        panic!("an append")
-    };
+    let offset = asked.write().at.first().expect("no append");
     let lease = Grant {
         mode: Mode::Write,
         ..grant(1, Parts::ATTRS | Parts::DATA, 1)
@@ -290,7 +289,18 @@ fn that_the_host_does_not_set_it_is_told_though_the_bytes_are_written() {
 fn modes_come_before_the_bytes_and_dates_with_all_of_them() {
     let mut world = World::new();
     let (node, fh) = written_file(&mut world);
-    let written = writes(&mut world, fh, 1 << 20);
+    // More than goes with the bytes that are there.
+    let written = world.call(Call::Write {
+        fh,
+        writing: Writing {
+            offset: 1 << 20,
+            data: vec![7; SCATTERED].into(),
+            flags: libc::O_RDWR as u32,
+            writeback: false,
+            kill_priv: false,
+            owner: None,
+        },
+    });
     world.answered(written).expect("buffered");
     let set = sets(&mut world, ROOT, node, dated(7).behind(mode(0o640)));
     world.answered(set).expect("set");

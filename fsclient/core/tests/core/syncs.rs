@@ -1,13 +1,14 @@
 //! What `fsync` asks for.
 
 use crate::kernel::writes;
-use crate::said::Asked;
+use crate::said::{Asked, welcome};
 use crate::sets::{flushed, written_file};
-use crate::world::{Waiter, World};
+use crate::world::{PATIENT, Waiter, World};
 use leasefs_client::Call;
 use leasefs_client::call::{Fh, Writing};
 use leasefs_protocol::change::{WriteAt, WriteKind};
-use leasefs_protocol::{Durability, Query, Request, Response, Timestamp, Version, answer};
+use leasefs_protocol::control::{Standing, Welcome};
+use leasefs_protocol::{Durability, Query, Refusal, Request, Response, Timestamp, Version, answer};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(2);
@@ -99,9 +100,7 @@ fn what_the_server_has_had_before_is_committed_besides() {
     let (_, fh) = written_file(&mut world);
     let sync = syncs(&mut world, fh, false);
     let flush = world.asked();
-    let WriteAt::Offset(offset) = flush.write().at else {
-        panic!("an append")
-    };
+    let offset = flush.write().at.first().expect("no append");
     let repeated = Response::Written(answer::Written::plain(flush.payload.len() as u64, offset));
     world.answer(&flush, Ok(repeated));
     is_committed(&mut world, sync);
@@ -159,9 +158,7 @@ fn what_is_flushed_behind_an_answer_that_was_kept_across_a_crash_is_known_to_fol
         },
         size: 8192,
     };
-    let WriteAt::Offset(offset) = flush.write().at else {
-        panic!("an append")
-    };
+    let offset = flush.write().at.first().expect("no append");
     let kept = Response::Written(answer::Written {
         len: flush.payload.len() as u64,
         offset,
@@ -174,4 +171,59 @@ fn what_is_flushed_behind_an_answer_that_was_kept_across_a_crash_is_known_to_fol
         panic!("not a flush")
     };
     assert_eq!(base, version);
+}
+
+#[test]
+fn what_lies_apart_comes_in_one_request_and_is_durable_with_it() {
+    let mut world = World::new();
+    let (_, fh) = written_file(&mut world);
+    let further = writes(&mut world, fh, 1 << 20);
+    world.answered(further).expect("buffered");
+    let sync = syncs(&mut world, fh, false);
+    let flush = world.asked();
+    let WriteAt::Places(places) = &flush.write().at else {
+        panic!("to one place: {:?}", flush.write())
+    };
+    assert_eq!(places[1].offset, 1 << 20);
+    let bytes: u64 = places.iter().map(|place| place.len).sum();
+    assert_eq!(bytes, flush.payload.len() as u64);
+    assert_eq!(flush.write().durability, Durability::All);
+    flushed(&mut world, &flush);
+    world.answered(sync).expect("durable");
+    assert!(!world.is_asked());
+}
+
+#[test]
+fn what_lies_apart_comes_in_a_request_each_where_the_server_knows_no_other_way() {
+    let mut world = World::unconnected(PATIENT);
+    world.connected(Welcome {
+        features: 0,
+        ..welcome(Standing::New, 1)
+    });
+    let (_, fh) = written_file(&mut world);
+    let further = writes(&mut world, fh, 1 << 20);
+    world.answered(further).expect("buffered");
+    syncs(&mut world, fh, false);
+    let [first, second] = [world.asked(), world.asked()];
+    assert_eq!(first.write().durability, Durability::None);
+    assert_eq!(second.write().at, WriteAt::Offset(1 << 20));
+}
+
+#[test]
+fn of_what_was_refused_together_only_what_the_server_refuses_alone_is_lost() {
+    let mut world = World::new();
+    let (_, fh) = written_file(&mut world);
+    let further = writes(&mut world, fh, 1 << 20);
+    world.answered(further).expect("buffered");
+    let sync = syncs(&mut world, fh, false);
+    let full = Refusal::Host(libc::ENOSPC as u16);
+    let flush = world.asked();
+    world.answer(&flush, Err(full));
+    assert!(world.waits(sync), "nothing is lost yet");
+    world.pass(SOON);
+    let [first, second] = [world.asked(), world.asked()];
+    assert_eq!(second.write().at, WriteAt::Offset(1 << 20));
+    flushed(&mut world, &first);
+    world.answer(&second, Err(full));
+    assert_eq!(world.refused(sync), full);
 }

@@ -4,6 +4,7 @@
 //! belongs to the next. So no two requests under way overlap, and they may be carried out in any
 //! order. Whoever must know that his bytes are at the server waits for the round they are in.
 
+use super::batch::Batch;
 use super::extents::{Extents, Known, Run};
 use crate::planted::{self, Bug};
 use bytes::Bytes;
@@ -101,15 +102,20 @@ impl Buffer {
         self.dirty.overlay(offset, into, known);
     }
 
-    /// Begins a round, unless one is under way: the requests to be sent, none if there is nothing.
-    pub fn begin_round(&mut self, most: usize) -> Vec<Run> {
+    /// Begins a round, unless one is under way: the requests to be sent, of `most` bytes each, none if there is nothing.
+    /// `scatters`: one request may bring bytes that lie apart.
+    pub fn begin_round(&mut self, most: usize, scatters: bool) -> Vec<Batch> {
         if self.is_flushing() {
             return Vec::new();
         }
         self.sent = std::mem::take(&mut self.dirty);
         let runs = self.sent.runs(most);
-        self.under_way = runs.len();
-        runs
+        let batches = match scatters {
+            true => Batch::together(runs, most),
+            false => Batch::apart(runs),
+        };
+        self.under_way = batches.len();
+        batches
     }
 
     /// A request of the round was carried out, and left the file as this.
@@ -122,8 +128,10 @@ impl Buffer {
     }
 
     /// A request of the round, or the rest of it, has to be sent again.
-    pub fn again(&mut self, run: &Run) {
-        self.dirty.put_under(run.offset, &run.data);
+    pub fn again(&mut self, batch: &Batch) {
+        for run in batch.runs() {
+            self.dirty.put_under(run.offset, &run.data);
+        }
         self.end_one();
     }
 

@@ -7,7 +7,8 @@ use crate::service::access::Targets;
 use crate::service::inputs::{Inputs, range, readable, writable};
 use crate::session::Opens;
 use leasefs_protocol::answer::Written;
-use leasefs_protocol::change::{CopyRange, Fallocate, Write, WriteAt, WriteKind};
+use leasefs_protocol::change::{CopyRange, Fallocate, Place, Write, WriteAt, WriteKind};
+use leasefs_protocol::limits::MAX_PLACES;
 use leasefs_protocol::{Durability, Handle, OpenId, Refusal, Reply, Response, SetAttr};
 use leasefs_store::OpenFile;
 
@@ -19,6 +20,23 @@ fn written_by(open: OpenId, opens: &Opens) -> Result<Inputs, Refusal> {
         open: Some(writable(opens.get(open)?)?),
         ..Inputs::default()
     })
+}
+
+/// A WRITE that goes to several places has bytes for each, and none twice.
+fn are_apart(places: &[Place], payload: u64) -> Result<(), Refusal> {
+    let mut free = 0;
+    let mut bytes = 0_u64;
+    for place in places {
+        if place.len == 0 || place.offset < free {
+            return Err(Refusal::Invalid);
+        }
+        free = place.offset.saturating_add(place.len);
+        bytes = bytes.saturating_add(place.len);
+    }
+    match (1..=MAX_PLACES).contains(&places.len()) && bytes == payload {
+        true => Ok(()),
+        false => Err(Refusal::Invalid),
+    }
 }
 
 fn opened(targets: &Targets) -> Result<Handle, Refusal> {
@@ -49,10 +67,12 @@ impl Perform for Write {
         if set_by(self).is_some_and(sets) {
             return Err(Refusal::Invalid);
         }
-        match self.at {
-            WriteAt::Offset(offset) => range(offset, payload as u64),
-            WriteAt::Append => Ok(()),
+        let payload = payload as u64;
+        if let WriteAt::Places(places) = &self.at {
+            are_apart(places, payload)?;
         }
+        let mut places = self.at.places(payload);
+        places.try_for_each(|place| range(place.offset, place.len))
     }
 
     fn inputs(&self, opens: &Opens) -> Result<Inputs, Refusal> {
@@ -70,7 +90,7 @@ impl Perform for Write {
     fn intent(&self, order: &Order<'_>, targets: &Targets) -> Result<Option<Intent>, Refusal> {
         let object = opened(targets)?;
         Ok(Some(match self.at {
-            WriteAt::Offset(_) => repeatable([object]),
+            WriteAt::Offset(_) | WriteAt::Places(_) => repeatable([object]),
             WriteAt::Append => Intent::Append {
                 object,
                 size: order.store().getattr(&object)?.size,
@@ -89,8 +109,8 @@ impl Perform for Write {
             WriteKind::Flush {
                 written: Some(when),
                 ..
-            } => store.write_late(open, self.at, data, self.kill_priv, when)?,
-            _ => store.write(open, self.at, data, self.kill_priv)?,
+            } => store.write_late(open, &self.at, data, self.kill_priv, when)?,
+            _ => store.write(open, &self.at, data, self.kill_priv)?,
         };
         // What the host didn't take comes again, and what is set behind it.
         let all = written.len == data.len() as u64;
@@ -188,13 +208,13 @@ impl Perform for Write {
             let found = server.store.getattr(object);
             set_by(self).is_none_or(|set| found.is_ok_and(|attr| set.applied(attr) == Some(attr)))
         };
-        let is_there = |offset| {
+        let is_there = || {
             let open = order.open();
-            open.is_ok_and(|open| server.store.holds(open, offset, order.payload)) && is_set()
+            open.is_ok_and(|open| server.store.holds(open, &self.at, order.payload)) && is_set()
         };
-        match self.at {
+        match self.at.first() {
             _ if in_time => Lateness::InTime,
-            WriteAt::Offset(offset) if repeated && is_there(offset) => Lateness::Repeated(offset),
+            Some(offset) if repeated && is_there() => Lateness::Repeated(offset),
             _ => Lateness::TooLate,
         }
     }

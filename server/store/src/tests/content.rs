@@ -1,13 +1,13 @@
 use super::*;
 use crate::{OpenFile, Written};
 use leasefs_protocol::Durability;
-use leasefs_protocol::change::WriteAt;
+use leasefs_protocol::change::{Place, WriteAt};
 use leasefs_protocol::{SetAttr, SetTime, Timestamp};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 fn write(w: &World, open: &OpenFile, at: WriteAt, data: &[u8]) -> Result<Written, Refusal> {
-    w.store.write(open, at, data, false)
+    w.store.write(open, &at, data, false)
 }
 
 fn file(w: &World) -> Arc<OpenFile> {
@@ -35,6 +35,36 @@ fn what_is_written_is_read_and_reads_end_at_the_end() {
     assert!(cached.is_none() || cached == Some(Ok(b"cabcabc".to_vec())));
 }
 
+fn places(all: &[(u64, u64)]) -> WriteAt {
+    let place = |&(offset, len)| Place { offset, len };
+    WriteAt::Places(all.iter().map(place).collect())
+}
+
+#[test]
+fn a_write_of_several_places_puts_each_part_where_it_goes() {
+    let w = world();
+    let open = file(&w);
+    let at = places(&[(1, 2), (6, 3)]);
+    let written = write(&w, &open, at.clone(), b"abcde");
+    assert_eq!(written, Ok(Written { offset: 1, len: 5 }));
+    assert_eq!(w.store.read(&open, 0, 100), Ok(b"\0ab\0\0\0cde".to_vec()));
+    assert!(w.store.holds(&open, &at, b"abcde"));
+    assert!(!w.store.holds(&open, &at, b"abcdX"));
+    assert!(!w.store.holds(&open, &places(&[(1, 2), (7, 3)]), b"abcde"));
+}
+
+#[test]
+fn of_several_places_what_the_host_has_taken_before_one_that_it_refuses_is_told() {
+    let w = world();
+    let open = file(&w);
+    let beyond = places(&[(0, 2), (i64::MAX as u64, 1)]);
+    let written = write(&w, &open, beyond, b"abc");
+    assert_eq!(written, Ok(Written { offset: 0, len: 2 }));
+    let only = places(&[(i64::MAX as u64, 1)]);
+    assert_eq!(write(&w, &open, only, b"c"), Err(Refusal::TooBig));
+    assert_eq!(w.store.read(&open, 0, 100), Ok(b"ab".to_vec()));
+}
+
 #[test]
 fn bytes_that_come_late_date_the_file_between_its_mtime_and_now() {
     let w = world();
@@ -52,7 +82,7 @@ fn bytes_that_come_late_date_the_file_between_its_mtime_and_now() {
     let dated = |when| {
         let late = w
             .store
-            .write_late(&open, WriteAt::Offset(0), b"late", false, when);
+            .write_late(&open, &WriteAt::Offset(0), b"late", false, when);
         late.expect("written");
         w.store.getattr(open.handle()).expect("getattr").mtime
     };
@@ -74,7 +104,7 @@ fn bytes_that_come_late_date_the_file_between_its_mtime_and_now() {
     };
     let late = w
         .store
-        .write_late(&open, WriteAt::Offset(0), b"no", false, never);
+        .write_late(&open, &WriteAt::Offset(0), b"no", false, never);
     assert_eq!(late, Err(Refusal::Invalid));
     assert_eq!(w.store.read(&open, 0, 4), Ok(b"late".to_vec()));
 }
@@ -182,7 +212,7 @@ fn setuid_goes_with_a_write_that_kills_privileges_though_the_server_is_root() {
     assert_eq!(mode(), 0o6755, "root keeps the bits, as on the host");
     for at in [WriteAt::Offset(0), WriteAt::Append] {
         setuid();
-        w.store.write(&open, at, b"x", true).expect("write");
+        w.store.write(&open, &at, b"x", true).expect("write");
         assert_eq!(mode(), 0o755);
     }
     setuid();
@@ -301,7 +331,7 @@ fn an_append_that_comes_twice_confirms_no_bytes_that_may_not_be_read() {
     for guess in [b"secret", b"guess!"] {
         let put = write(&w, &opened, WriteAt::Offset(0), guess);
         assert_eq!(put.map(drop), Err(Refusal::NotPermitted), "{guess:?}");
-        assert!(!w.store.holds(&opened, 0, guess));
+        assert!(!w.store.holds(&opened, &WriteAt::Offset(0), guess));
     }
     let appended = write(&w, &opened, WriteAt::Offset(6), b"!");
     assert_eq!(appended, Ok(Written { offset: 6, len: 1 }));

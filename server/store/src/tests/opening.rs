@@ -15,7 +15,7 @@ fn an_unlinked_file_stays_usable_by_handle_until_its_last_open_goes() {
         .expect("unlink");
     assert_eq!(w.store.getattr(&handle).expect("attr").nlink, 0);
     let at = WriteAt::Offset(0);
-    let written = w.store.write(&made.open, at, b"data", false);
+    let written = w.store.write(&made.open, &at, b"data", false);
     assert_eq!(written.expect("write").len, 4);
     let (again, attr) = w
         .store

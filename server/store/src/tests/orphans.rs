@@ -51,7 +51,7 @@ fn an_open_file_that_was_unlinked_is_reclaimed_after_a_restart() {
     let w = world();
     let (open, handle, token) = w.orphan("f");
     let at = WriteAt::Append;
-    w.store.write(&open, at, b"data", false).expect("write");
+    w.store.write(&open, &at, b"data", false).expect("write");
     drop(open);
     let w = w.restart();
     let open = w

@@ -88,7 +88,7 @@ fn an_unlinked_open_file_stays_usable_and_reads_and_writes_work() {
             .unlink(&w.who(0), &w.root(), &name("f"), None)
             .expect("unlink");
         let at = WriteAt::Append;
-        let written = w.store.write(&made.open, at, b"x", true);
+        let written = w.store.write(&made.open, &at, b"x", true);
         assert_eq!(written.expect("write").len, 1);
         let attr = w.store.getattr(&made.node.handle).expect("attr");
         assert_eq!((attr.size, attr.nlink), (1, 0));

@@ -16,7 +16,7 @@ use leasefs_protocol::change::{What, WriteAt, WriteKind};
 use leasefs_protocol::control::ToClient;
 use leasefs_protocol::{
     Change, FileKind, Grant, Handle, Name, Numbered, Parts, RawName, Refusal, Reply, Response, Seq,
-    SessionId, Touched, answer, change,
+    SessionId, Timestamp, Touched, answer, change,
 };
 use leasefs_protocol::{Durability, O_TRUNC};
 use std::sync::Arc;
@@ -451,15 +451,22 @@ impl Server {
                 (in_time, *repeated || change.job.resent)
             }
         };
-        match at {
+        match at.first() {
             _ if in_time => Lateness::InTime,
-            WriteAt::Offset(offset)
-                if repeated && self.host.holds(open.object, *offset, &change.job.payload) =>
-            {
-                Lateness::Repeated(*offset)
+            Some(offset) if repeated && self.holds_all(open.object, at, &change.job.payload) => {
+                Lateness::Repeated(offset)
             }
             _ => Lateness::TooLate,
         }
+    }
+
+    fn holds_all(&self, file: Obj, at: &WriteAt, data: &[u8]) -> bool {
+        let mut rest = data;
+        at.places(data.len() as u64).all(|place| {
+            let (part, behind) = rest.split_at(place.len as usize);
+            rest = behind;
+            self.host.holds(file, place.offset, part)
+        })
     }
 
     fn set_stage(&mut self, cx: &mut Cx, op: OpId, stage: Stage) {
@@ -592,10 +599,9 @@ impl Server {
             return Err(Refusal::BadOpen);
         };
         let (file, data) = (open.object, &change.job.payload);
-        let offset = match at {
-            WriteAt::Offset(offset) => *offset,
-            WriteAt::Append => self.host.cells(file).len() as u64 * CELL,
-        };
+        let end = WriteAt::Offset(self.host.cells(file).len() as u64 * CELL);
+        let places = at.first().map_or(&end, |_| at);
+        let offset = places.first().unwrap_or_default();
         let when = match kind {
             WriteKind::Flush { written, .. } => *written,
             _ => None,
@@ -608,8 +614,7 @@ impl Server {
             let set = (None, set.mode);
             self.host.set(cx, by, file, set).map_err(host)?;
         }
-        let len = self.host.write(cx, by, file, (offset, data), when);
-        let len = len.map_err(host)?;
+        let len = self.write_parts(cx, by, file, (places, data), when)?;
         if *at == WriteAt::Append {
             let taken = data.get(..len as usize).unwrap_or_default();
             for value in crate::sim::model::cells_of(taken) {
@@ -629,6 +634,33 @@ impl Server {
             unset: None,
             version,
         }))
+    }
+
+    /// Writes part after part, up to the first that the host doesn't take as a whole. A crash may come amid them.
+    fn write_parts(
+        &mut self,
+        cx: &mut Cx,
+        by: By,
+        file: Obj,
+        (at, data): (&WriteAt, &[u8]),
+        when: Option<Timestamp>,
+    ) -> Result<u64, Refusal> {
+        let mut done = 0;
+        for place in at.places(data.len() as u64) {
+            let part = &data[done as usize..][..place.len as usize];
+            let amid = done > 0;
+            cx.stats.scattered += u64::from(amid);
+            if amid && self.may_crash(cx) {
+                break;
+            }
+            match self.host.write(cx, by, file, (place.offset, part), when) {
+                Err(errno) if !amid => return Err(host(errno)),
+                Err(_) => break,
+                Ok(len) if len < place.len => return Ok(done + len),
+                Ok(len) => done += len,
+            }
+        }
+        Ok(done)
     }
 
     /// Ends the turn. Attributes of what was touched are read while it still lasts.

@@ -166,7 +166,7 @@ impl Server {
         self.fuse = None;
     }
 
-    pub(super) fn may_crash(&mut self, cx: &mut Cx) {
+    pub(super) fn may_crash(&mut self, cx: &mut Cx) -> bool {
         if cx.rng.chance(50)
             && let Some((down_for, host_crashed)) = self.fuse.take()
         {
@@ -176,7 +176,9 @@ impl Server {
                 amid: false,
             };
             cx.after(0, Ev::Blow(crash));
+            return true;
         }
+        false
     }
 
     /// The process ends here and now.
@@ -291,7 +293,7 @@ impl Server {
             (_, CoreStanding::Reclaim) => (Standing::Reclaim, renews),
         };
         Welcome {
-            features: 0,
+            features: self.settings.features,
             term_ms: self.settings.term.as_millis() as u32,
             drift_ppm: self.settings.drift_ppm.max(drift_ppm),
             process: self.process(),

@@ -133,6 +133,8 @@ pub struct Settings {
     pub courtesy: Nanos,
     /// Each session's operations have numbers of their own, whoever comes first.
     pub apart: bool,
+    /// Optional features that it has.
+    pub features: u64,
 }
 
 /// The server.

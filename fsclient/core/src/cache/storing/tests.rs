@@ -126,7 +126,7 @@ fn undone(writers: &[&Writer], offset: u64, data: &'static [u8]) -> Undone {
 }
 
 fn round(state: &mut State) -> Round {
-    state.begin_round(&object()).expect("dirty bytes")
+    state.begin_round(&object(), true).expect("dirty bytes")
 }
 
 #[test]
@@ -141,14 +141,14 @@ fn an_open_is_held_until_what_is_to_be_written_through_it_is_there() {
     assert_eq!(first.writer.open.id(), OpenId(1));
     write_by(writes(2), &mut state, 1, b"b");
     assert!(server.is_open(OpenId(1)), "the round still has it");
-    let run = first.runs[0].clone();
+    let batch = first.batches[0].clone();
     drop(first);
     assert!(!server.is_open(OpenId(1)) && server.is_open(OpenId(2)));
-    answer(&mut state, run, 2);
+    answer(&mut state, batch, 2);
     let second = round(&mut state);
     assert_eq!(second.writer.open.id(), OpenId(2));
     assert_eq!(second.hearers.len(), 1, "the first is closed");
-    answer(&mut state, second.runs[0].clone(), 3);
+    answer(&mut state, second.batches[0].clone(), 3);
     drop(second);
     assert!(!state.inodes.is_dirty(&object()) && !server.is_open(OpenId(2)));
 }
@@ -171,12 +171,36 @@ fn a_round_of_which_nothing_was_sent_before_is_no_repetition() {
     write(&mut state, 0, b"a");
     let first = round(&mut state);
     assert!(!first.repeated);
-    let (asked, run) = (state.leases.ask(), first.runs[0].clone());
+    let (asked, batch) = (state.leases.ask(), first.batches[0].clone());
     let now = BootTime::ZERO;
-    state.flushed(now, asked, &object(), Flushed::Again(run));
+    state.flushed(now, asked, &object(), Flushed::Again(batch));
     let again = round(&mut state);
     assert!(again.repeated);
     write(&mut state, 0, b"b");
-    answer(&mut state, again.runs[0].clone(), 2);
+    answer(&mut state, again.batches[0].clone(), 2);
     assert!(!round(&mut state).repeated);
+}
+
+#[test]
+fn of_a_request_that_was_refused_each_run_goes_alone_next() {
+    let mut state = holding(8);
+    write(&mut state, 0, b"a");
+    write(&mut state, 4, b"b");
+    let together = round(&mut state);
+    let [batch] = together.batches.as_slice() else {
+        panic!("more than one request: {:?}", together.batches)
+    };
+    let asked = state.leases.ask();
+    let refused = Flushed::Apart(batch.clone());
+    state.flushed(BootTime::ZERO, asked, &object(), refused);
+    write(&mut state, 8, b"c");
+    let alone = round(&mut state);
+    assert!(alone.batches.iter().all(|batch| batch.runs().len() == 1));
+    assert_eq!(alone.batches.len(), 3);
+    write(&mut state, 0, b"a");
+    write(&mut state, 4, b"b");
+    for batch in alone.batches {
+        answer(&mut state, batch, 2);
+    }
+    assert_eq!(round(&mut state).batches.len(), 1, "as before");
 }

@@ -2,18 +2,18 @@
 
 use super::Covered;
 use crate::inode::{Hearers, Writer};
-use leasefs_lease::client::{Run, Tenure};
+use leasefs_lease::client::{Batch, Run, Tenure};
 use leasefs_protocol::{BootId, Handle, Version};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A write of one run of bytes that the server has answered.
+/// A write that the server has answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Wrote {
     /// The file.
     pub object: Handle,
     /// What was written where.
-    pub run: Run,
+    pub batch: Batch,
     /// The file after it.
     pub version: Version,
     /// Through which open.
@@ -93,13 +93,15 @@ impl Kept {
     /// Keeps the bytes of a write, which was the client's change of this number.
     pub fn keep(&mut self, wrote: Wrote, tenure: Tenure, change: u64, host: BootId) {
         self.tenure = tenure;
-        self.bytes += wrote.run.data.len();
-        self.pieces.push(Piece {
-            run: wrote.run,
-            hearers: wrote.hearers,
+        self.bytes += wrote.batch.len();
+        let piece = |run| Piece {
+            run,
+            hearers: Arc::clone(&wrote.hearers),
             change,
             host,
-        });
+        };
+        self.pieces
+            .extend(wrote.batch.into_runs().into_iter().map(piece));
         let key = |v: &Version| (v.ctime, v.size);
         let base = self.last.take().map(|last| last.base);
         let base = base.filter(|base| key(base) > key(&wrote.version));

@@ -187,7 +187,7 @@ impl Unstable {
         if self.out_of_reach {
             return;
         }
-        self.written = self.written.saturating_add(wrote.run.data.len() as u64);
+        self.written = self.written.saturating_add(wrote.batch.len() as u64);
         let WroteIn { number, host, room } = at;
         let tenure = wrote.tenure.filter(|_| room);
         if let Some(tenure) = tenure.filter(|tenure| self.kept.goes_with(*tenure)) {

@@ -5,7 +5,7 @@ use crate::inode::{Hearers, Writer};
 use crate::opens::Opens;
 use crate::opens::fixtures::opened;
 use bytes::Bytes;
-use leasefs_lease::client::{Leases, Run, Tenure};
+use leasefs_lease::client::{Batch, Leases, Run, Tenure};
 use leasefs_protocol::Handle;
 use leasefs_protocol::{Grant, Mode, OpenId, Parts, Refusal, Stamp, Version};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn wrote_by(
     };
     let wrote = Wrote {
         object: object(),
-        run,
+        batch: run.into(),
         version: Version::default(),
         writer: writer.clone(),
         hearers: Arc::new(Hearers::of(writer)),
@@ -228,10 +228,10 @@ fn bytes_of_an_earlier_tenure_are_not_written_again_and_the_next_commit_tells_of
     assert!(!wrote(&mut inodes, 0, b"old", BEFORE).undone);
     let wrote = Wrote {
         object: object(),
-        run: Run {
+        batch: Batch::from(Run {
             offset: 8,
             data: Bytes::from_static(b"new"),
-        },
+        }),
         version: Version::default(),
         writer: writer(7),
         hearers: Arc::default(),
@@ -327,10 +327,10 @@ fn all_who_may_have_written_a_run_hear_what_becomes_of_it() {
     hearers.add(&last.written);
     let wrote = Wrote {
         object: object(),
-        run: Run {
+        batch: Batch::from(Run {
             offset: 0,
             data: Bytes::from_static(b"x"),
-        },
+        }),
         version: Version::default(),
         writer: last.clone(),
         hearers: Arc::new(hearers),

@@ -1,6 +1,7 @@
 use super::*;
 use crate::cache::fixtures;
 use leasefs_protocol::Durability;
+use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::change::WriteKind;
 use leasefs_protocol::control::{IdentityPolicy, Standing};
 use leasefs_protocol::query::Fill;

@@ -2,7 +2,6 @@
 
 use super::{OBJECTS, Play, attr_of};
 use crate::said::{Asked, DIR, FILE, handle, recall, welcome};
-use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::control::{Standing, ToClient, ToServer, Welcome};
 use leasefs_protocol::{
     BootId, Change, FileKind, Grant, Mode, OpenId, OpenToken, Parts, Query, Recall, RecallId,
@@ -155,10 +154,7 @@ impl Play {
             Request::Change(_, Change::Write(change::Write { at, .. })) => {
                 Response::Written(answer::Written {
                     len: asked.payload.len() as u64,
-                    offset: match at {
-                        WriteAt::Offset(offset) => *offset,
-                        WriteAt::Append => 0,
-                    },
+                    offset: at.first().unwrap_or_default(),
                     unset: None,
                     version: None,
                 })

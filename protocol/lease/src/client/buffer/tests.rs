@@ -12,6 +12,11 @@ fn of_size(size: u64) -> Buffer {
     Buffer::new(version(1, size))
 }
 
+fn run(offset: u64, data: &'static [u8]) -> Run {
+    let data = Bytes::from_static(data);
+    Run { offset, data }
+}
+
 fn put(buffer: &mut Buffer, offset: u64, data: &'static [u8]) {
     buffer.put(offset, Bytes::from_static(data), false);
 }
@@ -47,16 +52,16 @@ fn a_hole_behind_the_servers_end_is_not_here() {
 fn what_is_written_during_a_round_belongs_to_the_next_and_is_what_is_read() {
     let mut buffer = of_size(0);
     put(&mut buffer, 0, b"aaaa");
-    let round = buffer.begin_round(1 << 20);
+    let round = buffer.begin_round(1 << 20, true);
     assert_eq!(round.len(), 1);
     put(&mut buffer, 1, b"bb");
-    assert_eq!(buffer.begin_round(1 << 20), []);
+    assert_eq!(buffer.begin_round(1 << 20, true), []);
     assert_eq!(read(&buffer, 0, 4).as_deref(), Some(&b"abba"[..]));
     buffer.answered(Some(version(2, 4)));
     assert!(!buffer.is_clean());
     assert_eq!(read(&buffer, 0, 4), None);
-    let next = buffer.begin_round(1 << 20);
-    assert_eq!((next[0].offset, &next[0].data[..]), (1, &b"bb"[..]));
+    let next = buffer.begin_round(1 << 20, true);
+    assert_eq!(next[0].runs(), [run(1, b"bb")]);
     buffer.answered(Some(version(3, 4)));
     assert!(buffer.is_clean());
 }
@@ -65,22 +70,38 @@ fn what_is_written_during_a_round_belongs_to_the_next_and_is_what_is_read() {
 fn what_is_sent_again_does_not_cover_what_was_written_since() {
     let mut buffer = of_size(0);
     put(&mut buffer, 0, b"aaaa");
-    let round = buffer.begin_round(1 << 20);
+    let round = buffer.begin_round(1 << 20, true);
     put(&mut buffer, 2, b"bb");
     buffer.again(&round[0]);
     assert_eq!(read(&buffer, 0, 4).as_deref(), Some(&b"aabb"[..]));
-    let next = buffer.begin_round(1 << 20);
-    assert_eq!(&next[0].data[..], b"aabb");
+    let next = buffer.begin_round(1 << 20, true);
+    assert_eq!(next[0].runs(), [run(0, b"aabb")]);
 }
 
 #[test]
 fn the_version_is_the_newest_answered_in_whatever_order() {
     let mut buffer = of_size(0);
     put(&mut buffer, 0, b"aaaa");
-    assert_eq!(buffer.begin_round(2).len(), 2);
+    assert_eq!(buffer.begin_round(2, true).len(), 2);
     buffer.answered(Some(version(5, 4)));
     buffer.answered(Some(version(4, 2)));
     assert_eq!(buffer.base(), version(5, 4));
+}
+
+#[test]
+fn what_lies_apart_goes_together_and_comes_back_together() {
+    let mut buffer = of_size(0);
+    put(&mut buffer, 0, b"aa");
+    put(&mut buffer, 4, b"bb");
+    let round = buffer.begin_round(1 << 20, true);
+    assert_eq!(round.len(), 1);
+    assert_eq!(round[0].runs(), [run(0, b"aa"), run(4, b"bb")]);
+    put(&mut buffer, 5, b"n");
+    buffer.again(&round[0]);
+    let next = buffer.begin_round(1 << 20, true);
+    assert_eq!(next[0].runs(), [run(0, b"aa"), run(4, b"bn")]);
+    buffer.answered(None);
+    assert!(buffer.is_clean());
 }
 
 #[test]
@@ -88,7 +109,7 @@ fn setuid_bits_go_with_the_first_round_only() {
     let mut buffer = of_size(0);
     buffer.put(0, Bytes::from_static(b"a"), true);
     assert!(buffer.kill_priv());
-    assert_eq!(buffer.begin_round(9).len(), 1);
+    assert_eq!(buffer.begin_round(9, true).len(), 1);
     assert!(buffer.kill_priv());
     buffer.answered(None);
     assert!(!buffer.kill_priv());
@@ -98,18 +119,14 @@ fn setuid_bits_go_with_the_first_round_only() {
 fn what_the_server_has_lost_goes_below_all_that_is_here_and_under_way() {
     let mut buffer = of_size(0);
     put(&mut buffer, 0, b"ss");
-    assert_eq!(buffer.begin_round(1 << 20).len(), 1);
+    assert_eq!(buffer.begin_round(1 << 20, true).len(), 1);
     put(&mut buffer, 4, b"d");
-    let lost = |data: &'static [u8]| Run {
-        offset: 0,
-        data: Bytes::from_static(data),
-    };
-    buffer.restore(vec![lost(b"xxxx"), lost(b"ooooo")]);
+    buffer.restore(vec![run(0, b"xxxx"), run(0, b"ooooo")]);
     assert_eq!(buffer.size(), 5);
     assert_eq!(read(&buffer, 0, 5).as_deref(), Some(&b"ssood"[..]));
     buffer.answered(None);
-    let next = buffer.begin_round(1 << 20);
-    assert_eq!((next[0].offset, &next[0].data[..]), (2, &b"ood"[..]));
+    let next = buffer.begin_round(1 << 20, true);
+    assert_eq!(next[0].runs(), [run(2, b"ood")]);
 }
 
 #[test]
@@ -117,10 +134,10 @@ fn what_the_server_has_lost_of_a_round_under_way_is_sent_again_with_the_rest_of_
     let mut buffer = of_size(0);
     put(&mut buffer, 0, b"aa");
     put(&mut buffer, 4, b"bb");
-    let round = buffer.begin_round(1 << 20);
+    let round = buffer.begin_round(1 << 20, false);
     // Answered already, and lost: it is under way as long as its round is.
-    buffer.restore(vec![round[0].clone()]);
+    buffer.restore(round[0].runs().to_vec());
     buffer.again(&round[1]);
     buffer.again(&round[0]);
-    assert_eq!(buffer.begin_round(1 << 20), round);
+    assert_eq!(buffer.begin_round(1 << 20, false), round);
 }

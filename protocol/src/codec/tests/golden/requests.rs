@@ -3,7 +3,7 @@
 
 use super::frames::numbered;
 use super::messages::{handle, name, object, range, timestamp};
-use crate::change::{What, WriteAt, WriteKind};
+use crate::change::{Place, What, WriteAt, WriteKind};
 use crate::query::Fill;
 use crate::*;
 
@@ -236,7 +236,12 @@ pub fn fills() -> Vec<Fill> {
 }
 
 pub fn write_ats() -> Vec<WriteAt> {
-    vec![WriteAt::Offset(300), WriteAt::Append]
+    let place = |offset, len| Place { offset, len };
+    vec![
+        WriteAt::Offset(300),
+        WriteAt::Append,
+        WriteAt::Places(vec![place(0, 300), place(4096, 1)]),
+    ]
 }
 
 pub fn write_kinds() -> Vec<WriteKind> {
