@@ -311,6 +311,78 @@ fn a_mount_whose_daemon_is_stopped_or_dead_is_shown_as_that_and_can_be_unmounted
 }
 
 #[test]
+fn a_mount_whose_bytes_are_not_on_the_servers_disk_stays_until_they_are() {
+    let world = world("unstable", 1, "trust");
+    let mount = world.mount(0);
+    fs::write(mount.path("f"), "written").expect("written");
+    let at_the_server = || {
+        let status = mount.status();
+        let bytes = |of: &str| status.pointer(of).and_then(Value::as_u64);
+        let is = bytes("/mounts/0/dirty/bytes") == Some(0)
+            && bytes("/mounts/0/memory/unstable") > Some(0);
+        is.then_some(())
+    };
+    eventually(
+        "what was written to be sent",
+        LIMIT,
+        at_the_server,
+        String::new,
+    );
+    let server = Pid::from_raw(world.server.daemon.pid() as i32).expect("a process");
+    kill_process(server, Signal::STOP).expect("stopped");
+    let (refused, _) = run(umount(&mount.dir));
+    let told = said(&refused);
+    assert!(!refused.status.success(), "{told}");
+    assert!(told.contains("may not be on the server's disk"), "{told}");
+    assert!(is_mounted(&mount.dir));
+    assert_eq!(mount.status()["mounts"][0]["unmounting"], false);
+    kill_process(server, Signal::CONT).expect("goes on");
+    done(umount(&mount.dir));
+    assert!(!is_mounted(&mount.dir));
+}
+
+#[test]
+fn several_mounts_are_unmounted_at_once_and_one_that_is_busy_does_not_keep_the_others() {
+    let world = world("several", 2, "trust");
+    let [one, two] = [0, 1].map(|number| world.mount(number).dir.clone());
+    let open = fs::File::create(one.join("f")).expect("made");
+    let mut both = umount(&one);
+    both.arg(&two);
+    let refused = refusal(both);
+    assert!(refused.contains("in use by"), "{refused}");
+    assert!(is_mounted(&one) && !is_mounted(&two));
+    drop(open);
+    done(umount(&one));
+}
+
+#[test]
+fn who_reads_no_further_is_no_failure_and_a_full_disk_is_told() {
+    let world = world("read", 1, "trust");
+    let program = Binaries::get().client.display().to_string();
+    for command in ["status", "status --json", "doctor --json", "recover list"] {
+        let script = format!(
+            "{program} {command} --state {} | true",
+            world.mount(0).state.display()
+        );
+        let mut shell = Command::new("bash");
+        shell.args([
+            "-c",
+            &format!("for i in 1 2 3 4 5 6 7 8; do {script}; done"),
+        ]);
+        let (output, _) = run(shell);
+        assert_eq!(
+            said(&output).matches("panicked").count(),
+            0,
+            "{}",
+            said(&output)
+        );
+    }
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &format!("{program} status > /dev/full")]);
+    assert!(refusal(shell).contains("standard output: No space left"));
+}
+
+#[test]
 fn a_stopped_daemon_is_unmounted_by_force() {
     let world = world("stopped", 0, "trust");
     let (dir, state) = places(&world);
@@ -496,6 +568,29 @@ fn root_sees_and_unmounts_what_a_user_has_mounted_and_no_other_user_does() {
         refused.contains(&format!("is a mount of user {NAMED}")),
         "{told}"
     );
+}
+
+#[test]
+fn a_users_daemon_is_found_after_the_folder_of_his_session_has_gone() {
+    let world = world("logout", 0, "trust");
+    let (tmp, dir) = (shared(&world), world.sandbox.folder("dir"));
+    chown(&dir, Some(NAMED), Some(NAMED)).expect("chown");
+    let options = ["--as", &format!("{NAMED}:{NAMED}")];
+    let ticket = world.server.ticket_with(world.server.address, &options);
+    let dir = dir.to_str().expect("text");
+    let told = with_fuse_for_all(
+        &tmp,
+        &format!(
+            "install -d -m 700 -o {NAMED} \"$TMPDIR/session\"; session=\"env XDG_RUNTIME_DIR=$TMPDIR/session\"; \
+             as {NAMED} $session $fsclient mount '{ticket}' {dir} --state $TMPDIR/state; \
+             as {NAMED} $session $fsclient status | grep -c '^{dir} '; rm -r \"$TMPDIR/session\"; \
+             for i in $(seq 100); do as {NAMED} $fsclient status | grep -q '  server    ' && break; sleep 0.2; done; \
+             as {NAMED} $session $fsclient status | grep -c '  server    '; as {NAMED} $session $fsclient umount {dir}; \
+             grep {dir} /proc/mounts || echo gone"
+        ),
+    );
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines, ["1", "1", "gone"], "{told}");
 }
 
 #[test]

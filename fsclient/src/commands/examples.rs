@@ -19,6 +19,7 @@ Examples:
 pub(super) const UMOUNT: &str = "\
 Examples:
   fsclient umount /mnt/data
+  fsclient umount /mnt/data /mnt/one
   fsclient umount --force /mnt/data
       although it is in use, or its server is away";
 
@@ -84,3 +85,8 @@ Examples:
       all servers with which this client is enrolled
   fsclient doctor storage.example
       one, enrolled or not";
+
+pub(super) const FORGET: &str = "\
+Examples:
+  fsclient forget old.example
+      it is gone for good: `fsclient doctor` doesn't look for it any more";

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command as Process, ExitCode};
 
 /// mount(8): the mount has failed.
 const MOUNT_FAILED: u8 = 32;
@@ -20,12 +20,15 @@ const WRONG_CALL: u8 = 1;
 /// Of `fsclient mount`, which take a value.
 const VALUES: [&str; 6] = ["timeout", "memory", "state", "uid", "gid", "metrics"];
 /// Of `fsclient mount`, which don't; and what mount(8) calls them.
-const FLAGS: [(&str, &str); 6] = [
+const FLAGS: [(&str, &str); 8] = [
     ("ro", "--read-only"),
     ("read-only", "--read-only"),
     ("write-through", "--write-through"),
     ("suid", "--suid"),
     ("dev", "--dev"),
+    // mount(8) keeps the others to itself where they are its defaults.
+    ("allow-suid", "--suid"),
+    ("allow-dev", "--dev"),
     ("noexec", "--noexec"),
 ];
 /// What `mount` and others have read already, what is so anyway, and what is up to the server.
@@ -111,13 +114,29 @@ struct Common {
 pub(super) fn by_name() -> Option<ExitCode> {
     let program = std::env::args_os().next()?;
     match Path::new(&program).file_name()?.as_bytes() {
-        b"mount.leasefs" | b"mount.fuse.leasefs" => Some(mount(&Mount::parse())),
-        b"umount.leasefs" | b"umount.fuse.leasefs" => Some(umount(&Umount::parse())),
+        b"mount.leasefs" | b"mount.fuse.leasefs" => Some(called(mount)),
+        b"umount.leasefs" | b"umount.fuse.leasefs" => Some(called(umount)),
         _ => None,
     }
 }
 
+/// With this process's arguments.
+fn called<A: Parser>(run: fn(&A) -> ExitCode) -> ExitCode {
+    match A::try_parse() {
+        Ok(args) => run(&args),
+        Err(error) => {
+            let code = if error.use_stderr() { WRONG_CALL } else { 0 };
+            // Nobody is left to be told if that fails.
+            let _ = error.print();
+            ExitCode::from(code)
+        }
+    }
+}
+
 fn mount(args: &Mount) -> ExitCode {
+    if args.options.iter().any(|option| option == "remount") {
+        return remount(args);
+    }
     // One that has a terminal is somebody's, and outlives it in a session of its own.
     let arguments = match arguments(args, File::open("/dev/tty").is_ok()) {
         Ok(arguments) => arguments,
@@ -126,12 +145,34 @@ fn mount(args: &Mount) -> ExitCode {
     let mount = match Cli::try_parse_from(arguments).map(|cli| cli.command) {
         Ok(Command::Mount(mount)) => mount,
         Ok(_) => return failed("not a mount", WRONG_CALL),
-        Err(error) => return failed(&error.to_string(), WRONG_CALL),
+        Err(error) => return failed(&wrong(&error.to_string()), WRONG_CALL),
     };
     if args.fake {
         return ExitCode::SUCCESS;
     }
     done(super::mount::run(mount).map_err(|failure| failure.to_string()))
+}
+
+/// Read-only, for one, is the kernel's: mount(8) asks it itself where there is no helper.
+fn remount(args: &Mount) -> ExitCode {
+    let options = args.options.join(",");
+    let mount = Process::new("mount")
+        .args(["-i", "-o", &options, "--"])
+        .arg(&args.dir)
+        .status();
+    match mount {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        // It has said why.
+        Ok(_) => ExitCode::from(MOUNT_FAILED),
+        Err(error) => failed(&format!("mount: {error}"), MOUNT_FAILED),
+    }
+}
+
+/// What is wrong with an option, as whoever has written it in fstab knows it.
+fn wrong(error: &str) -> String {
+    let line = error.lines().next().unwrap_or_default();
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    line.replace(" for '--", " for option '")
 }
 
 fn umount(args: &Umount) -> ExitCode {
@@ -228,6 +269,19 @@ mod tests {
         assert_eq!(told(&["nas:/", "/mnt", "-o", ours]), Ok(expected));
         let hard = told(&["nas:/", "/mnt", "-o", "hard"]).expect("known");
         assert_eq!(hard[0], "--timeout=hard");
+    }
+
+    #[test]
+    fn a_wrong_value_is_told_by_the_name_that_fstab_has() {
+        let words = told(&["nas:/", "/mnt", "-o", "timeout=xx"]).expect("known");
+        let all = ["fsclient".to_owned(), "mount".to_owned()].into_iter();
+        let error = Cli::try_parse_from(all.chain(words)).expect_err("no time");
+        let said = wrong(&error.to_string());
+        assert!(
+            said.starts_with("invalid value 'xx' for option 'timeout"),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1);
     }
 
     #[test]

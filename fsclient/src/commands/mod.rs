@@ -3,6 +3,7 @@
 mod doctor;
 mod elect;
 mod examples;
+mod forget;
 mod helper;
 mod mount;
 mod progress;
@@ -16,6 +17,7 @@ use crate::daemon::{self, Failure};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use leasefs_host::manual;
 use leasefs_protocol::printable;
+use leasefs_protocol::ticket::ServerAddr;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,6 +57,9 @@ enum Command {
     /// Look whether this machine is fit, and whether its servers can be reached
     #[command(after_long_help = examples::DOCTOR)]
     Doctor(doctor::DoctorArgs),
+    /// Forget a server with which this client is enrolled
+    #[command(after_long_help = examples::FORGET)]
+    Forget(forget::ForgetArgs),
     /// Data that could not be brought in and is kept on this machine
     #[command(after_long_help = examples::RECOVER)]
     Recover(recover::RecoverArgs),
@@ -91,11 +96,12 @@ pub fn run() -> ExitCode {
             Err(Failure::LeftBehind(message)) => return failed(&message, LEFT_BEHIND),
             other => other.map_err(|failure| failure.to_string()),
         },
-        Command::Umount(args) => umount::run(&args.dir, args.force),
+        Command::Umount(args) => umount::run_all(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Why(args) => why::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Forget(args) => forget::run(&args),
         Command::Recover(args) => recover::run(&args),
         Command::Elect(args) => return elect::run(&args),
         Command::Daemon { .. } => return daemon::run_detached(),
@@ -107,6 +113,10 @@ pub fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => failed(&message, 1),
     }
+}
+
+fn parse_server(text: &str) -> Result<ServerAddr, String> {
+    text.parse().map_err(|e| format!("{e}"))
 }
 
 fn failed(message: &str, code: u8) -> ExitCode {
@@ -122,16 +132,19 @@ fn say(message: &str) {
 }
 
 /// Shows people a text on standard output, as [`say`] does on the other.
-fn show(text: &str) {
-    text.lines()
-        .for_each(|line| println!("{}", printable(line)));
+fn show(text: &str) -> Result<(), String> {
+    let lines = text.lines().map(|line| format!("{}\n", printable(line)));
+    print(&lines.collect::<String>())
+}
+
+fn print(text: &str) -> Result<(), String> {
+    leasefs_host::output::print(text).map_err(|e| format!("standard output: {e}"))
 }
 
 /// Shows programs a document.
 fn show_json(document: &impl Serialize) -> Result<(), String> {
     let text = serde_json::to_string_pretty(document).map_err(|e| e.to_string())?;
-    println!("{text}");
-    Ok(())
+    print(&format!("{text}\n"))
 }
 
 #[cfg(test)]

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 /// Elsewhere than on a terminal there is a line so often.
 const LINES: Duration = Duration::from_secs(5);
+/// Before, nothing is known of the speed.
+const KNOWN: Duration = Duration::from_secs(1);
 const BAR: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left";
-/// As long as nothing gets through.
-const STILL: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, waiting";
+/// As long as nothing gets through, or nothing is known of how fast it does.
+const STILL: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}";
 
 /// Of one piece of work that is measured in bytes.
 #[derive(Debug)]
@@ -59,7 +61,8 @@ impl Progress {
     fn draw(&mut self) {
         let new = || ProgressBar::new(0).with_message(self.what);
         let bar = self.bar.get_or_insert_with(new);
-        let style = ProgressStyle::with_template(if self.done > 0 { BAR } else { STILL });
+        let known = self.done > 0 && bar.elapsed() >= KNOWN;
+        let style = ProgressStyle::with_template(if known { BAR } else { STILL });
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_length(self.total);
         bar.set_position(self.done);

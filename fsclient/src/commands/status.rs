@@ -57,8 +57,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
     if args.json {
         return show_json(&document);
     }
-    show(&for_people(&document));
-    Ok(())
+    show(&for_people(&document))
 }
 
 fn one(dir: &Path) -> Result<MountStatus, String> {
@@ -94,7 +93,10 @@ fn unanswered_for_people(mount: &Unanswered) -> String {
         "dead" => format!("has died: {}", what_to_do(&mount.dir)),
         "stopped" => "is stopped: SIGCONT lets it go on".to_owned(),
         "hangs" => format!("does not answer: `fsclient umount --force {dir}` unmounts without it"),
-        "hidden" => "is not found: was it started with another LEASEFS_RUNTIME_DIR?".to_owned(),
+        "hidden" => {
+            "is not found: was it started with another XDG_RUNTIME_DIR or LEASEFS_RUNTIME_DIR?"
+                .to_owned()
+        }
         _ => "is of another version than this command".to_owned(),
     };
     let source = escaped(&mount.source);
@@ -223,6 +225,14 @@ pub(super) fn to_write(dirty: &Dirty) -> String {
     format!("{kib} KiB of {files} file(s), {speed}{still}")
 }
 
+/// What the server has, and its disk perhaps not.
+fn not_durable(mount: &MountStatus) -> String {
+    match mount.memory.unstable.div_ceil(1024) {
+        0 => String::new(),
+        kib => format!("; {kib} KiB may not be on the server's disk yet"),
+    }
+}
+
 fn manner(mount: &MountStatus) -> String {
     let read_only = mount.read_only.then_some(", read-only");
     let through = (mount.write_through && !mount.read_only).then_some(", written through");
@@ -281,8 +291,15 @@ fn mount_for_people(mount: &MountStatus) -> String {
             "  answered from the daemon's cache: {}",
             counts(&mount.cache_answers)
         ),
-        format!("  to write  {}", to_write(&mount.dirty)),
+        format!(
+            "  to write  {}{}",
+            to_write(&mount.dirty),
+            not_durable(mount)
+        ),
     ];
+    if mount.unmounting {
+        lines.push("  unmounts  as soon as all of that is on the server's disk".to_owned());
+    }
     lines.extend(rpc.waiting.iter().map(waiting_for_people));
     lines.extend(mount.locks.iter().take(NAMED_LOCKS).map(lock_for_people));
     if let Some(more) = mount

@@ -9,6 +9,7 @@ use crate::recovery::path_for_people;
 use clap::Args;
 use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a daemon that unmounts may not answer.
@@ -21,13 +22,24 @@ const INTERRUPTED: i32 = 130;
 
 #[derive(Debug, Args)]
 pub(super) struct UmountArgs {
-    /// The mount point
-    pub(super) dir: PathBuf,
+    /// The mount points, one after the other
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
     /// Unmount even if it is in use: what is open fails from then on
     #[arg(long)]
-    pub(super) force: bool,
+    force: bool,
     #[command(flatten)]
     _state: StateArg,
+}
+
+/// One that can't be unmounted doesn't keep the others.
+pub(super) fn run_all(args: &UmountArgs) -> Result<(), String> {
+    let failed = |dir: &PathBuf| run(dir, args.force).err();
+    let failed: Vec<String> = args.dirs.iter().filter_map(failed).collect();
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(failed.join("\n")),
+    }
 }
 
 pub(super) fn run(dir: &Path, force: bool) -> Result<(), String> {
@@ -54,13 +66,22 @@ pub(super) fn run(dir: &Path, force: bool) -> Result<(), String> {
     }
 }
 
+/// What is waited for just now.
+static WAITED_FOR: Mutex<Option<PathBuf>> = Mutex::new(None);
+
 /// Ctrl-C ends the waiting, not what is waited for: says so.
 fn leave_it_to_the_daemon(dir: &Path) {
-    let dir = path_for_people(dir);
+    let waited_for = || WAITED_FOR.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = waited_for().replace(dir.to_owned());
+    if before.is_some() {
+        return;
+    }
     let set = ctrlc::set_handler(move || {
+        let dir = waited_for().as_deref().map(path_for_people);
         say(&format!(
-            "not waiting any more: {dir} is unmounted in the background as soon as what is buffered is at the server, and \
-             stays mounted if that can't be reached; `fsclient status` shows it"
+            "not waiting any more: {} is unmounted in the background as soon as what was written is on the server's \
+             disk, and stays mounted if that can't be reached; `fsclient status` shows it",
+            dir.unwrap_or_default()
         ));
         std::process::exit(INTERRUPTED);
     });

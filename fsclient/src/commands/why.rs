@@ -61,7 +61,7 @@ pub(super) fn run(args: &WhyArgs) -> Result<(), String> {
     if args.json {
         return show_json(&document);
     }
-    show(&for_people(&document.path, &document.why));
+    show(&for_people(&document.path, &document.why))?;
     Ok(())
 }
 

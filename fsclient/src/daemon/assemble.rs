@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 
@@ -39,6 +40,8 @@ pub(super) struct Assembled {
     pub(super) source: String,
     state_dir: PathBuf,
     read_only: bool,
+    /// It is being unmounted, or has been.
+    pub(super) unmounting: AtomicBool,
 }
 
 /// Where to mount from.
@@ -129,6 +132,7 @@ pub(super) async fn assemble(
         source,
         state_dir: job.state.clone(),
         read_only: job.read_only || welcome.read_only,
+        unmounting: AtomicBool::new(false),
     })
 }
 
@@ -337,6 +341,7 @@ impl Assembled {
                 .iter()
                 .map(|(kind, count)| ((*kind).to_owned(), *count))
                 .collect(),
+            unmounting: self.unmounting.load(Ordering::Relaxed),
             dirty: Dirty {
                 files: dirty.files as u64,
                 bytes: dirty.bytes as u64,

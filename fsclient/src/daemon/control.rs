@@ -1,6 +1,6 @@
 //! The daemon's control socket: one line of JSON asks, one line answers.
 //!
-//! The sockets of a user's daemons lie in one folder that only the user may enter, so that
+//! The sockets of a user's daemons lie in folders that only the user may enter, so that
 //! `status` and `umount` find them whatever the state directory.
 
 use super::status::MountStatus;
@@ -15,7 +15,7 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What the name of a socket ends with.
@@ -60,16 +60,44 @@ pub(super) fn name_of(mount: &Path) -> String {
     name.map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The socket of a mount point's daemon; its folder is made if there is none. One that others may
-/// write, or have made, is refused.
-pub(super) fn address(mount: &Path) -> io::Result<Address> {
-    let folder = paths::runtime();
-    match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-        _ => {}
+/// Where the socket of a new daemon goes: its folder is made if there is none, in the first place that there is. One
+/// that others may write, or have made, is refused.
+pub(super) fn new_address(mount: &Path) -> io::Result<Address> {
+    let mut there_is_none = io::ErrorKind::NotFound.into();
+    for folder in paths::runtimes() {
+        match DirBuilder::new().mode(0o700).create(&folder) {
+            // A session's folders go with it.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => there_is_none = e,
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => return Ok(socket_in(private::own_folder(&folder)?, mount)),
+        }
     }
-    let folder = private::own_folder(&folder)?;
-    Ok(socket_in(folder, mount))
+    Err(there_is_none)
+}
+
+/// Where sockets of this user are. Folders that others have made don't count.
+///
+/// # Errors
+/// That there are none but such.
+fn own_folders() -> io::Result<Vec<(PathBuf, OwnedFd)>> {
+    let (mut folders, mut refused) = (Vec::new(), None);
+    for path in paths::runtimes() {
+        match private::own_folder(&path) {
+            Ok(folder) => folders.push((path, folder)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => refused = Some(e),
+        }
+    }
+    match refused.filter(|_| folders.is_empty()) {
+        Some(refused) => Err(refused),
+        None => Ok(folders),
+    }
+}
+
+/// Where the socket of a mount point's daemon may be.
+pub(super) fn own_addresses(mount: &Path) -> io::Result<impl Iterator<Item = Address>> {
+    let folders = own_folders()?.into_iter();
+    Ok(folders.map(|(_, folder)| socket_in(folder, mount)))
 }
 
 /// Others may lie there too.
@@ -91,7 +119,9 @@ fn socket_in(folder: OwnedFd, mount: &Path) -> Address {
 fn address_of_anybody(mount: &Path) -> Result<Address, AskError> {
     let own = geteuid();
     match mounts::mounted_by(&mounts::table()?, mount).filter(|user| *user != own.as_raw()) {
-        None => Ok(address(mount)?),
+        None => own_addresses(mount)?
+            .find(Address::exists)
+            .ok_or_else(|| AskError::Silent(io::ErrorKind::NotFound.into())),
         Some(user) if !own.is_root() => Err(AskError::Foreign(user)),
         Some(user) => paths::runtimes_of(user)
             .iter()
@@ -249,12 +279,12 @@ pub(super) fn is_timeout(error: &io::Error) -> bool {
 
 /// Whether a daemon of the mount point is there.
 pub(super) fn is_listening(mount: &Path) -> bool {
-    address(mount).is_ok_and(|address| address.is_listening())
+    own_addresses(mount).is_ok_and(|mut all| all.any(|address| address.is_listening()))
 }
 
 /// Removes the socket that a dead daemon of the mount point left.
 pub(super) fn forget(mount: &Path) {
-    if let Ok(address) = address(mount) {
+    for address in own_addresses(mount).into_iter().flatten() {
         address.remove_if_dead();
     }
 }
@@ -264,20 +294,16 @@ pub(super) fn forget(mount: &Path) {
 /// # Errors
 /// That somebody else has made their folder, or may write there.
 pub(super) fn addresses() -> io::Result<Vec<Address>> {
-    let path = paths::runtime();
-    let folder = match private::own_folder(&path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        checked => checked?,
-    };
-    let names = fs::read_dir(path)?.flatten().map(|entry| entry.file_name());
-    let names = names.filter_map(|name| name.into_string().ok());
-    let sockets = names.filter(|name| is_socket_name(name));
     let mut addresses = Vec::new();
-    for name in sockets {
-        let address = Address::new(folder.try_clone()?, name);
-        address.remove_if_dead();
-        if address.exists() {
-            addresses.push(address);
+    for (path, folder) in own_folders()? {
+        let names = fs::read_dir(path)?.flatten().map(|entry| entry.file_name());
+        let names = names.filter_map(|name| name.into_string().ok());
+        for name in names.filter(|name| is_socket_name(name)) {
+            let address = Address::new(folder.try_clone()?, name);
+            address.remove_if_dead();
+            if address.exists() {
+                addresses.push(address);
+            }
         }
     }
     Ok(addresses)

@@ -17,13 +17,14 @@ use crate::fuse::Driver;
 use crate::recovery::path_for_people;
 use leasefs_client::{Call, Event};
 use leasefs_metrics::Endpoint;
-use leasefs_protocol::Handle;
 use leasefs_protocol::limits::MAX_CALLERS;
+use leasefs_protocol::{Handle, Refusal};
 use leasefs_transport::network_threads;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -217,14 +218,20 @@ async fn until_unmounted(
 ) -> Result<(), String> {
     loop {
         tokio::select! {
-            () = assembled.mounted.ended() => return bring_in(assembled, signals).await,
+            () = assembled.mounted.ended() => {
+                assembled.unmounting.store(true, Ordering::Relaxed);
+                return bring_in(assembled, signals).await;
+            }
             () = signals.any() => {
+                assembled.unmounting.store(true, Ordering::Relaxed);
                 end_by_signal(assembled, signals).await;
                 return bring_in(assembled, signals).await;
             }
             Some(Unmount { force, reply }) = unmounts.recv() => {
+                assembled.unmounting.store(true, Ordering::Relaxed);
                 let unmounted = unmount_on_demand(assembled, force).await;
                 let done = unmounted.is_ok();
+                assembled.unmounting.store(done, Ordering::Relaxed);
                 let result = match unmounted {
                     Ok(()) => bring_in(assembled, signals).await,
                     Err(message) => Err(message),
@@ -271,18 +278,22 @@ async fn bring_in(assembled: &Arc<Assembled>, signals: &mut Signals) -> Result<(
 }
 
 async fn bring(assembled: &Arc<Assembled>) -> Result<(), String> {
-    let driver = &assembled.driver;
-    let flushed = driver.call(Call::FlushAll);
-    let mut done = while_it_gets_on(driver, Work::Flush, flushed).await;
-    if matches!(done, Some(Ok(_))) && assembled.write_back && driver.has_changed() {
-        let synced = driver.call(Call::SyncAll);
-        done = while_it_gets_on(driver, Work::Commit, synced).await;
-    }
-    match done {
-        Some(Ok(_)) => Ok(()),
+    match brought(assembled).await {
+        Some(Ok(())) => Ok(()),
         Some(Err(refusal)) => Err(refusal.to_string()),
-        None => Err(why_not(driver)),
+        None => Err(why_not(&assembled.driver)),
     }
+}
+
+/// What is buffered goes to the server, and what is there to its disk; `None` if that stands still.
+async fn brought(assembled: &Arc<Assembled>) -> Option<Result<(), Refusal>> {
+    let driver = &assembled.driver;
+    let flushed = while_it_gets_on(driver, Work::Flush, driver.call(Call::FlushAll)).await?;
+    if flushed.is_err() || !assembled.write_back || !driver.has_changed() {
+        return Some(flushed.map(drop));
+    }
+    let synced = while_it_gets_on(driver, Work::Commit, driver.call(Call::SyncAll)).await?;
+    Some(synced.map(drop))
 }
 
 /// Why nothing gets to the server.
@@ -315,7 +326,7 @@ async fn unmount(assembled: &Arc<Assembled>, lazy: bool) -> io::Result<()> {
 
 async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<(), String> {
     if !force {
-        flush_first(assembled).await?;
+        bring_first(assembled).await?;
     }
     let unmounted = match force {
         false => unmount(assembled, false).await,
@@ -335,28 +346,34 @@ async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<()
     }
 }
 
-/// An unmount that isn't forced keeps the mount until its buffered writes are at the server.
-async fn flush_first(assembled: &Arc<Assembled>) -> Result<(), String> {
+/// An unmount that isn't forced keeps the mount until what was written is on the server's disk.
+async fn bring_first(assembled: &Arc<Assembled>) -> Result<(), String> {
     let driver = &assembled.driver;
     // What the server refuses was reported where it was written.
-    match while_it_gets_on(driver, Work::Flush, driver.call(Call::FlushAll)).await {
+    match brought(assembled).await {
         Some(_) => Ok(()),
         None => Err(format!(
-            "can't unmount {}: buffered writes of {} can't be brought to the server ({}); --force unmounts it and \
-             keeps them for `fsclient recover`",
+            "can't unmount {}: {} ({}); --force unmounts it and keeps it for `fsclient recover`",
             assembled.mounted.mountpoint().display(),
-            dirty_paths(driver).join(", "),
+            what_waits(driver),
             why_not(driver)
         )),
     }
 }
 
-/// The files that are not flushed.
-fn dirty_paths(driver: &Driver) -> Vec<String> {
+/// What doesn't get to the server, for people.
+fn what_waits(driver: &Driver) -> String {
     let name = |(object, path): (Handle, Option<PathBuf>)| {
         path.map_or_else(|| object.to_string(), |path| path_for_people(&path))
     };
-    driver.dirty_files().into_iter().map(name).collect()
+    let dirty: Vec<String> = driver.dirty_files().into_iter().map(name).collect();
+    match dirty.is_empty() {
+        true => "what was written last may not be on the server's disk yet".to_owned(),
+        false => format!(
+            "what was written to {} can't be brought to the server",
+            dirty.join(", ")
+        ),
+    }
 }
 
 /// Unmounts, unless writing back what is dirty stands still.

@@ -3,12 +3,12 @@
 use super::assemble::Assembled;
 use super::control::{self, Request, Response};
 use leasefs_client::Asker;
-use leasefs_host::control::Caller;
+use leasefs_host::control::{Address, Caller};
 use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -26,18 +26,30 @@ pub(super) struct Unmount {
     pub(super) reply: oneshot::Sender<Result<(), String>>,
 }
 
+/// How often it is looked whether the socket still has its name: a session's folder goes with the session.
+const LOOK: Duration = Duration::from_secs(5);
+
 /// The socket of one mount point. It also keeps two daemons from mounting there at a time.
 #[derive(Debug)]
-pub(super) struct Listener(leasefs_host::control::Listener);
+pub(super) struct Listener {
+    socket: leasefs_host::control::Listener,
+    mount: PathBuf,
+}
 
 /// Takes the mount point's socket; `None` as long as another daemon has it.
 pub(super) fn bind(mount: &Path) -> Result<Option<Listener>, String> {
     let failed = |e: io::Error| format!("can't make the control socket: {e}");
     // What earlier daemons left that were killed.
     control::addresses().map_err(failed)?;
-    let address = control::address(mount).map_err(failed)?;
+    if control::is_listening(mount) {
+        return Ok(None);
+    }
+    let address = control::new_address(mount).map_err(failed)?;
     match address.bind() {
-        Ok(listener) => Ok(Some(Listener(listener))),
+        Ok(socket) => Ok(Some(Listener {
+            socket,
+            mount: mount.to_owned(),
+        })),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(e) => Err(failed(e)),
     }
@@ -63,19 +75,45 @@ impl Answering {
 impl Listener {
     /// Begins to answer.
     pub(super) fn serve(
-        self,
+        mut self,
         assembled: Arc<Assembled>,
         unmounts: mpsc::Sender<Unmount>,
     ) -> Answering {
         let (owes, owed) = mpsc::channel(1);
         let accepting = tokio::spawn(async move {
             loop {
-                let caller = self.0.next().await;
+                let caller = self.next().await;
                 let (assembled, unmounts) = (assembled.clone(), unmounts.clone());
                 tokio::spawn(answer(caller, assembled, unmounts, owes.clone()));
             }
         });
         Answering { accepting, owed }
+    }
+
+    async fn next(&mut self) -> Caller {
+        loop {
+            match timeout(LOOK, self.socket.next()).await {
+                Ok(caller) => return caller,
+                Err(_) if self.is_found() => {}
+                Err(_) => self.take_a_new_place(),
+            }
+        }
+    }
+
+    fn is_found(&self) -> bool {
+        let places = control::own_addresses(&self.mount);
+        places.is_ok_and(|mut all| all.any(|address| self.socket.is_at(&address)))
+    }
+
+    fn take_a_new_place(&mut self) {
+        match control::new_address(&self.mount).and_then(Address::bind) {
+            Ok(socket) => {
+                tracing::info!("the control socket was removed, and is there again");
+                self.socket = socket;
+            }
+            // Tried again; status says that the daemon isn't found.
+            Err(error) => tracing::debug!(%error, "the control socket was removed"),
+        }
     }
 }
 

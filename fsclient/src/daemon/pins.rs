@@ -59,6 +59,36 @@ impl Pins {
     /// # Errors
     /// A message for people.
     pub fn set(&self, server: &ServerAddr, key: KeyHash) -> Result<(), String> {
+        let (server, key) = (server.to_string(), key.to_string());
+        self.change(|pins| pins.insert(server, key.clone()) != Some(key))?;
+        Ok(())
+    }
+
+    /// Forgets a server, by all the addresses that it has. Returns them.
+    ///
+    /// # Errors
+    /// A message for people, if it isn't known.
+    pub fn forget(&self, server: &ServerAddr) -> Result<Vec<String>, String> {
+        let mut forgotten = Vec::new();
+        self.change(|pins| {
+            let key = pins.get(&server.to_string()).cloned();
+            let is_it = |pin: &String| Some(pin) == key.as_ref();
+            let names = pins.iter().filter(|(_, pin)| is_it(pin));
+            forgotten.extend(names.map(|(server, _)| server.clone()));
+            pins.retain(|_, pin| !is_it(pin));
+            !forgotten.is_empty()
+        })?;
+        match forgotten.is_empty() {
+            true => Err(format!("this client is not enrolled with {server}")),
+            false => Ok(forgotten),
+        }
+    }
+
+    /// `change` says whether it has changed anything.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut BTreeMap<String, String>) -> bool,
+    ) -> Result<(), String> {
         let failed = |e: io::Error| format!("can't write {}: {e}", self.path.display());
         // Mounts that start at the same time must not undo each other's pins.
         let lock = OpenOptions::new()
@@ -71,7 +101,7 @@ impl Pins {
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
             .map_err(|e| failed(e.into()))?;
         let mut pins = self.read()?;
-        if pins.insert(server.to_string(), key.to_string()) == Some(key.to_string()) {
+        if !change(&mut pins) {
             return Ok(());
         }
         let text = serde_json::to_vec_pretty(&pins).map_err(|e| failed(e.into()))?;
@@ -127,6 +157,16 @@ mod tests {
         let other: ServerAddr = "[::1]:99".parse().map_err(|e| format!("{e}"))?;
         let known = BTreeSet::from([KeyHash([8; 32])]);
         assert_eq!(pins.get(&other)?, Pinned::AnyOf(known));
+        pins.set(&other, KeyHash([8; 32]))?;
+        let third: ServerAddr = "third:1".parse().map_err(|e| format!("{e}"))?;
+        pins.set(&third, KeyHash([9; 32]))?;
+        assert_eq!(
+            pins.forget(&server)?,
+            ["[::1]:99", "nas:99"],
+            "a server is its key"
+        );
+        assert_eq!(pins.all()?, [(third, KeyHash([9; 32]))]);
+        assert!(pins.forget(&server).is_err());
         for file in [path.clone(), path.with_extension("lock")] {
             fs::remove_file(file).map_err(|e| e.to_string())?;
         }

@@ -15,6 +15,7 @@
 //! | `kernel_requests` | requests of the kernel so far, forgets apart |
 //! | `cache_answers` | requests of the kernel that were answered without asking the server, by kind |
 //! | `dirty` | buffered `bytes` of `files` that the server doesn't have yet; `bytes_per_second` it takes in, as far as measured; `still_ms`: for how long no bytes have come through, to or fro |
+//! | `unmounting` | it is being unmounted, or has been and what is left of it is brought in |
 //! | `opens` | opens the server has for this session, retained ones included |
 //! | `waiting` | who waits for the server: see [`crate::session::Waiting`] |
 //! | `locks` | locks that are held or waited for: see [`Lock`] |
@@ -97,6 +98,9 @@ pub struct MountStatus {
     pub kernel_requests: u64,
     /// Answers without asking the server, by kind.
     pub cache_answers: BTreeMap<String, u64>,
+    /// Whether it is being unmounted, or has been and what is left of it is brought in.
+    #[serde(default)]
+    pub unmounting: bool,
     /// What the server doesn't have yet.
     #[serde(default)]
     pub dirty: Dirty,

@@ -59,6 +59,7 @@ pub fn survey(patience: Duration) -> Result<Survey, String> {
             Err(silent) => unanswered.push(silent),
         }
     }
+    mounts.retain(|mount| !is_over(mount));
     mounts.sort_by(|a, b| a.dir.cmp(&b.dir));
     let is_told = |name: &str| {
         let mut silent = unanswered.iter();
@@ -71,6 +72,12 @@ pub fn survey(patience: Duration) -> Result<Survey, String> {
         mounts,
         unanswered,
     })
+}
+
+/// It is unmounted, and its daemon is about to end.
+fn is_over(mount: &MountStatus) -> bool {
+    let left = mount.dirty.bytes > 0 || mount.memory.unstable > 0;
+    mount.unmounting && !left && mounts::is_leasefs(&mount.dir) == Ok(false)
 }
 
 fn side_by_side<Q: Send, A: Send>(all: Vec<Q>, ask: impl Fn(Q) -> A + Sync) -> Vec<A> {

@@ -86,7 +86,13 @@ impl Address {
 
     /// Whether anything has its name.
     pub fn exists(&self) -> bool {
-        statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        self.found().is_some()
+    }
+
+    /// Which file has its name.
+    fn found(&self) -> Option<(u64, u64)> {
+        let found = statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some((found.st_dev, found.st_ino))
     }
 
     /// Whether anybody who is to be believed listens.
@@ -122,7 +128,7 @@ impl Address {
         Ok(Listener {
             socket,
             callers: Arc::new(Semaphore::new(MAX_CALLERS)),
-            _bound: bound,
+            bound,
         })
     }
 
@@ -212,7 +218,11 @@ impl Asked {
                 return Err(ErrorKind::TimedOut.into());
             }
             self.stream.get_ref().set_read_timeout(Some(left))?;
-            let come = self.stream.fill_buf()?;
+            let come = match self.stream.fill_buf() {
+                // By the signal of a Ctrl-C that is being told.
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                come => come?,
+            };
             let end = come.iter().position(|byte| *byte == b'\n');
             let part = come.get(..end.map_or(come.len(), |end| end + 1));
             let part = part.unwrap_or_default();
@@ -247,10 +257,16 @@ impl Asked {
 pub struct Listener {
     socket: UnixListener,
     callers: Arc<Semaphore>,
-    _bound: Bound,
+    bound: Bound,
 }
 
 impl Listener {
+    /// Whether whoever looks there finds this socket.
+    pub fn is_at(&self, address: &Address) -> bool {
+        let own = self.bound.0.found();
+        own.is_some() && own == address.found()
+    }
+
     /// The next caller, who is this user or root. Of as many as are answered at a time one must have gone before.
     pub async fn next(&self) -> Caller {
         loop {
@@ -385,6 +401,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_listener_whose_folder_was_replaced_is_not_where_it_is_looked_for() {
+        let scratch = Scratch::new();
+        let path = folder(&scratch, "f");
+        let listener = address(&path).bind().expect("bound");
+        fs::rename(&path, scratch.path("gone")).expect("renamed");
+        folder(&scratch, "f");
+        assert!(!listener.is_at(&address(&path)));
+        let another = address(&path).bind().expect("bound");
+        assert!(!listener.is_at(&address(&path)) && another.is_at(&address(&path)));
+    }
+
+    #[tokio::test]
     async fn one_daemon_listens_and_what_a_dead_one_left_is_in_nobodys_way() {
         let scratch = Scratch::new();
         let folder = folder(&scratch, "f");
@@ -397,6 +425,7 @@ mod tests {
         assert!(address(&folder).is_listening());
         address(&folder).remove_if_dead();
         assert!(address(&folder).is_listening());
+        assert!(listener.is_at(&address(&folder)));
         drop(listener);
         assert_eq!(fs::read_dir(&folder).expect("read").count(), 0);
     }

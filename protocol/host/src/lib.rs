@@ -9,6 +9,7 @@ pub mod control;
 pub mod files;
 pub mod manual;
 pub mod mounts;
+pub mod output;
 pub mod paths;
 pub mod private;
 pub mod random;

@@ -1,7 +1,7 @@
 //! Where a user's state and sockets are.
 
 use rustix::process::geteuid;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// There is no default place.
 #[derive(Debug, thiserror::Error)]
@@ -27,27 +27,34 @@ pub fn state() -> Result<PathBuf, NoPlace> {
         .ok_or(NoPlace)
 }
 
-/// The folder of this user's sockets: `$LEASEFS_RUNTIME_DIR`, else /run/leasefs as root, else a
-/// folder in `$XDG_RUNTIME_DIR` or the temporary directory.
-pub fn runtime() -> PathBuf {
+/// Where this user's sockets may be, the preferred folder first: `$LEASEFS_RUNTIME_DIR` alone if it is set, /run/leasefs
+/// alone as root, else folders in `$XDG_RUNTIME_DIR` and where [those of another user](runtimes_of) may be: what was
+/// begun in one session is asked for in another, by cron or after `su`, too.
+pub fn runtimes() -> Vec<PathBuf> {
     let user = geteuid();
     if let Some(folder) = absolute("LEASEFS_RUNTIME_DIR") {
-        return folder;
+        return vec![folder];
     }
     if user.is_root() {
-        return "/run/leasefs".into();
+        return vec!["/run/leasefs".into()];
     }
-    match absolute("XDG_RUNTIME_DIR") {
-        Some(runtime) => runtime.join("leasefs"),
-        None => std::env::temp_dir().join(format!("leasefs-{}", user.as_raw())),
+    let session = absolute("XDG_RUNTIME_DIR").map(|runtime| runtime.join("leasefs"));
+    let mut folders: Vec<PathBuf> = session.into_iter().collect();
+    for folder in runtimes_of(user.as_raw()) {
+        if !folders.contains(&folder) {
+            folders.push(folder);
+        }
     }
+    folders
 }
 
-/// Where the sockets of another user may be, whose environment isn't known.
-pub fn runtimes_of(user: u32) -> [PathBuf; 2] {
+/// Where the sockets of a user may be, whose environment isn't known.
+pub fn runtimes_of(user: u32) -> [PathBuf; 3] {
+    let name = format!("leasefs-{user}");
     [
         format!("/run/user/{user}/leasefs").into(),
-        std::env::temp_dir().join(format!("leasefs-{user}")),
+        std::env::temp_dir().join(&name),
+        Path::new("/tmp").join(&name),
     ]
 }
 

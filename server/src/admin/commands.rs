@@ -5,7 +5,6 @@ use super::control::{AskError, Reply, Request, ServerStatus, ask};
 use super::present;
 use crate::state::{Location, Policy, Registry, Role, StateDir, wall_clock};
 use leasefs_protocol::ticket::{Addresses, Ticket};
-use std::io::Write;
 
 const UNEXPECTED: &str = "the server answers something else: use the fsserver that it runs";
 
@@ -33,10 +32,9 @@ fn locate(state: &StateArg) -> Result<Location, String> {
     Location::find(state.state.as_deref()).map_err(|e| e.to_string())
 }
 
-/// Prints to standard output; a closed pipe is no failure of the command.
+/// Prints to standard output. That it can't is no failure of the command: what was asked for is done.
 pub(super) fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let _ = leasefs_host::output::print(text);
 }
 
 pub(super) fn ticket(args: &TicketArgs) -> Result<(), String> {

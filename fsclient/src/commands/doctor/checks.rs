@@ -258,22 +258,32 @@ pub(super) fn mount(found: &MountFound) -> Check {
         "hidden" | "refuses" => Check::warning(
             &name,
             "its daemon can't be asked",
-            "was it started with another LEASEFS_RUNTIME_DIR, or is it of another version?",
+            "was it started with another XDG_RUNTIME_DIR or LEASEFS_RUNTIME_DIR, or is it of another version?",
         ),
         state => Check::problem(
             &name,
             format!("is {state}: {}", escaped(trouble)),
-            "what the server's line says",
+            "`fsclient status` says more of it, and the server's line here",
         ),
     }
 }
 
 /// Of a server.
 pub(super) fn server(found: &ServerFound) -> Vec<Check> {
-    let name = format!("server {}", escaped(&found.name));
+    let server = format!("server {}", escaped(&found.name));
     match &found.reached {
-        Ok(reached) => vec![answers(&name, reached), path(&name, reached)],
-        Err(refused) => vec![unreached(&name, refused)],
+        Ok(reached) => vec![answers(&server, reached), path(&server, reached)],
+        Err(refused) => {
+            let mut check = unreached(&server, refused);
+            if !found.others.is_empty() {
+                let others = found.others.join(", ");
+                check.found += &format!(" (nor is it reached as {})", escaped(&others));
+            }
+            if let Some(advice) = check.advice.as_mut().filter(|_| found.enrolled) {
+                *advice += &format!(" If it is gone for good: `fsclient forget {}`", found.name);
+            }
+            vec![check]
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::clock;
 use crate::daemon::{StateDir, survey};
 use crate::fuse::Release;
 use crate::session::{Config, ConnectError, new_session, probe, route_mtu};
+use futures_util::future::join_all;
 use leasefs_protocol::KeyHash;
 use leasefs_protocol::control::HelloRefusal;
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
@@ -75,6 +76,10 @@ pub(super) struct MountFound {
 pub(super) struct ServerFound {
     /// `HOST:PORT`.
     pub(super) name: String,
+    /// What it is known as besides.
+    pub(super) others: Vec<String>,
+    /// This client is enrolled with it.
+    pub(super) enrolled: bool,
     pub(super) reached: Result<Reached, Refused>,
 }
 
@@ -193,15 +198,26 @@ pub(super) fn mounts() -> Vec<MountFound> {
 /// Tries a server whose key is known, or not.
 pub(super) async fn server(
     state: StateDir,
-    server: ServerAddr,
+    names: Vec<ServerAddr>,
     key: Option<KeyHash>,
 ) -> ServerFound {
-    let name = server.to_string();
-    let reached = match timeout(PATIENCE, reach(&state, &server, key)).await {
-        Ok(reached) => reached,
-        Err(_) => Err(Refused::Silent),
+    let one = |server: &ServerAddr| {
+        let (state, server) = (state.clone(), server.clone());
+        async move {
+            let reached = timeout(PATIENCE, reach(&state, &server, key)).await;
+            (server.to_string(), reached.unwrap_or(Err(Refused::Silent)))
+        }
     };
-    ServerFound { name, reached }
+    let mut tried = join_all(names.iter().map(one)).await;
+    // One way to it is enough.
+    let best = tried.iter().position(|(_, reached)| reached.is_ok());
+    let (name, reached) = tried.swap_remove(best.unwrap_or(0));
+    ServerFound {
+        name,
+        others: tried.into_iter().map(|(name, _)| name).collect(),
+        enrolled: key.is_some(),
+        reached,
+    }
 }
 
 async fn reach(

@@ -9,21 +9,18 @@ use checks::{Check, Level};
 use clap::Args;
 use leasefs_protocol::KeyHash;
 use leasefs_protocol::ticket::ServerAddr;
+use std::collections::BTreeMap;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
     /// A server; without it all with which this client is enrolled are tried
-    #[arg(value_name = "HOST[:PORT]", value_parser = parse_server)]
+    #[arg(value_name = "HOST[:PORT]", value_parser = super::parse_server)]
     server: Option<ServerAddr>,
     /// In JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     state: StateArg,
-}
-
-fn parse_server(text: &str) -> Result<ServerAddr, String> {
-    text.parse().map_err(|e| format!("{e}"))
 }
 
 pub(super) fn run(args: &DoctorArgs) -> Result<(), String> {
@@ -38,7 +35,7 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), String> {
     runtime.shutdown_background();
     match args.json {
         true => show_json(&checks)?,
-        false => show(&for_people(&checks)),
+        false => show(&for_people(&checks))?,
     }
     let problems = checks.iter().filter(|check| check.level == Level::Problem);
     match problems.count() {
@@ -52,12 +49,13 @@ async fn all(args: &DoctorArgs, state: &StateDir) -> Vec<Check> {
     let enrolled = state.pins().all();
     let tried: Vec<_> = servers(args, enrolled.as_deref().unwrap_or_default())
         .into_iter()
-        .map(|(server, key)| tokio::spawn(facts::server(state.clone(), server, key)))
+        .map(|(names, key)| tokio::spawn(facts::server(state.clone(), names, key)))
         .collect();
     let mounts = tokio::task::spawn_blocking(facts::mounts);
     let mut checks = checks::system(&facts::system().await);
     checks.extend(checks::state(&facts::state(state)));
-    checks.push(checks::enrolled(enrolled.as_deref().map(<[_]>::len)));
+    let known = enrolled.as_deref().map(|all| by_key(all).len());
+    checks.push(checks::enrolled(known));
     checks.extend(mounts.await.unwrap_or_default().iter().map(checks::mount));
     for tried in tried {
         if let Ok(found) = tried.await {
@@ -67,21 +65,30 @@ async fn all(args: &DoctorArgs, state: &StateDir) -> Vec<Check> {
     checks
 }
 
-/// Those to be tried, with their keys where they are known.
+/// Those to be tried, each by all its names, with their keys where they are known.
 fn servers(
     args: &DoctorArgs,
     enrolled: &[(ServerAddr, KeyHash)],
-) -> Vec<(ServerAddr, Option<KeyHash>)> {
+) -> Vec<(Vec<ServerAddr>, Option<KeyHash>)> {
     match &args.server {
-        None => enrolled
-            .iter()
-            .map(|(server, key)| (server.clone(), Some(*key)))
+        None => by_key(enrolled)
+            .into_iter()
+            .map(|(key, names)| (names, Some(key)))
             .collect(),
         Some(server) => {
             let known = enrolled.iter().find(|(known, _)| known == server);
-            vec![(server.clone(), known.map(|(_, key)| *key))]
+            vec![(vec![server.clone()], known.map(|(_, key)| *key))]
         }
     }
+}
+
+/// A server is its key.
+fn by_key(enrolled: &[(ServerAddr, KeyHash)]) -> BTreeMap<KeyHash, Vec<ServerAddr>> {
+    let mut servers = BTreeMap::<KeyHash, Vec<ServerAddr>>::new();
+    for (name, key) in enrolled {
+        servers.entry(*key).or_default().push(name.clone());
+    }
+    servers
 }
 
 fn for_people(checks: &[Check]) -> String {

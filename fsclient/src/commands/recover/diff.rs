@@ -4,10 +4,11 @@ use super::list::range;
 use super::overlay::overlay;
 use super::place::{Mounts, Place};
 use crate::commands::progress::Progress;
+use crate::commands::show;
 use crate::recovery::{ByteRange, Folder, Item, RecoveryId};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -23,20 +24,15 @@ pub(super) fn run(folder: &Folder, id: RecoveryId, mounts: &Mounts) -> Result<()
         Some(file) => file.metadata().map_err(|e| e.to_string())?.len(),
         None => 0,
     };
-    println!(
-        "now   {}",
-        match now {
-            Some(_) => format!("{}, {size} bytes", place.for_people()),
-            None => format!("there is no {}", place.for_people()),
-        }
-    );
-    println!(
-        "kept  {} bytes of the file's {} bytes",
-        item.bytes, item.size
-    );
-    for changed in differences(folder, &item, now.as_ref())? {
-        println!("  {}", for_people(&changed));
-    }
+    let found = match now {
+        Some(_) => format!("{}, {size} bytes", place.for_people()),
+        None => format!("there is no {}", place.for_people()),
+    };
+    let kept = format!("{} bytes of the file's {} bytes", item.bytes, item.size);
+    let differ = differences(folder, &item, now.as_ref())?;
+    let differ = differ.iter().map(|one| format!("  {}\n", for_people(one)));
+    let differ: String = differ.collect();
+    show(&format!("now   {found}\nkept  {kept}\n{differ}"))?;
     if size.max(item.full_size()) > LARGEST_TEXT {
         return Ok(());
     }
@@ -140,7 +136,6 @@ fn show_text(folder: &Folder, item: &Item, now: Option<&File>, path: &str) -> Re
     if !(is_text(&old).map_err(failed)? && is_text(&new).map_err(failed)?) {
         return Ok(());
     }
-    io::stdout().flush().map_err(failed)?;
     let labels = [path.to_owned(), format!("{path} as kept in {}", item.id)];
     let status = Command::new("diff")
         .arg("-u")

@@ -1,6 +1,7 @@
 //! `fsclient recover list`.
 
-use crate::recovery::{ByteRange, Item, Recovery};
+use crate::commands::{show, show_json};
+use crate::recovery::{ByteRange, Folder, Item, Recovery, path_for_people};
 use leasefs_protocol::escaped;
 
 /// People get so many ranges of each item.
@@ -12,13 +13,13 @@ pub(super) fn run(recovery: &Recovery, json: bool) -> Result<(), String> {
     let items: Vec<Item> = items.into_iter().flatten().collect();
     if json {
         let document = serde_json::json!({ "items": items });
-        println!("{document:#}");
+        show_json(&document)?;
     } else if items.is_empty() {
-        for folder in recovery.folders() {
-            println!("nothing is kept in {}", folder.path().display());
-        }
+        let none =
+            |folder: &Folder| format!("nothing is kept in {}\n", path_for_people(folder.path()));
+        show(&recovery.folders().iter().map(none).collect::<String>())?;
     } else {
-        items.iter().for_each(|item| print!("{}", for_people(item)));
+        show(&items.iter().map(for_people).collect::<String>())?;
     }
     // One that can't be read doesn't hide the others.
     let errors: Vec<String> = errors

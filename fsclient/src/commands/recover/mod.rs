@@ -6,7 +6,7 @@ mod overlay;
 mod place;
 mod restore;
 
-use super::{StateArg, examples, say};
+use super::{StateArg, examples, say, show};
 use crate::daemon::StateDir;
 use crate::recovery::{Folder, Recovery, RecoveryId};
 use clap::{Args, Subcommand};
@@ -106,6 +106,5 @@ fn as_its_user(recovery: &Recovery, id: RecoveryId) -> Result<Folder, String> {
 fn discard(recovery: &Recovery, id: RecoveryId) -> Result<(), String> {
     let folder = recovery.folder_with(id).map_err(|e| e.to_string())?;
     folder.discard(id).map_err(|e| e.to_string())?;
-    println!("{id} is discarded");
-    Ok(())
+    show(&format!("{id} is discarded"))
 }

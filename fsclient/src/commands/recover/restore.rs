@@ -4,7 +4,7 @@ use super::overlay::overlay;
 use super::place::{Mounts, Place, failed, is_path};
 use super::{MountArg, list};
 use crate::commands::progress::Progress;
-use crate::commands::say;
+use crate::commands::{say, show};
 use crate::recovery::{Folder, Item, RecoveryId};
 use clap::Args;
 use std::ffi::OsString;
@@ -47,12 +47,11 @@ pub(super) fn run(folder: &Folder, args: &RestoreArgs, mounts: &Mounts) -> Resul
             list::ranges(&gaps)
         ));
     }
-    println!("{} is restored as {}", item.id, target.for_people());
-    println!(
-        "when all is well, `fsclient recover discard {}` removes what is kept",
-        item.id
-    );
-    Ok(())
+    let (id, target) = (item.id, target.for_people());
+    show(&format!(
+        "{id} is restored as {target}\n\
+         when all is well, `fsclient recover discard {id}` removes what is kept"
+    ))
 }
 
 /// The file as it is now, and where the restored one goes.

@@ -62,6 +62,8 @@ fn a_clock_that_is_slewed_faster_than_leases_allow_for_is_a_problem() {
 fn refused(refused: Refused) -> Check {
     let found = ServerFound {
         name: "nas:4430".into(),
+        others: Vec::new(),
+        enrolled: false,
         reached: Err(refused),
     };
     let checks = server(&found);
@@ -72,6 +74,22 @@ fn refused(refused: Refused) -> Check {
     );
     assert_eq!(checks[0].level, Level::Problem);
     checks[0].clone()
+}
+
+#[test]
+fn a_server_that_may_be_gone_for_good_is_told_once_by_all_its_names_with_how_to_forget_it() {
+    let found = ServerFound {
+        name: "nas:4430".into(),
+        others: vec!["10.0.0.7:4430".into()],
+        enrolled: true,
+        reached: Err(Refused::Silent),
+    };
+    let [check] = &server(&found)[..] else {
+        panic!("more than one line")
+    };
+    assert!(check.found.contains("10.0.0.7:4430"), "{}", check.found);
+    let advice = check.advice.as_deref().unwrap_or_default();
+    assert!(advice.ends_with("`fsclient forget nas:4430`"), "{advice}");
 }
 
 #[test]
