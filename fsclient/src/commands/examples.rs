@@ -90,3 +90,11 @@ pub(super) const FORGET: &str = "\
 Examples:
   fsclient forget old.example
       it is gone for good: `fsclient doctor` doesn't look for it any more";
+
+pub(super) const HELPER: &str = "\
+Examples:
+  mount -t leasefs nas.example:/ /mnt/data -o timeout=30s
+  nas.example:/       /mnt/data  leasefs  _netdev,nofail              0 0
+      in /etc/fstab
+  nas.example:/home   /mnt/home  leasefs  _netdev,x-systemd.automount 0 0
+      mounted when it is first looked at";

@@ -3,9 +3,9 @@
 //!
 //! `mount.leasefs` is `fsclient mount`: an option has the name that it has there, without the dashes.
 
-use super::{Cli, Command, failed};
+use super::{Cli, Command, examples, failed};
 use crate::daemon::mounts;
-use clap::{Args, Parser};
+use clap::{Args, CommandFactory, Parser};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -59,15 +59,19 @@ const NOT_OURS: [&str; 22] = [
 
 #[derive(Debug, Parser)]
 #[command(
+    name = "mount.leasefs",
     version,
-    about = "Mount a leasefs export, as `mount -t leasefs` and fstab do"
+    about = "Mount a leasefs export, as `mount -t leasefs` and fstab do",
+    after_long_help = examples::HELPER
 )]
 struct Mount {
     /// As `fsclient mount` takes it: a ticket, `@FILE`, or `HOST[:PORT]:/[SUBDIR]` once this client is enrolled
     source: OsString,
     /// Where to mount
     dir: OsString,
-    /// Options of `fsclient mount` without the dashes (timeout=30s, memory=1GiB, write-through), and those of mount(8)
+    /// Options of fsclient-mount(1) without the dashes (`timeout=30s`, `memory=1GiB`, `write-through`, `noexec`, `uid=`, `gid=`,
+    /// `state=`, `metrics=`), `ro`, `hard` (for `timeout=hard`), `allow-suid` and `allow-dev` (for `--suid` and `--dev`: mount(8)
+    /// keeps `suid` and `dev`, its defaults, to itself), and those of mount(8). One that isn't known is refused
     #[arg(short = 'o', value_delimiter = ',')]
     options: Vec<String>,
     /// Pass over options that aren't known
@@ -108,6 +112,11 @@ struct Common {
     kind: Option<String>,
     #[arg(short = 'N', hide = true)]
     namespace: Option<OsString>,
+}
+
+/// What `mount.leasefs` takes, for its man page.
+pub(super) fn description() -> clap::Command {
+    Mount::command()
 }
 
 /// Does what the program's name says, if it says anything.
@@ -297,7 +306,6 @@ mod tests {
 
     #[test]
     fn every_option_of_fsclient_mount_can_be_given_but_what_a_helper_never_does() {
-        use clap::CommandFactory;
         let cli = Cli::command();
         let mount = cli.find_subcommand("mount").expect("it is there");
         for option in mount.get_opts().filter_map(|option| option.get_long()) {

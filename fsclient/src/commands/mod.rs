@@ -106,7 +106,9 @@ pub fn run() -> ExitCode {
         Command::Elect(args) => return elect::run(&args),
         Command::Daemon { .. } => return daemon::run_detached(),
         Command::Manual { share } => {
-            manual::write(&Cli::command(), &share).map_err(|e| format!("{}: {e}", share.display()))
+            let written = manual::write(&Cli::command(), &share)
+                .and_then(|()| manual::write_helper(&helper::description(), &share));
+            written.map_err(|e| format!("{}: {e}", share.display()))
         }
     };
     match result {

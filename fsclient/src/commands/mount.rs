@@ -202,6 +202,13 @@ fn read_source(argument: &str) -> Result<String, String> {
                 other => other,
             }
         )),
+        text if text != argument && text.parse::<Source>().is_err() => Err(format!(
+            "{} is no ticket: one begins with leasefs:// and is a line of its own",
+            match argument {
+                "-" => "what standard input has",
+                other => other,
+            }
+        )),
         text => Ok(text.to_owned()),
     }
 }
@@ -269,12 +276,12 @@ mod tests {
     fn a_file_is_mounted_with_the_ticket_in_it_when_it_is_marked_as_one() {
         let name = format!("leasefs-test-ticket-{}", std::process::id());
         let file = std::env::temp_dir().join(name);
-        std::fs::write(&file, "the ticket\n").expect("written");
+        std::fs::write(&file, "nas:/\n").expect("written");
         let name = file.to_str().expect("text");
         let marked = format!("@{name}");
         let (told, error) = (read_source(&marked), read_source(name));
         std::fs::remove_file(&file).expect("removed");
-        assert_eq!(told, Ok("the ticket".to_owned()));
+        assert_eq!(told, Ok("nas:/".to_owned()));
         let error = error.expect_err("not marked");
         assert!(error.ends_with(&format!("mount {marked}")), "{error}");
         assert_eq!(read_source("host:/"), Ok("host:/".to_owned()));

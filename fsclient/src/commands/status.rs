@@ -73,13 +73,15 @@ fn one(dir: &Path) -> Result<MountStatus, String> {
         .map_err(|error| match (error, mounts::is_leasefs(dir)) {
             (AskError::Refused(reason), _) => reason,
             (AskError::Silent(_), Ok(false)) => format!("{} is not a leasefs mount", dir.display()),
-            (AskError::Silent(_), Ok(true)) if mounts::is_dead(dir) => format!(
-                "the daemon of {} has died: {}",
-                dir.display(),
-                what_to_do(dir)
-            ),
+            (AskError::Silent(_), Ok(true)) if mounts::is_dead(dir) => died(dir),
             (error, _) => format!("{}: {error}", dir.display()),
         })
+}
+
+/// What to tell of a mount whose daemon is gone.
+pub(super) fn died(dir: &Path) -> String {
+    let (shown, advice) = (path_for_people(dir), what_to_do(dir));
+    format!("the daemon of {shown} has died: {advice}")
 }
 
 fn what_to_do(dir: &Path) -> String {

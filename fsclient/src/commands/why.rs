@@ -54,6 +54,9 @@ pub(super) fn run(args: &WhyArgs) -> Result<(), String> {
     let asked = control::ask(&mount, &request).and_then(|mut asked| asked.why());
     let why = asked.map_err(|error| match error {
         AskError::Refused(reason) => format!("{shown}: {reason}"),
+        AskError::Silent(_) if crate::daemon::mounts::is_dead(&mount) => {
+            super::status::died(&mount)
+        }
         error => format!("{}: {error}", path_for_people(&mount)),
     })?;
     let path = mount.join(below);
@@ -61,8 +64,7 @@ pub(super) fn run(args: &WhyArgs) -> Result<(), String> {
     if args.json {
         return show_json(&document);
     }
-    show(&for_people(&document.path, &document.why))?;
-    Ok(())
+    show(&for_people(&document.path, &document.why))
 }
 
 /// The mount point of the daemon that a path leads to, and the path below what it mounts. Links are followed up to the mount:

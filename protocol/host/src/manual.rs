@@ -23,7 +23,21 @@ const SHELLS: [(Shell, &str); 3] = [
 /// # Errors
 /// What can't be written there.
 pub fn write(program: &Command, share: &Path) -> io::Result<()> {
-    let files = pages(program).into_iter().chain(completions(program));
+    put(
+        pages(program).into_iter().chain(completions(program)),
+        share,
+    )
+}
+
+/// Writes the page of what mount(8) runs, which nobody types.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_helper(program: &Command, share: &Path) -> io::Result<()> {
+    put([page(program, "8")], share)
+}
+
+fn put(files: impl IntoIterator<Item = (String, Vec<u8>)>, share: &Path) -> io::Result<()> {
     for (path, text) in files {
         let path = share.join(path);
         if let Some(folder) = path.parent() {
@@ -72,14 +86,15 @@ pub fn flaws(program: &Command) -> Vec<String> {
 }
 
 fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) {
-    pages.push(page(command));
+    pages.push(page(command, "1"));
     for part in command.get_subcommands().filter(|part| !part.is_hide_set()) {
         add_pages(part, pages);
     }
 }
 
-fn page(command: &Command) -> (String, Vec<u8>) {
+fn page(command: &Command, section: &str) -> (String, Vec<u8>) {
     let man = Man::new(command.clone().after_long_help(Resettable::Reset))
+        .section(section)
         // An empty one would be left out, and what follows taken for it.
         .date(" ")
         .source(concat!("leasefs ", env!("CARGO_PKG_VERSION")));
@@ -87,7 +102,7 @@ fn page(command: &Command) -> (String, Vec<u8>) {
     // Writing to memory doesn't fail.
     let _ = man.render(&mut text);
     let _ = examples(command).to_writer(&mut text);
-    (format!("man/man1/{}", man.get_filename()), text)
+    (format!("man/man{section}/{}", man.get_filename()), text)
 }
 
 /// Commands, line by line: not filled as text is.
