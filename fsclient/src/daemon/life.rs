@@ -1,7 +1,7 @@
 //! A daemon's life: make the mount, keep it, end it without leaving anything behind.
 
 use super::assemble::{self, Assembled};
-use super::ending::{Work, while_it_gets_on};
+use super::ending::{Work, while_it_gets_on, while_it_may};
 use super::heap;
 use super::job::Job;
 use super::listen::{self, Listener, Unmount};
@@ -217,16 +217,16 @@ async fn until_unmounted(
 ) -> Result<(), String> {
     loop {
         tokio::select! {
-            () = assembled.mounted.ended() => return bring_in(assembled, signals).await,
+            () = assembled.mounted.ended() => return bring_in(assembled, signals, false).await,
             () = signals.any() => {
                 end_by_signal(assembled, signals).await;
-                return bring_in(assembled, signals).await;
+                return bring_in(assembled, signals, false).await;
             }
             Some(Unmount { force, reply }) = unmounts.recv() => {
                 let unmounted = unmount_on_demand(assembled, force).await;
                 let done = unmounted.is_ok();
                 let result = match unmounted {
-                    Ok(()) => bring_in(assembled, signals).await,
+                    Ok(()) => bring_in(assembled, signals, force).await,
                     Err(message) => Err(message),
                 };
                 // Whoever asked may have gone.
@@ -241,10 +241,14 @@ async fn until_unmounted(
 
 /// Brings buffered writes to the server's disk, as long as it gets on, or until a signal comes; nothing
 /// writes any more. What can't be brought there is kept in the recovery folder.
-async fn bring_in(assembled: &Arc<Assembled>, signals: &mut Signals) -> Result<(), String> {
+async fn bring_in(
+    assembled: &Arc<Assembled>,
+    signals: &mut Signals,
+    force: bool,
+) -> Result<(), String> {
     let driver = &assembled.driver;
     let brought = tokio::select! {
-        brought = bring(assembled) => brought,
+        brought = bring(assembled, force) => brought,
         () = signals.any() => Err("cut short by a signal".to_owned()),
     };
     let failed = match brought {
@@ -270,13 +274,13 @@ async fn bring_in(assembled: &Arc<Assembled>, signals: &mut Signals) -> Result<(
     })
 }
 
-async fn bring(assembled: &Arc<Assembled>) -> Result<(), String> {
+async fn bring(assembled: &Arc<Assembled>, force: bool) -> Result<(), String> {
     let driver = &assembled.driver;
     let flushed = driver.call(Call::FlushAll);
-    let mut done = while_it_gets_on(driver, Work::Flush, flushed).await;
+    let mut done = while_it_may(driver, Work::Flush, force, flushed).await;
     if matches!(done, Some(Ok(_))) && assembled.write_back && driver.has_changed() {
         let synced = driver.call(Call::SyncAll);
-        done = while_it_gets_on(driver, Work::Commit, synced).await;
+        done = while_it_may(driver, Work::Commit, force, synced).await;
     }
     match done {
         Some(Ok(_)) => Ok(()),
@@ -319,7 +323,7 @@ async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<()
     }
     let unmounted = match force {
         false => unmount(assembled, false).await,
-        true => within_write_back(assembled).await,
+        true => within_write_back(assembled, true).await,
     };
     match unmounted {
         Ok(()) => {
@@ -360,9 +364,9 @@ fn dirty_paths(driver: &Driver) -> Vec<String> {
 }
 
 /// Unmounts, unless writing back what is dirty stands still.
-async fn within_write_back(assembled: &Arc<Assembled>) -> io::Result<()> {
+async fn within_write_back(assembled: &Arc<Assembled>, force: bool) -> io::Result<()> {
     let unmounted = unmount(assembled, false);
-    while_it_gets_on(&assembled.driver, Work::Flush, unmounted)
+    while_it_may(&assembled.driver, Work::Flush, force, unmounted)
         .await
         .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
@@ -384,7 +388,7 @@ fn busy(dir: &Path, error: &io::Error) -> String {
 async fn end_by_signal(assembled: &Arc<Assembled>, signals: &mut Signals) {
     tracing::info!("told to end");
     let clean = tokio::select! {
-        result = within_write_back(assembled) => match result {
+        result = within_write_back(assembled, false) => match result {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!("{}", busy(assembled.mounted.mountpoint(), &error));
