@@ -6,6 +6,7 @@ use crate::session::Session;
 use crate::status::{BusyFile, Lock, SessionStatus, Status, TermZero, Waiting};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::latency::millis;
+use leasefs_protocol::limits::SESSION_COURTESY;
 use leasefs_protocol::{FileKind, LockKind, LockMode, LockRange};
 use std::sync::atomic::Ordering;
 
@@ -105,6 +106,10 @@ fn one(session: &Session, snapshot: &Snapshot) -> SessionStatus {
         key: session.key.to_string(),
         mount: session.mount(),
         address: link.map(|link| link.connection().remote_address().to_string()),
+        kept_ms: session.idle_since().map(|since| {
+            let away = snapshot.now.since(since);
+            millis(SESSION_COURTESY.saturating_sub(away))
+        }),
         expires_ms: expires.map(|at| millis(at.left_at(snapshot.now))),
         denied_ms: core
             .and_then(|core| core.denied_until)

@@ -13,7 +13,7 @@ pub struct Status {
     /// Why the state directory can't be written; none if it can.
     #[serde(default)]
     pub state_trouble: Option<String>,
-    /// Sessions, the connected ones and those waited for.
+    /// Sessions, those included that are away.
     pub sessions: Vec<SessionStatus>,
     /// Operations that wait.
     pub waiting: Vec<Waiting>,
@@ -92,6 +92,9 @@ pub struct SessionStatus {
     pub mount: String,
     /// Where it is connected from; none if it isn't.
     pub address: Option<String>,
+    /// For how long it is kept should its client not come back; none while it is connected.
+    #[serde(default)]
+    pub kept_ms: Option<u64>,
     /// When its leases end; none if they have.
     pub expires_ms: Option<u64>,
     /// Whether it may still reclaim leases of the server's earlier life.
@@ -108,6 +111,57 @@ pub struct SessionStatus {
     pub requests: BTreeMap<String, u64>,
     /// Keep-alives answered.
     pub renewals: u64,
+}
+
+impl SessionStatus {
+    /// What people know it by.
+    pub fn called(&self) -> &str {
+        match self.mount.as_str() {
+            // Not back since the server began.
+            "" => &self.client,
+            mount => mount,
+        }
+    }
+
+    /// Whether it is away and nobody waits for it, nor will.
+    fn is_put_by(&self) -> bool {
+        let holds = self.leases > 0 || self.recalls > 0 || self.reclaiming;
+        self.kept_ms.is_some() && self.expires_ms.is_none() && self.denied_ms.is_none() && !holds
+    }
+}
+
+/// Sessions of one name that are away and without leases: kept for a mount that may come back, as one that sleeps does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Away<'s> {
+    /// The one of them that is kept longest.
+    pub longest: &'s SessionStatus,
+    /// How many.
+    pub count: usize,
+    /// What they have open.
+    pub opens: usize,
+}
+
+impl Status {
+    /// Sessions to be told one by one, and the others.
+    pub fn present_and_away(&self) -> (Vec<&SessionStatus>, Vec<Away<'_>>) {
+        let asks = |one: &SessionStatus| self.waiting.iter().any(|w| w.session == one.session);
+        let mut all: Vec<&SessionStatus> = self.sessions.iter().collect();
+        let away = all.extract_if(.., |one| one.is_put_by() && !asks(one));
+        let mut groups: BTreeMap<(&str, &str), Away<'_>> = BTreeMap::new();
+        for one in away {
+            let group = groups.entry((one.called(), &one.key)).or_insert(Away {
+                longest: one,
+                count: 0,
+                opens: 0,
+            });
+            group.count += 1;
+            group.opens += one.opens;
+            if one.kept_ms > group.longest.kept_ms {
+                group.longest = one;
+            }
+        }
+        (all, groups.into_values().collect())
+    }
 }
 
 /// An operation that waits.

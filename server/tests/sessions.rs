@@ -3,7 +3,7 @@
 mod support;
 
 use leasefs_protocol::control::{HelloRefusal, Standing, ToClient, ToServer};
-use leasefs_protocol::limits::MAX_SESSIONS_PER_CLIENT;
+use leasefs_protocol::limits::{MAX_SESSIONS_PER_CLIENT, SESSION_COURTESY};
 use leasefs_protocol::{
     Parts, Query, Refusal, Release, Response, Scope, Seq, SessionId, Stamp, answer, query,
 };
@@ -79,6 +79,42 @@ async fn a_client_with_as_many_sessions_as_it_may_have_gets_another_for_one_that
     timeout(Duration::from_secs(30), let_in)
         .await
         .expect("let in");
+}
+
+/// The same client and name may be those of two that live, as machines cloned with their key have them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_leases_have_ended_outlasts_another_of_its_client_and_name_with_opens_and_answers()
+ {
+    let house = House::new();
+    let server = house.serve_with(Duration::from_secs(1), |_| ()).await;
+    let who = Who::enrolled(&house, 1);
+    let mut away = who.connect(&server).await;
+    let (_, open) = away.create("f").await;
+    let mut frame = away.frame(mkdir(away.root(), raw("d")));
+    away.send(&frame, b"").await;
+    let answered = away.reply().await.0;
+    // It says nothing more, so that its leases end and it is cut off.
+    let lost = timeout(Duration::from_secs(20), away.connection.closed()).await;
+    assert!(lost.is_ok(), "its leases end");
+    let mut other = who.clone();
+    other.session = SessionId([2; 16]);
+    let _other = other.connect(&server).await;
+    let sessions = server.server.status().sessions;
+    let kept = sessions
+        .iter()
+        .find(|one| one.session == who.session.to_string());
+    let kept = kept.expect("it is kept");
+    assert_eq!((kept.expires_ms, kept.opens), (None, 1), "{kept:?}");
+    let hour = SESSION_COURTESY.as_millis() as u64;
+    let left = kept.kept_ms.expect("it is away");
+    assert!((hour - 30_000..=hour).contains(&left), "{left}");
+    let mut again = who.connect(&server).await;
+    again.take_over(&away);
+    assert_eq!(again.welcome.standing, Standing::Expired);
+    numbered(&mut frame).resent = true;
+    again.send(&frame, b"").await;
+    assert_eq!(again.reply().await.0.result, answered.result, "not EEXIST");
+    assert!(again.read(open, 0, 1).await.0.result.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]

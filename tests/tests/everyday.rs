@@ -440,6 +440,25 @@ fn a_client_is_named_after_its_host_and_a_killed_ones_session_after_its_client()
 }
 
 #[test]
+fn what_is_on_a_mount_is_not_served_by_another_server() {
+    let world = world("served-again", 1, "trust");
+    let below = world.mount(0).path("below");
+    fs::create_dir(&below).expect("made");
+    let state = world.sandbox.root().join("second-state");
+    for dir in [&world.mount(0).dir, &below] {
+        let mut second = Command::new(&Binaries::get().server);
+        second.arg("serve").arg(dir).arg("--state").arg(&state);
+        second.args(["--listen", "127.0.0.1:0"]);
+        let refused = refusal(second);
+        assert!(
+            refused.contains("on a leasefs mount") && refused.contains("on the storage host"),
+            "{refused}"
+        );
+        assert!(!state.exists(), "nothing is made before");
+    }
+}
+
+#[test]
 fn mount_and_umount_of_the_system_find_their_helpers_options_and_what_is_mounted() {
     let world = world("helper", 0, "trust");
     let (dir, state) = places(&world);

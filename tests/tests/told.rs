@@ -128,6 +128,37 @@ fn bytes_that_stay_behind_have_an_exit_code_and_go_through_no_mount_of_another_c
 }
 
 #[test]
+fn a_closed_port_is_told_and_waited_for_unless_by_force() {
+    let mut world = World::start("closed", &WorldOptions::mounts(1).term("2s").write_back());
+    let closed = format!(
+        "nothing listens on UDP port {}",
+        world.server.address.port()
+    );
+    fs::create_dir(world.mount(0).path("own")).expect("a folder");
+    fs::write(world.mount(0).path("own/f"), "kept").expect("written");
+    world.server.daemon.kill();
+    let mount = world.mount(0);
+    let told = || {
+        let status = mount.status();
+        let trouble = status["mounts"][0]["trouble"].as_str().map(str::to_owned);
+        trouble.filter(|trouble| trouble.contains(&closed))
+    };
+    eventually("the reason", LIMIT, told, String::new);
+    let (output, took) = mount.umount(&[], LIMIT);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains(&closed), "{said}");
+    assert!(took >= Duration::from_secs(9), "it may be back: {took:?}");
+    let (output, took) = mount.umount(&["--force"], LIMIT);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("1 file(s) could not be brought") && said.contains(&closed),
+        "{said}"
+    );
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(!mount.is_mounted());
+}
+
+#[test]
 fn the_busiest_file_is_told_by_its_path() {
     let world = World::start("busiest", &WorldOptions::mounts(1));
     let told = || {

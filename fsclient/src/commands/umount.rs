@@ -48,15 +48,16 @@ pub(super) fn run(dir: &Path, force: bool) -> Result<(), String> {
     let mut patience = Patience::new(force);
     let asked = control::ask(&dir, &request).and_then(|mut asked| {
         leave_it_to_the_daemon(&dir);
-        asked.done_while(|| patience.look(&dir))?;
-        Ok(asked)
-    });
-    match asked {
-        Ok(asked) => {
+        let done = asked.done_while(|| patience.look(&dir));
+        // By force it is unmounted, whatever couldn't be brought in.
+        if done.is_ok() || force && matches!(done, Err(AskError::Refused(_))) {
             // The daemon keeps the connection until its process ends.
             asked.wait_for_end();
-            Ok(())
         }
+        done
+    });
+    match asked {
+        Ok(()) => Ok(()),
         Err(AskError::Refused(reason)) => Err(reason),
         Err(AskError::Foreign(user)) => Err(format!(
             "{} is a mount of user {user}: only that user and root may unmount it",

@@ -5,7 +5,7 @@ use leasefs_client::WriteBackStatus;
 use std::future::Future;
 use std::pin::pin;
 use std::time::{Duration, Instant};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// How long nothing may come through to a silent server.
 const SILENT: Duration = Duration::from_secs(10);
@@ -71,6 +71,29 @@ pub(super) async fn while_it_gets_on<T>(
                 bytes_per_second = status.rate,
                 "writing back"
             );
+        }
+    }
+}
+
+/// The same; by force a port that nobody has isn't waited for.
+pub(super) async fn while_it_may<T>(
+    driver: &Driver,
+    work: Work,
+    force: bool,
+    wait: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = while_it_gets_on(driver, work, wait) => done,
+        () = port_is_closed(driver), if force => None,
+    }
+}
+
+async fn port_is_closed(driver: &Driver) {
+    loop {
+        sleep(LOOK).await;
+        if !driver.write_back_status().in_contact && driver.nobody_listens().await {
+            return;
         }
     }
 }

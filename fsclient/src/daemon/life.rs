@@ -1,7 +1,7 @@
 //! A daemon's life: make the mount, keep it, end it without leaving anything behind.
 
 use super::assemble::{self, Assembled};
-use super::ending::{Work, while_it_gets_on};
+use super::ending::{Work, while_it_may};
 use super::heap;
 use super::job::Job;
 use super::listen::{self, Listener, Unmount};
@@ -220,12 +220,12 @@ async fn until_unmounted(
         tokio::select! {
             () = assembled.mounted.ended() => {
                 assembled.unmounting.store(true, Ordering::Relaxed);
-                return bring_in(assembled, signals).await;
+                return bring_in(assembled, signals, false).await;
             }
             () = signals.any() => {
                 assembled.unmounting.store(true, Ordering::Relaxed);
                 end_by_signal(assembled, signals).await;
-                return bring_in(assembled, signals).await;
+                return bring_in(assembled, signals, false).await;
             }
             Some(Unmount { force, reply }) = unmounts.recv() => {
                 assembled.unmounting.store(true, Ordering::Relaxed);
@@ -233,7 +233,7 @@ async fn until_unmounted(
                 let done = unmounted.is_ok();
                 assembled.unmounting.store(done, Ordering::Relaxed);
                 let result = match unmounted {
-                    Ok(()) => bring_in(assembled, signals).await,
+                    Ok(()) => bring_in(assembled, signals, force).await,
                     Err(message) => Err(message),
                 };
                 // Whoever asked may have gone.
@@ -248,10 +248,14 @@ async fn until_unmounted(
 
 /// Brings buffered writes to the server's disk, as long as it gets on, or until a signal comes; nothing
 /// writes any more. What can't be brought there is kept in the recovery folder.
-async fn bring_in(assembled: &Arc<Assembled>, signals: &mut Signals) -> Result<(), String> {
+async fn bring_in(
+    assembled: &Arc<Assembled>,
+    signals: &mut Signals,
+    force: bool,
+) -> Result<(), String> {
     let driver = &assembled.driver;
     let brought = tokio::select! {
-        brought = bring(assembled) => brought,
+        brought = bring(assembled, force) => brought,
         () = signals.any() => Err("cut short by a signal".to_owned()),
     };
     let failed = match brought {
@@ -277,8 +281,8 @@ async fn bring_in(assembled: &Arc<Assembled>, signals: &mut Signals) -> Result<(
     })
 }
 
-async fn bring(assembled: &Arc<Assembled>) -> Result<(), String> {
-    match brought(assembled).await {
+async fn bring(assembled: &Arc<Assembled>, force: bool) -> Result<(), String> {
+    match brought(assembled, force).await {
         Some(Ok(())) => Ok(()),
         Some(Err(refusal)) => Err(refusal.to_string()),
         None => Err(why_not(&assembled.driver)),
@@ -286,13 +290,13 @@ async fn bring(assembled: &Arc<Assembled>) -> Result<(), String> {
 }
 
 /// What is buffered goes to the server, and what is there to its disk; `None` if that stands still.
-async fn brought(assembled: &Arc<Assembled>) -> Option<Result<(), Refusal>> {
+async fn brought(assembled: &Arc<Assembled>, force: bool) -> Option<Result<(), Refusal>> {
     let driver = &assembled.driver;
-    let flushed = while_it_gets_on(driver, Work::Flush, driver.call(Call::FlushAll)).await?;
+    let flushed = while_it_may(driver, Work::Flush, force, driver.call(Call::FlushAll)).await?;
     if flushed.is_err() || !assembled.write_back || !driver.has_changed() {
         return Some(flushed.map(drop));
     }
-    let synced = while_it_gets_on(driver, Work::Commit, driver.call(Call::SyncAll)).await?;
+    let synced = while_it_may(driver, Work::Commit, force, driver.call(Call::SyncAll)).await?;
     Some(synced.map(drop))
 }
 
@@ -330,7 +334,7 @@ async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<()
     }
     let unmounted = match force {
         false => unmount(assembled, false).await,
-        true => within_write_back(assembled).await,
+        true => within_write_back(assembled, true).await,
     };
     match unmounted {
         Ok(()) => {
@@ -350,7 +354,7 @@ async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<()
 async fn bring_first(assembled: &Arc<Assembled>) -> Result<(), String> {
     let driver = &assembled.driver;
     // What the server refuses was reported where it was written.
-    match brought(assembled).await {
+    match brought(assembled, false).await {
         Some(_) => Ok(()),
         None => Err(format!(
             "can't unmount {}: {} ({}); --force unmounts it and keeps it for `fsclient recover`",
@@ -377,9 +381,9 @@ fn what_waits(driver: &Driver) -> String {
 }
 
 /// Unmounts, unless writing back what is dirty stands still.
-async fn within_write_back(assembled: &Arc<Assembled>) -> io::Result<()> {
+async fn within_write_back(assembled: &Arc<Assembled>, force: bool) -> io::Result<()> {
     let unmounted = unmount(assembled, false);
-    while_it_gets_on(&assembled.driver, Work::Flush, unmounted)
+    while_it_may(&assembled.driver, Work::Flush, force, unmounted)
         .await
         .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
@@ -401,7 +405,7 @@ fn busy(dir: &Path, error: &io::Error) -> String {
 async fn end_by_signal(assembled: &Arc<Assembled>, signals: &mut Signals) {
     tracing::info!("told to end");
     let clean = tokio::select! {
-        result = within_write_back(assembled) => match result {
+        result = within_write_back(assembled, false) => match result {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!("{}", busy(assembled.mounted.mountpoint(), &error));

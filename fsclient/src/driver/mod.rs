@@ -16,7 +16,7 @@ mod ticker;
 pub use keeping::Refuge;
 
 use crate::clock;
-use crate::session::{Ear, Facts, Link, Status, Wire};
+use crate::session::{Ear, Facts, Link, Status, Wire, nobody_listens};
 use batch::Batch;
 use keeping::Keeping;
 use leasefs_client::{
@@ -275,6 +275,11 @@ impl<W: Waiter> Driver<W> {
     /// What is told of the connection.
     pub fn facts(&self) -> Facts {
         self.wire.facts()
+    }
+
+    /// Whether the server's host says, now, that nobody has its port.
+    pub async fn nobody_listens(&self) -> bool {
+        nobody_listens(self.wire.config()).await
     }
 
     /// How many calls it was asked to make, the daemon's own among them.

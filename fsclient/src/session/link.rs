@@ -6,15 +6,16 @@ use crate::clock;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::BootId;
 use leasefs_protocol::control::{FEATURES, Hello, ToClient, ToServer, Welcome};
 use leasefs_protocol::limits::{HELLO_TIMEOUT, MAX_ADDRESSES, PROTOCOL_VERSION};
 use leasefs_protocol::ticket::ServerAddr;
+use leasefs_protocol::{BootId, KeyHash};
 use leasefs_transport::{
-    CloseCode, Connection, FrameError, FrameReader, FrameWriter, Lost, TransportError, connect,
-    not_listening,
+    CloseCode, Connection, FrameError, FrameReader, FrameWriter, Identity, Lost, TransportError,
+    connect, not_listening,
 };
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::time::Duration;
 use tokio::net::lookup_host;
 use tokio::task::JoinSet;
@@ -22,6 +23,9 @@ use tokio::time::{sleep, timeout};
 
 /// The next of a name's addresses is tried too when the one before hasn't answered for so long.
 const NEXT_ADDRESS: Duration = Duration::from_millis(150);
+
+/// A host that says that nobody has a port says it within this time.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// A connection to which the server has said `Welcome`.
 #[derive(Debug)]
@@ -120,10 +124,7 @@ pub(super) async fn reach(
         let (identity, key) = (config.identity.clone(), config.key);
         attempts.spawn(async move {
             sleep(NEXT_ADDRESS * index as u32).await;
-            let connection = tokio::select! {
-                connection = connect(address, &identity, key) => connection?,
-                error = not_listening(address), if first => return Err(error),
-            };
+            let connection = attempt(address, &identity, key, first).await?;
             Ok((connection, name))
         });
     }
@@ -146,6 +147,39 @@ pub(super) async fn reach(
         server: config.servers.first().clone(),
         source,
     })
+}
+
+/// Tries one address. The `first` connection of all is given up as soon as its host says that nobody has the port; later
+/// ones are tried on, since a server that starts again may take it any moment, and say so when they have failed.
+async fn attempt(
+    address: SocketAddr,
+    identity: &Identity,
+    server: KeyHash,
+    first: bool,
+) -> Result<Connection, TransportError> {
+    let mut connecting = pin!(connect(address, identity, server));
+    let told = tokio::select! {
+        // Hosts limit how often they say so: QUIC, which isn't told, must not ask first.
+        biased;
+        told = not_listening(address) => told,
+        connection = &mut connecting => return connection,
+    };
+    if first {
+        return Err(told);
+    }
+    connecting.await.map_err(|error| match error {
+        TransportError::NoAnswer(_) => told,
+        error => error,
+    })
+}
+
+/// Whether the hosts of all the server's addresses say that nobody has the port. Where one says nothing it may be there.
+pub async fn nobody_listens(config: &Config) -> bool {
+    let asked = async {
+        let addresses = resolve(config).await.ok()?.into_iter();
+        Some(join_all(addresses.map(|(_, address)| not_listening(address))).await)
+    };
+    matches!(timeout(TOLD_WITHIN, asked).await, Ok(Some(_)))
 }
 
 /// What is looked up; given up soon where there are other addresses.

@@ -14,7 +14,7 @@ mod wire;
 
 pub use config::{Config, ConnectError, new_session};
 pub use first::first;
-pub use link::Link;
+pub use link::{Link, nobody_listens};
 pub use probe::{Probed, probe, route_mtu};
 pub use status::{Status, Waiting};
 pub use wire::{Facts, Out, Wire, is_ours};

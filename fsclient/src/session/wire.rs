@@ -8,17 +8,20 @@ use super::readers::{Listening, close_code};
 use bytes::Bytes;
 use leasefs_client::{ConnectionId, Effect, Event, Unconnected};
 use leasefs_protocol::{BootId, RequestFrame};
-use leasefs_transport::{CloseCode, Connection, FrameReader, Traffic};
+use leasefs_transport::{CloseCode, Connection, FrameReader, Traffic, TransportError};
 use std::collections::BTreeMap;
 use std::ops::Add;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// A close is sent at once; what comes back doesn't matter.
 const LAST_PACKET: Duration = Duration::from_millis(50);
+/// A host that has said that the server's port is closed, and says nothing now, is believed for so long: it limits how often
+/// it says so, to all mounts of this machine together.
+const TOLD_HOLDS: Duration = Duration::from_secs(15);
 
 /// All connections of a session. There is one, or none, but for moments.
 pub struct Wire<W>(Arc<Inner<W>>);
@@ -37,6 +40,8 @@ struct State<W> {
     closed: Option<Connection>,
     /// Of connections that have ended.
     ended: Traffic,
+    /// When it was told last that the port is closed, and what people are told of it; until there is a connection.
+    told: Option<(Instant, String)>,
 }
 
 /// A connection on which something can be sent.
@@ -73,6 +78,7 @@ impl<W: 'static> Wire<W> {
             last: ConnectionId(0),
             closed: None,
             ended: Traffic::default(),
+            told: None,
         };
         Self(Arc::new(Inner {
             config,
@@ -127,7 +133,7 @@ impl<W: 'static> Wire<W> {
                 readers: JoinSet::new(),
             };
             state.lives.insert(listening.id, live);
-            state.closed = None;
+            (state.closed, state.told) = (None, None);
             listening
         };
         (self.0.ear)(Event::Connected {
@@ -153,7 +159,7 @@ impl<W: 'static> Wire<W> {
             Err(error) => {
                 let failed = match error {
                     ConnectError::Refused { refusal, .. } => Unconnected::Refused(refusal),
-                    error => Unconnected::Unreachable(error.to_string()),
+                    error => Unconnected::Unreachable(self.state().why(&error)),
                 };
                 (self.0.ear)(Event::NotConnected(failed));
             }
@@ -196,6 +202,22 @@ impl<W> State<W> {
     fn next_id(&mut self) -> ConnectionId {
         self.last.0 += 1;
         self.last
+    }
+
+    /// Why there is no connection, for people.
+    fn why(&mut self, error: &ConnectError) -> String {
+        let ConnectError::Transport { source, .. } = error else {
+            return error.to_string();
+        };
+        let now = Instant::now();
+        match source {
+            TransportError::NotListening(_) => self.told = Some((now, error.to_string())),
+            TransportError::NoAnswer(_) => {}
+            _ => return error.to_string(),
+        }
+        let told = self.told.as_ref();
+        told.filter(|(at, _)| now.duration_since(*at) < TOLD_HOLDS)
+            .map_or_else(|| error.to_string(), |(_, said)| said.clone())
     }
 
     /// Ends its readers too.

@@ -36,6 +36,8 @@ pub struct Mount {
     pub read_only: bool,
     /// Whether it is one of ours.
     pub is_leasefs: bool,
+    /// The type of its file system.
+    pub kind: String,
     /// What is mounted.
     pub source: String,
     /// The user who has mounted it, if it is a FUSE mount.
@@ -67,6 +69,11 @@ pub fn mounted_by(table: &[Mount], point: &Path) -> Option<u32> {
     Some(mount.user.unwrap_or_default())
 }
 
+/// The mount with this id, as `statx` tells it.
+pub fn with_id(table: &[Mount], id: u64) -> Option<&Mount> {
+    table.iter().find(|mount| mount.id == id)
+}
+
 /// The mount that a path lies in.
 pub fn of<'t>(table: &'t [Mount], path: &Path) -> Option<&'t Mount> {
     path.ancestors().find_map(|above| at(table, above))
@@ -83,6 +90,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         .split(|byte| *byte == b',')
         .any(|word| word == b"ro");
     let mut behind = words.skip_while(|word| *word != b"-").skip(1);
+    let kind = behind.next()?;
     Some(Mount {
         id,
         parent,
@@ -90,7 +98,8 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         root,
         point,
         read_only,
-        is_leasefs: behind.next()? == LEASEFS,
+        is_leasefs: kind == LEASEFS,
+        kind: unescape(kind).display().to_string(),
         source: unescape(behind.next()?).display().to_string(),
         user: behind.next().and_then(user),
     })
@@ -157,6 +166,7 @@ mod tests {
             point: "/mnt/a b\\c".into(),
             read_only: false,
             is_leasefs: true,
+            kind: "fuse.leasefs".to_owned(),
             source: "nas:/".to_owned(),
             user: Some(7),
         };

@@ -22,6 +22,10 @@ use std::time::Duration;
 /// How long a client tries one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How often a host is asked whether a port is closed: it says so to one peer once a second, whichever of its packets asks, and
+/// those of QUIC, of all mounts there, ask too.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
 /// The server's side of all connections: one UDP socket. Must live within a tokio runtime.
 #[derive(Debug)]
 pub struct Server {
@@ -252,11 +256,17 @@ pub async fn not_listening(address: SocketAddr) -> TransportError {
 async fn told_off(address: SocketAddr) -> io::Result<()> {
     let socket = tokio::net::UdpSocket::bind(unspecified_like(address)).await?;
     socket.connect(address).await?;
-    socket.send(&[0]).await?;
-    match socket.recv(&mut [0]).await {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-        Err(error) => Err(error),
-        Ok(_) => Err(io::ErrorKind::InvalidData.into()),
+    loop {
+        let said = async {
+            socket.send(&[0]).await?;
+            socket.recv(&mut [0]).await
+        };
+        match tokio::time::timeout(ASK_AGAIN, said).await {
+            Err(_) => {}
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(()),
+            Ok(Err(error)) => return Err(error),
+            Ok(Ok(_)) => return Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::control::ServerStatus;
 use crate::state::{Enrolled, RevokeError, wall_clock};
-use crate::status::{Lock, SessionStatus, TermZero, Waiting};
+use crate::status::{Away, Lock, SessionStatus, TermZero, Waiting};
 use leasefs_protocol::escaped;
 use leasefs_protocol::limits::REVOKE_PATIENCE;
 use std::collections::BTreeMap;
@@ -71,7 +71,10 @@ pub fn revoked(client: &Enrolled, under_way: usize) -> String {
 }
 
 fn age(now: u64, then: u64) -> String {
-    let seconds = now.saturating_sub(then);
+    span(now.saturating_sub(then))
+}
+
+fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
         120..7_200 => format!("{} min", seconds / 60),
@@ -118,7 +121,9 @@ pub fn status(server: &ServerStatus) -> String {
         ));
     }
     lines.push(format!("  sessions   {}", status.sessions.len()));
-    lines.extend(status.sessions.iter().map(session));
+    let (present, groups) = status.present_and_away();
+    lines.extend(present.into_iter().map(session));
+    lines.extend(groups.iter().map(away));
     lines.extend(status.waiting.iter().map(waiting));
     lines.extend(status.term_zero.iter().map(term_zero));
     lines.extend(status.locks.iter().take(MOST_LOCKS).map(lock));
@@ -147,13 +152,7 @@ fn session(session: &SessionStatus) -> String {
     let denied = session.denied_ms.map_or(String::new(), |left| {
         format!(", no leases for {}: it held others up", seconds(left))
     });
-    let mount = match session.mount.as_str() {
-        "" => format!(
-            "of {}, not back since the server began",
-            escaped(&session.client)
-        ),
-        mount => escaped(mount).to_string(),
-    };
+    let mount = known_by(session);
     format!(
         "    {}  {address}  {mount}\n      {lease}{reclaiming}{denied}; leases {}, opens {}, recalls open {}\n      \
          requests {}; renewals {}",
@@ -163,6 +162,25 @@ fn session(session: &SessionStatus) -> String {
         session.recalls,
         counts(&session.requests),
         session.renewals
+    )
+}
+
+fn known_by(session: &SessionStatus) -> String {
+    let called = escaped(session.called());
+    match session.mount.as_str() {
+        "" => format!("of {called}, not back since the server began"),
+        _ => called.to_string(),
+    }
+}
+
+fn away(away: &Away<'_>) -> String {
+    let kept = away.longest.kept_ms.unwrap_or_default() / 1000;
+    format!(
+        "    {} away     {}: no leases, opens {}; kept for {} at most, should it come back",
+        away.count,
+        known_by(away.longest),
+        away.opens,
+        span(kept)
     )
 }
 
@@ -292,6 +310,79 @@ mod tests {
             text.starts_with("    12121212  10.0.0.9:5  x\\u{1b}"),
             "{text}"
         );
+    }
+
+    fn away(session: &str, kept_ms: u64) -> SessionStatus {
+        SessionStatus {
+            session: session.repeat(16),
+            mount: "nas:/mnt/data".to_owned(),
+            kept_ms: Some(kept_ms),
+            opens: 2,
+            ..SessionStatus::default()
+        }
+    }
+
+    fn sessions_shown(status: crate::status::Status) -> String {
+        super::status(&ServerStatus {
+            export: "/srv".into(),
+            address: "[::]:4430".into(),
+            pid: 7,
+            note: None,
+            status,
+        })
+    }
+
+    #[test]
+    fn sessions_that_are_away_are_one_line_beside_the_living_one_of_their_name() {
+        let living = SessionStatus {
+            address: Some("10.0.0.9:5".to_owned()),
+            kept_ms: None,
+            expires_ms: Some(9_000),
+            ..away("cd", 0)
+        };
+        let nameless = SessionStatus {
+            mount: String::new(),
+            client: "nas".to_owned(),
+            ..away("ef", 3_600_000)
+        };
+        let sessions = vec![away("12", 60_000), living, away("34", 2_460_000), nameless];
+        let text = sessions_shown(crate::status::Status {
+            sessions,
+            ..Default::default()
+        });
+        for line in [
+            "  sessions   4",
+            "    cdcdcdcd  10.0.0.9:5  nas:/mnt/data",
+            "    2 away     nas:/mnt/data: no leases, opens 4; kept for 41 min at most, should it come back",
+            "    1 away     of nas, not back since the server began: no leases, opens 2; kept for 60 min at most, should it come back",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        assert_eq!(text.lines().count(), 9, "{text}");
+    }
+
+    #[test]
+    fn a_session_that_is_away_is_told_for_itself_as_long_as_others_may_wait_for_it() {
+        let expires = SessionStatus {
+            expires_ms: Some(100),
+            ..away("12", 60_000)
+        };
+        let reclaims = SessionStatus {
+            reclaiming: true,
+            ..away("34", 60_000)
+        };
+        let asks = away("56", 60_000);
+        let waiting = Waiting {
+            session: asks.session.clone(),
+            ..Waiting::default()
+        };
+        let text = sessions_shown(crate::status::Status {
+            sessions: vec![expires, reclaims, asks],
+            waiting: vec![waiting],
+            ..Default::default()
+        });
+        assert_eq!(text.matches("  not connected  ").count(), 3, "{text}");
+        assert!(!text.contains(" away "), "{text}");
     }
 
     #[test]

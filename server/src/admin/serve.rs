@@ -9,7 +9,7 @@ use crate::metrics::PREFIX;
 use crate::records::Found;
 use crate::server::Server;
 use crate::settings::Settings;
-use crate::state::{ExportLock, Location, Policy, State, StateError};
+use crate::state::{ExportLock, Location, Policy, State, StateError, storage};
 use crate::wire;
 use leasefs_metrics::Endpoint;
 use leasefs_protocol::EscapedLines;
@@ -57,6 +57,9 @@ struct Prepared {
 fn prepare(args: &ServeArgs, policy: Policy) -> Result<Prepared, String> {
     let text = |error: StateError| error.to_string();
     let location = Location::find(args.state.state.as_deref()).map_err(text)?;
+    if let Some(note) = storage::judge(&args.dir).map_err(text)? {
+        tracing::warn!("{note}");
+    }
     location.must_be_outside(&args.dir).map_err(text)?;
     let dir = location.take().map_err(text)?;
     let lock = ExportLock::take(&args.dir).map_err(text)?;

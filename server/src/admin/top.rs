@@ -3,7 +3,7 @@
 use super::args::StateArg;
 use super::commands::ask_status;
 use super::control::ServerStatus;
-use crate::status::{BusyFile, Lock, SessionStatus, TermZero, Waiting};
+use crate::status::{Away, BusyFile, Lock, SessionStatus, TermZero, Waiting};
 use clap::Args;
 use leasefs_protocol::escaped;
 use leasefs_top::{Cell, Column, Sample, Table, TopArgs, View};
@@ -83,11 +83,7 @@ fn view(seen: &Sample<ServerStatus>) -> View {
             Table {
                 name: "sessions",
                 columns: SESSIONS,
-                rows: status
-                    .sessions
-                    .iter()
-                    .map(|one| session(seen, one))
-                    .collect(),
+                rows: sessions(seen),
             },
             Table {
                 name: "waiting",
@@ -160,6 +156,25 @@ fn facts(seen: &Sample<ServerStatus>) -> Vec<(&'static str, String)> {
     facts
 }
 
+fn sessions(seen: &Sample<ServerStatus>) -> Vec<Vec<Cell>> {
+    let (present, groups) = seen.now.status.present_and_away();
+    let present = present.into_iter().map(|one| session(seen, one));
+    present.chain(groups.iter().map(away)).collect()
+}
+
+/// One that is away is nobody's trouble any more.
+fn away(away: &Away<'_>) -> Vec<Cell> {
+    let called = away.longest.called();
+    vec![
+        Cell::text(format!("{} away: {called}", away.count)),
+        Cell::number(0),
+        Cell::number(0),
+        Cell::number(away.opens as u64),
+        Cell::owed(0),
+        Cell::shown(0, "ended".into()),
+    ]
+}
+
 fn session(seen: &Sample<ServerStatus>, session: &SessionStatus) -> Vec<Cell> {
     let of = |at: &ServerStatus| {
         let mut all = at.status.sessions.iter();
@@ -172,7 +187,7 @@ fn session(seen: &Sample<ServerStatus>, session: &SessionStatus) -> Vec<Cell> {
         left => Cell::millis(left).alarm_if(left < Some(seen.now.status.term_ms / 2)),
     };
     vec![
-        Cell::text(called(session)).alarm_if(session.address.is_none()),
+        Cell::text(session.called()).alarm_if(session.address.is_none()),
         Cell::number(seen.rate(of)),
         Cell::number(session.leases as u64),
         Cell::number(session.opens as u64),
@@ -181,21 +196,12 @@ fn session(seen: &Sample<ServerStatus>, session: &SessionStatus) -> Vec<Cell> {
     ]
 }
 
-/// What people know a session by.
-fn called(session: &SessionStatus) -> &str {
-    match session.mount.as_str() {
-        // Not back since the server began.
-        "" => &session.client,
-        mount => mount,
-    }
-}
-
 /// The session with this id, or the beginning of that.
 fn named(sessions: &[SessionStatus], id: &str) -> String {
     let session = sessions.iter().find(|session| session.session == id);
     let short = || id.chars().take(8).collect();
     session
-        .map(called)
+        .map(SessionStatus::called)
         .filter(|name| !name.is_empty())
         .map_or_else(short, str::to_owned)
 }
@@ -332,6 +338,26 @@ mod tests {
         let row = &seen(0, 0).tables[0].rows[0];
         assert_eq!(row[5], Cell::millis(Some(1_000)).alarm_if(true));
         assert_eq!(row[4], Cell::owed(1));
+    }
+
+    #[test]
+    fn sessions_of_one_name_that_are_away_are_one_row_behind_those_that_are_not() {
+        let mut now = at(0);
+        let away = SessionStatus {
+            mount: "b:/mnt".into(),
+            kept_ms: Some(1_000),
+            opens: 3,
+            ..SessionStatus::default()
+        };
+        now.status.sessions.splice(0..0, [away.clone(), away]);
+        let rows = &view(&Sample { before: None, now }).tables[0].rows;
+        let first: Vec<&Cell> = rows.iter().map(|row| &row[0]).collect();
+        assert_eq!(
+            first,
+            [&Cell::text("b:/mnt"), &Cell::text("2 away: b:/mnt")]
+        );
+        assert_eq!(rows[1][3], Cell::number(6));
+        assert_eq!(rows[1].len(), SESSIONS.len());
     }
 
     #[test]

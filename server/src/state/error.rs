@@ -42,6 +42,17 @@ pub enum StateError {
     /// The state would depend on a server.
     #[error("{0} is on a leasefs mount: choose a directory of a local file system")]
     OnLeasefs(PathBuf),
+    /// What another server lets others change would be cached here without its leases.
+    #[error(
+        "{export} can't be served: it is on a leasefs mount ({source_shown}), and what other mounts of that server \
+         change would be served stale. Serve the directory on the storage host, or mount that server directly"
+    )]
+    ExportOnLeasefs {
+        /// What is to be served.
+        export: PathBuf,
+        /// What is mounted there, fit for a terminal.
+        source_shown: String,
+    },
     /// The same objects would have two servers, which know nothing of each other's leases.
     #[error("{export} can't be served: another fsserver serves {what}")]
     Served {

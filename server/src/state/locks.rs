@@ -111,7 +111,7 @@ fn enclosing_paths(export: &Path) -> io::Result<Vec<PathBuf>> {
     }))
 }
 
-fn mount_id(path: &Path) -> io::Result<u64> {
+pub(super) fn mount_id(path: &Path) -> io::Result<u64> {
     let dir = open_dir(path)?;
     let stat = rustix::fs::statx(
         dir.as_fd(),
@@ -130,7 +130,7 @@ fn same_object(a: &Path, b: &Path) -> bool {
 
 /// The device of the export's file system and the export's path within it.
 fn inner_path(mounts: &[Mount], id: u64, export: &Path) -> Option<(Device, PathBuf)> {
-    let mount = mounts.iter().find(|mount| mount.id == id)?;
+    let mount = mounts::with_id(mounts, id)?;
     let below = export.strip_prefix(&mount.point).ok()?;
     let inner: PathBuf = mount.root.join(below).components().collect();
     Some((mount.device, inner))

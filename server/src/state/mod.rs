@@ -26,6 +26,7 @@ mod locks;
 mod log;
 mod registry;
 mod sessions;
+pub mod storage;
 #[cfg(test)]
 mod tests;
 mod trouble;

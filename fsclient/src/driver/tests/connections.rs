@@ -22,6 +22,28 @@ async fn hello_says_who_and_shows_the_ticket_only_until_the_first_welcome() {
 }
 
 #[tokio::test]
+async fn a_port_that_is_closed_is_told_as_that_and_a_server_that_takes_it_again_is_found() {
+    let fake = Fake::start();
+    let (client, session) = connect(&fake, PATIENT).await;
+    assert!(!client.driver.nobody_listens().await, "it is there");
+    session.cut();
+    let (address, identity) = (fake.server.local_addr(), fake.identity.clone());
+    drop(fake);
+    let told = format!("nothing listens on UDP port {}", address.port());
+    soon("what is wrong", async {
+        let trouble = || client.driver.status().trouble.unwrap_or_default();
+        while !trouble().contains(&told) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert!(client.driver.nobody_listens().await, "it is closed");
+    let fake = Fake::start_at(address, identity);
+    let _again = fake.welcome(Standing::Resumed, 1).await;
+    client.becomes("connected").await;
+}
+
+#[tokio::test]
 async fn a_refusal_of_the_first_hello_is_surfaced_as_it_is() {
     let fake = Fake::start();
     let config = session_config(&fake);

@@ -125,10 +125,13 @@ impl Asked {
 impl Fake {
     pub(super) fn start() -> Self {
         let identity = Identity::generate().expect("identity");
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), identity)
+    }
+
+    pub(super) fn start_at(address: SocketAddr, identity: Identity) -> Self {
         let secret = EndpointSecret::generate().expect("secret");
-        let any: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
         Self {
-            server: Server::bind(any, &identity, &secret).expect("bind"),
+            server: Server::bind(address, &identity, &secret).expect("bind"),
             identity,
             term_ms: 10_000,
         }
