@@ -4,7 +4,9 @@ use super::assemble::Assembled;
 use super::why::Why;
 use leasefs_client::{Answer, Asker, Call};
 use leasefs_protocol::{Handle, Refusal};
-use std::path::{Component, Path};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 
 /// The components of a path below a mount's root, as the daemon takes them; `None` if one leads upwards.
 fn components(path: &Path) -> Option<Vec<Box<[u8]>>> {
@@ -59,6 +61,7 @@ impl Assembled {
             Refusal::TimedOut | Refusal::Unsupported => self
                 .driver
                 .cached_path(names)
+                .or_else(|| self.written_here(names))
                 .ok_or_else(|| format!("{}, and it is not cached here", trouble(refusal))),
             refusal => Err(match refusal.errno() {
                 libc::ENOENT => "no such file or directory".to_owned(),
@@ -70,6 +73,14 @@ impl Assembled {
                 _ => refusal.to_string(),
             }),
         }
+    }
+
+    /// A file that waits to be written is known here however long the leases on its name have ended.
+    fn written_here(&self, names: &[Box<[u8]>]) -> Option<Handle> {
+        let path: PathBuf = names.iter().map(|name| OsStr::from_bytes(name)).collect();
+        let mut dirty = self.driver.dirty_files().into_iter();
+        let (file, _) = dirty.find(|(_, known)| known.as_ref() == Some(&path))?;
+        Some(file)
     }
 }
 
