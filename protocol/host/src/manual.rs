@@ -32,7 +32,7 @@ pub fn write(program: &Command, share: &Path) -> io::Result<()> {
 /// Writes the page of what mount(8) runs, which nobody types.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_helper(program: &Command, share: &Path) -> io::Result<()> {
     put([page(program, "8")], share)
 }
