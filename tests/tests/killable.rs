@@ -3,6 +3,7 @@
 
 use leasefs_tests::mounted::{Caller, World, WorldOptions, eventually, within};
 use std::fs;
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -139,6 +140,25 @@ fn a_mount_without_a_server_can_be_unmounted() {
         String::new,
     );
     mount.daemon.ends_within(LIMIT);
+}
+
+#[test]
+fn umount_works_without_a_server_where_no_bytes_wait_for_its_disk() {
+    let options = WorldOptions::mounts(1).term("2s").write_back();
+    let mut world = World::start("umount-durable", &options);
+    let mount = world.mount(0);
+    let file = fs::File::create(mount.path("f")).expect("made");
+    (&file).write_all(b"durable").expect("written");
+    file.sync_all().expect("on the disk");
+    drop(file);
+    fs::create_dir(mount.path("d")).expect("made");
+    kill_server(&mut world);
+    // That the folder is on the server's disk it can't tell, and says so.
+    let (output, _) = world.mounts[0].umount(&[], LIMIT);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!world.mounts[0].is_mounted(), "{said}");
+    assert!(said.contains("may not be on the server's disk"), "{said}");
+    world.mounts[0].daemon.ends_within(LIMIT);
 }
 
 #[test]

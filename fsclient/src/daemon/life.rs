@@ -282,18 +282,22 @@ async fn bring_in(
 }
 
 async fn bring(assembled: &Arc<Assembled>, force: bool) -> Result<(), String> {
-    match brought(assembled, force).await {
+    match brought(assembled, force, Driver::has_changed).await {
         Some(Ok(())) => Ok(()),
         Some(Err(refusal)) => Err(refusal.to_string()),
         None => Err(why_not(&assembled.driver)),
     }
 }
 
-/// What is buffered goes to the server, and what is there to its disk; `None` if that stands still.
-async fn brought(assembled: &Arc<Assembled>, force: bool) -> Option<Result<(), Refusal>> {
+/// What is buffered goes to the server, and if `syncs` says so what is there to its disk; `None` if that stands still.
+async fn brought(
+    assembled: &Arc<Assembled>,
+    force: bool,
+    syncs: impl Fn(&Driver) -> bool,
+) -> Option<Result<(), Refusal>> {
     let driver = &assembled.driver;
     let flushed = while_it_may(driver, Work::Flush, force, driver.call(Call::FlushAll)).await?;
-    if flushed.is_err() || !assembled.write_back || !driver.has_changed() {
+    if flushed.is_err() || !assembled.write_back || !syncs(driver) {
         return Some(flushed.map(drop));
     }
     let synced = while_it_may(driver, Work::Commit, force, driver.call(Call::SyncAll)).await?;
@@ -350,11 +354,13 @@ async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<()
     }
 }
 
-/// An unmount that isn't forced keeps the mount until what was written is on the server's disk.
+/// An unmount that isn't forced keeps the mount until the bytes that were written are on the server's disk. Of other changes
+/// nothing can be kept here: a server that is gone for good is no reason to wait.
 async fn bring_first(assembled: &Arc<Assembled>) -> Result<(), String> {
     let driver = &assembled.driver;
+    let keeps_bytes = |driver: &Driver| driver.cache_status().memory.unstable > 0;
     // What the server refuses was reported where it was written.
-    match brought(assembled, false).await {
+    match brought(assembled, false, keeps_bytes).await {
         Some(_) => Ok(()),
         None => Err(format!(
             "can't unmount {}: {} ({}); --force unmounts it and keeps it for `fsclient recover`",
