@@ -94,6 +94,17 @@ impl WriteAt {
         one.into_iter().chain(more.iter().copied())
     }
 
+    /// The parts of `data`, and where each goes.
+    pub fn parts<'a>(&'a self, data: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
+        let mut rest = data;
+        self.places(data.len() as u64).map(move |place| {
+            let len = usize::try_from(place.len).unwrap_or(usize::MAX);
+            let (part, behind) = rest.split_at(len.min(rest.len()));
+            rest = behind;
+            (place.offset, part)
+        })
+    }
+
     /// The first byte written, unless it is appended.
     pub fn first(&self) -> Option<u64> {
         self.places(0).next().map(|place| place.offset)

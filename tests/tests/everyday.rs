@@ -561,14 +561,19 @@ fn with_fuse_for_all(tmp: &Path, script: &str) -> String {
     done(command)
 }
 
-#[test]
-fn root_sees_and_unmounts_what_a_user_has_mounted_and_no_other_user_does() {
-    let world = world("users", 0, "trust");
-    let (tmp, dir) = (shared(&world), world.sandbox.folder("dir"));
+/// Where [`NAMED`] may put things as in /tmp, where he may mount, and a ticket for him.
+fn place_of_a_user(world: &World) -> (PathBuf, String, String) {
+    let (tmp, dir) = (shared(world), world.sandbox.folder("dir"));
     chown(&dir, Some(NAMED), Some(NAMED)).expect("chown");
     let options = ["--as", &format!("{NAMED}:{NAMED}")];
     let ticket = world.server.ticket_with(world.server.address, &options);
-    let dir = dir.to_str().expect("text");
+    (tmp, dir.to_str().expect("text").to_owned(), ticket)
+}
+
+#[test]
+fn root_sees_and_unmounts_what_a_user_has_mounted_and_no_other_user_does() {
+    let world = world("users", 0, "trust");
+    let (tmp, dir, ticket) = place_of_a_user(&world);
     let told = with_fuse_for_all(
         &tmp,
         &format!(
@@ -582,7 +587,7 @@ fn root_sees_and_unmounts_what_a_user_has_mounted_and_no_other_user_does() {
     let [shown, refused, "gone"] = lines[..] else {
         panic!("{told}")
     };
-    assert!(shown.starts_with(dir), "{told}");
+    assert!(shown.starts_with(&dir), "{told}");
     assert!(
         refused.contains(&format!("is a mount of user {NAMED}")),
         "{told}"
@@ -592,11 +597,7 @@ fn root_sees_and_unmounts_what_a_user_has_mounted_and_no_other_user_does() {
 #[test]
 fn a_users_daemon_is_found_after_the_folder_of_his_session_has_gone() {
     let world = world("logout", 0, "trust");
-    let (tmp, dir) = (shared(&world), world.sandbox.folder("dir"));
-    chown(&dir, Some(NAMED), Some(NAMED)).expect("chown");
-    let options = ["--as", &format!("{NAMED}:{NAMED}")];
-    let ticket = world.server.ticket_with(world.server.address, &options);
-    let dir = dir.to_str().expect("text");
+    let (tmp, dir, ticket) = place_of_a_user(&world);
     let told = with_fuse_for_all(
         &tmp,
         &format!(

@@ -194,20 +194,16 @@ fn read_source(argument: &str) -> Result<String, String> {
     } else {
         argument.to_owned()
     };
+    let origin = match argument {
+        "-" => "what standard input had",
+        other => other,
+    };
     match text.trim() {
         "" => Err(format!(
-            "there is no ticket in {}: `fsserver ticket` on the server prints one",
-            match argument {
-                "-" => "what standard input had",
-                other => other,
-            }
+            "there is no ticket in {origin}: `fsserver ticket` on the server prints one"
         )),
         text if text != argument && text.parse::<Source>().is_err() => Err(format!(
-            "{} is no ticket: one begins with leasefs:// and is a line of its own",
-            match argument {
-                "-" => "what standard input has",
-                other => other,
-            }
+            "{origin} is no ticket: one begins with leasefs:// and is a line of its own"
         )),
         text => Ok(text.to_owned()),
     }

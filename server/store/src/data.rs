@@ -193,7 +193,7 @@ impl Store {
             return data.is_empty();
         };
         let file = File::from(file);
-        parts(at, data).all(|(offset, part)| {
+        at.parts(data).all(|(offset, part)| {
             let mut found = vec![0; part.len()];
             file.read_exact_at(&mut found, offset).is_ok() && found == part
         })
@@ -336,17 +336,6 @@ impl Store {
     }
 }
 
-/// The parts of `data`, and where each goes.
-fn parts<'a>(at: &'a WriteAt, data: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
-    let mut rest = data;
-    at.places(data.len() as u64).map(move |place| {
-        let len = usize::try_from(place.len).unwrap_or(usize::MAX);
-        let (part, behind) = rest.split_at(len.min(rest.len()));
-        rest = behind;
-        (place.offset, part)
-    })
-}
-
 /// Writes part after part, up to the first that isn't taken as a whole.
 fn in_places(
     at: &WriteAt,
@@ -357,7 +346,7 @@ fn in_places(
         offset: at.first().unwrap_or_default(),
         len: 0,
     };
-    for (offset, part) in parts(at, data) {
+    for (offset, part) in at.parts(data) {
         let written = match write(offset, part) {
             Err(refusal) if done.len == 0 => return Err(refusal),
             // As of a single part: the next write meets the error.

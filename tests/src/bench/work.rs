@@ -173,7 +173,7 @@ pub fn append_and_sync(path: &Path, count: usize) -> io::Result<()> {
 }
 
 /// Pieces of a file that are written before it is synced.
-pub const SCATTERED: usize = 32;
+const PIECES_APART: usize = 32;
 
 /// Writes pieces that lie apart and has them synced, so many times.
 ///
@@ -182,8 +182,8 @@ pub const SCATTERED: usize = 32;
 pub fn scatter_and_sync(path: &Path, count: usize) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
     for round in 0..count {
-        for place in 0..SCATTERED {
-            let piece = round % 2 + 2 * ((place * 13) % SCATTERED);
+        for place in 0..PIECES_APART {
+            let piece = round % 2 + 2 * ((place * 13) % PIECES_APART);
             file.write_all_at(&[9; PIECE], (piece * PIECE) as u64)?;
         }
         file.sync_data()?;

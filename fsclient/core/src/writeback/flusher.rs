@@ -229,14 +229,11 @@ impl WritebackInner {
         let (reason, file) = {
             let mut state = self.cache.state();
             let file = state.dirty_file(&object);
+            if is_of_all(refusal) {
+                runs.append(&mut state.abandon(&object, refusal));
+            }
             let reason = match refusal {
-                Refusal::Changed | Refusal::LockLost => {
-                    runs.append(&mut state.abandon(&object, refusal));
-                    match refusal {
-                        Refusal::Changed => WhyNot::ChangedElsewhere,
-                        refusal => WhyNot::Refused(refusal),
-                    }
-                }
+                Refusal::Changed => WhyNot::ChangedElsewhere,
                 refusal => WhyNot::Refused(refusal),
             };
             (reason, file)
@@ -266,7 +263,7 @@ impl WritebackInner {
             if noted.undone {
                 return Sent::unnumbered(host, Flushed::Again(whole));
             }
-            // The host took no more: it says why when it is asked for the rest.
+            // Else the host took no more: it says why when it is asked for the rest.
             if flush.batch.is_empty() {
                 let attr = attr_after(&answer.reply, &flush.object);
                 return Sent {
@@ -371,6 +368,11 @@ impl WritebackInner {
     }
 }
 
+/// Whether none of the file's bytes will be taken any more, whichever they are.
+fn is_of_all(refusal: Refusal) -> bool {
+    matches!(refusal, Refusal::Changed | Refusal::LockLost)
+}
+
 /// How many bytes an answer says were taken.
 fn taken(result: &Result<Answered<Written>, Refusal>) -> Option<usize> {
     let written = result.as_ref().ok()?.reply.result.as_ref().ok()?;
@@ -382,9 +384,8 @@ fn outcome(result: Result<Answered<Written>, Refusal>, rest: Batch, whole: Batch
     match result.map(|answer| answer.reply.result) {
         // It never happened, or may be done again: the lease keeps everybody else away.
         Err(_) | Ok(Ok(_) | Err(Refusal::Lost)) => Flushed::Again(whole),
-        Ok(Err(refusal @ (Refusal::Changed | Refusal::LockLost))) => Flushed::Failed(rest, refusal),
         // What the host has no room for may stand beside what it has already.
-        Ok(Err(_)) if rest.runs().len() > 1 => Flushed::Apart(rest),
+        Ok(Err(refusal)) if rest.runs().len() > 1 && !is_of_all(refusal) => Flushed::Apart(rest),
         Ok(Err(refusal)) => Flushed::Failed(rest, refusal),
     }
 }

@@ -173,12 +173,18 @@ fn what_is_flushed_behind_an_answer_that_was_kept_across_a_crash_is_known_to_fol
     assert_eq!(base, version);
 }
 
+/// Bytes of a file are buffered that lie apart.
+fn written_far_apart(world: &mut World) -> Fh {
+    let (_, fh) = written_file(world);
+    let further = writes(world, fh, 1 << 20);
+    world.answered(further).expect("buffered");
+    fh
+}
+
 #[test]
 fn what_lies_apart_comes_in_one_request_and_is_durable_with_it() {
     let mut world = World::new();
-    let (_, fh) = written_file(&mut world);
-    let further = writes(&mut world, fh, 1 << 20);
-    world.answered(further).expect("buffered");
+    let fh = written_far_apart(&mut world);
     let sync = syncs(&mut world, fh, false);
     let flush = world.asked();
     let WriteAt::Places(places) = &flush.write().at else {
@@ -200,9 +206,7 @@ fn what_lies_apart_comes_in_a_request_each_where_the_server_knows_no_other_way()
         features: 0,
         ..welcome(Standing::New, 1)
     });
-    let (_, fh) = written_file(&mut world);
-    let further = writes(&mut world, fh, 1 << 20);
-    world.answered(further).expect("buffered");
+    let fh = written_far_apart(&mut world);
     syncs(&mut world, fh, false);
     let [first, second] = [world.asked(), world.asked()];
     assert_eq!(first.write().durability, Durability::None);
@@ -212,9 +216,7 @@ fn what_lies_apart_comes_in_a_request_each_where_the_server_knows_no_other_way()
 #[test]
 fn of_what_was_refused_together_only_what_the_server_refuses_alone_is_lost() {
     let mut world = World::new();
-    let (_, fh) = written_file(&mut world);
-    let further = writes(&mut world, fh, 1 << 20);
-    world.answered(further).expect("buffered");
+    let fh = written_far_apart(&mut world);
     let sync = syncs(&mut world, fh, false);
     let full = Refusal::Host(libc::ENOSPC as u16);
     let flush = world.asked();

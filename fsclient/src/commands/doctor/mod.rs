@@ -46,16 +46,16 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), String> {
 }
 
 async fn all(args: &DoctorArgs, state: &StateDir) -> Vec<Check> {
-    let enrolled = state.pins().all();
-    let tried: Vec<_> = servers(args, enrolled.as_deref().unwrap_or_default())
+    let enrolled = state.pins().all().map(by_key);
+    let known = enrolled.as_ref().cloned().unwrap_or_default();
+    let tried: Vec<_> = servers(args, known)
         .into_iter()
         .map(|(names, key)| tokio::spawn(facts::server(state.clone(), names, key)))
         .collect();
     let mounts = tokio::task::spawn_blocking(facts::mounts);
     let mut checks = checks::system(&facts::system().await);
     checks.extend(checks::state(&facts::state(state)));
-    let known = enrolled.as_deref().map(|all| by_key(all).len());
-    checks.push(checks::enrolled(known));
+    checks.push(checks::enrolled(enrolled.as_ref().map(BTreeMap::len)));
     checks.extend(mounts.await.unwrap_or_default().iter().map(checks::mount));
     for tried in tried {
         if let Ok(found) = tried.await {
@@ -66,27 +66,27 @@ async fn all(args: &DoctorArgs, state: &StateDir) -> Vec<Check> {
 }
 
 /// Those to be tried, each by all its names, with their keys where they are known.
-fn servers(
-    args: &DoctorArgs,
-    enrolled: &[(ServerAddr, KeyHash)],
-) -> Vec<(Vec<ServerAddr>, Option<KeyHash>)> {
+fn servers(args: &DoctorArgs, enrolled: Enrolled) -> Vec<(Vec<ServerAddr>, Option<KeyHash>)> {
     match &args.server {
-        None => by_key(enrolled)
+        None => enrolled
             .into_iter()
             .map(|(key, names)| (names, Some(key)))
             .collect(),
         Some(server) => {
-            let known = enrolled.iter().find(|(known, _)| known == server);
-            vec![(vec![server.clone()], known.map(|(_, key)| *key))]
+            let mut known = enrolled.into_iter();
+            let known = known.find(|(_, names)| names.contains(server));
+            vec![(vec![server.clone()], known.map(|(key, _)| key))]
         }
     }
 }
 
-/// A server is its key.
-fn by_key(enrolled: &[(ServerAddr, KeyHash)]) -> BTreeMap<KeyHash, Vec<ServerAddr>> {
-    let mut servers = BTreeMap::<KeyHash, Vec<ServerAddr>>::new();
+/// A server is its key, whatever its names.
+type Enrolled = BTreeMap<KeyHash, Vec<ServerAddr>>;
+
+fn by_key(enrolled: Vec<(ServerAddr, KeyHash)>) -> Enrolled {
+    let mut servers = Enrolled::new();
     for (name, key) in enrolled {
-        servers.entry(*key).or_default().push(name.clone());
+        servers.entry(key).or_default().push(name);
     }
     servers
 }

@@ -18,13 +18,15 @@ impl Batch {
     /// As many together as fit into a request of `most` bytes.
     pub fn together(runs: Vec<Run>, most: usize) -> Vec<Self> {
         let most = most.min(SCATTERED);
-        let mut batches: Vec<Self> = Vec::new();
+        let (mut batches, mut bytes) = (Vec::<Self>::new(), 0);
         for run in runs {
+            bytes += run.data.len();
             match batches.last_mut() {
-                Some(last) if last.0.len() < MAX_PLACES && last.len() + run.data.len() <= most => {
-                    last.0.push(run);
+                Some(last) if last.0.len() < MAX_PLACES && bytes <= most => last.0.push(run),
+                _ => {
+                    bytes = run.data.len();
+                    batches.push(run.into());
                 }
-                _ => batches.push(run.into()),
             }
         }
         batches
@@ -76,16 +78,20 @@ impl Batch {
 
     /// Takes out its first `len` bytes.
     pub fn split_to(&mut self, len: usize) -> Self {
-        let (mut front, mut rest, mut left) = (Vec::new(), Vec::new(), len);
-        for mut run in std::mem::take(&mut self.0) {
-            let data = run.data.split_to(left.min(run.data.len()));
-            let offset = run.offset;
-            left -= data.len();
+        let mut left = len;
+        let fits = |run: &&Run| {
+            let rest = left.checked_sub(run.data.len());
+            left = rest.unwrap_or(left);
+            rest.is_some()
+        };
+        let whole = self.0.iter().take_while(fits).count();
+        let rest = self.0.split_off(whole);
+        let mut front = std::mem::replace(&mut self.0, rest);
+        if let (1.., Some(run)) = (left, self.0.first_mut()) {
+            let (offset, data) = (run.offset, run.data.split_to(left));
             run.offset += data.len() as u64;
-            front.extend(Some(Run { offset, data }).filter(|run| !run.data.is_empty()));
-            rest.extend(Some(run).filter(|run| !run.data.is_empty()));
+            front.push(Run { offset, data });
         }
-        self.0 = rest;
         Self(front)
     }
 }

@@ -451,22 +451,15 @@ impl Server {
                 (in_time, *repeated || change.job.resent)
             }
         };
+        let is_there = || {
+            let mut parts = at.parts(&change.job.payload);
+            parts.all(|(offset, part)| self.host.holds(open.object, offset, part))
+        };
         match at.first() {
             _ if in_time => Lateness::InTime,
-            Some(offset) if repeated && self.holds_all(open.object, at, &change.job.payload) => {
-                Lateness::Repeated(offset)
-            }
+            Some(offset) if repeated && is_there() => Lateness::Repeated(offset),
             _ => Lateness::TooLate,
         }
-    }
-
-    fn holds_all(&self, file: Obj, at: &WriteAt, data: &[u8]) -> bool {
-        let mut rest = data;
-        at.places(data.len() as u64).all(|place| {
-            let (part, behind) = rest.split_at(place.len as usize);
-            rest = behind;
-            self.host.holds(file, place.offset, part)
-        })
     }
 
     fn set_stage(&mut self, cx: &mut Cx, op: OpId, stage: Stage) {
@@ -646,17 +639,16 @@ impl Server {
         when: Option<Timestamp>,
     ) -> Result<u64, Refusal> {
         let mut done = 0;
-        for place in at.places(data.len() as u64) {
-            let part = &data[done as usize..][..place.len as usize];
+        for (offset, part) in at.parts(data) {
             let amid = done > 0;
             cx.stats.scattered += u64::from(amid);
             if amid && self.may_crash(cx) {
                 break;
             }
-            match self.host.write(cx, by, file, (place.offset, part), when) {
+            match self.host.write(cx, by, file, (offset, part), when) {
                 Err(errno) if !amid => return Err(host(errno)),
                 Err(_) => break,
-                Ok(len) if len < place.len => return Ok(done + len),
+                Ok(len) if len < part.len() as u64 => return Ok(done + len),
                 Ok(len) => done += len,
             }
         }
