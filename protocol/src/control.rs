@@ -11,8 +11,8 @@ use crate::lock::{FileLocks, LockGranted};
 use crate::name::RawName;
 use serde::{Deserialize, Serialize};
 
-/// An optional feature: [`crate::query::Explain`] can be asked.
-pub const EXPLAINS: u64 = 1;
+/// An optional feature: [`crate::query::Explain`] can be asked. (1 was an answer without `granted_ms`, before the first release.)
+pub const EXPLAINS: u64 = 4;
 /// An optional feature: one WRITE may go to several [places](crate::change::WriteAt::Places).
 pub const SCATTERS: u64 = 2;
 /// The optional features that this side has. What belongs to one is never sent to who doesn't have it.

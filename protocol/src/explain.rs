@@ -39,6 +39,9 @@ pub struct Holding {
     pub parts: Parts,
     /// What of that it has in Write mode.
     pub write: Parts,
+    /// The newest of these was granted so many milliseconds ago, too much by a second and a fifth of that at most; absent if it
+    /// has none. What a session has reclaimed was granted then.
+    pub granted_ms: Option<u64>,
     /// Its leases end then, if it is never heard of again: milliseconds from now.
     pub ends_ms: u64,
     /// Nothing has come from it for over half a term, or what it was asked for is overdue.

@@ -66,12 +66,18 @@ fn who_reads_and_who_writes_elsewhere_is_told_and_asking_recalls_nothing() {
     let reader = other(&told);
     assert_eq!(reader["leased"], json!(["attrs", "data"]), "{told:#}");
     assert_eq!(reader["exclusive"], json!([]));
+    let ago = reader["granted_ms"].as_u64();
+    assert!(
+        ago.is_some_and(|ms| ms < LIMIT.as_millis() as u64),
+        "{told:#}"
+    );
     let mount = reader["mount"].as_str().expect("a name");
     assert!(
         mount.ends_with(world.mount(1).dir.to_str().expect("text")),
         "{mount}"
     );
     assert_eq!(told["here"]["leased"], json!([]), "this mount never looked");
+    assert_eq!(told["here"]["granted_ms"], Value::Null, "{told:#}");
     assert_eq!(told["server"]["read"]["recalls"], 0);
     assert_eq!(
         told["server"]["write"],
@@ -92,8 +98,14 @@ fn who_reads_and_who_writes_elsewhere_is_told_and_asking_recalls_nothing() {
         "asking has recalled it: {own:#}"
     );
     assert_eq!(own["here"]["recalled"], false);
+    assert!(own["here"]["granted_ms"].as_u64().is_some(), "{own:#}");
     let said = ask(&there, &[]).stdout;
-    assert!(String::from_utf8_lossy(&said).contains("buffered under the lease here"));
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("buffered under the lease here"), "{said}");
+    assert!(
+        said.contains("write lease on attrs, data, granted "),
+        "{said}"
+    );
 }
 
 #[test]

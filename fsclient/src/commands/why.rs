@@ -8,6 +8,7 @@ use crate::recovery::path_for_people;
 use crate::session::Waiting;
 use clap::Args;
 use leasefs_host::mounts::{self, Mount};
+use leasefs_host::output::span;
 use leasefs_protocol::escaped;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -161,9 +162,20 @@ fn leases(leased: &[String], exclusive: &[String]) -> Option<String> {
     (!some.is_empty()).then(|| some.join(", "))
 }
 
+/// Since when, as its server knows it.
+fn granted(ago: Option<u64>) -> String {
+    ago.map_or(String::new(), |ms| {
+        format!(", granted {} ago", span(ms / 1000))
+    })
+}
+
 fn here(here: &Here) -> String {
+    let since = granted(here.granted_ms);
     let mut said = match leases(&here.leased, &here.exclusive) {
-        Some(leases) => vec![format!("{leases}: {} left", seconds(here.lease_ms_left))],
+        Some(leases) => vec![format!(
+            "{leases}{since}: {} left",
+            seconds(here.lease_ms_left)
+        )],
         None => vec!["no lease".to_owned()],
     };
     if here.recalled {
@@ -211,9 +223,9 @@ fn other(other: &Other) -> String {
     let mount = mount.map_or("a mount of another machine".into(), |mount| {
         escaped(mount).to_string()
     });
-    let mut said: Vec<String> = leases(&other.leased, &other.exclusive)
-        .into_iter()
-        .collect();
+    let leases = leases(&other.leased, &other.exclusive);
+    let since = granted(other.granted_ms);
+    let mut said: Vec<String> = leases.map(|leases| leases + &since).into_iter().collect();
     for (locks, what) in [(other.locks, "held"), (other.lock_waits, "waited for")] {
         if locks > 0 {
             said.push(format!("{locks} lock(s) {what}"));

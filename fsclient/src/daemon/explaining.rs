@@ -1,8 +1,9 @@
 //! What `fsclient why` is answered: asked of the server, and without it of what is known here.
 
 use super::assemble::Assembled;
-use super::why::Why;
+use super::why::{Here, Why};
 use leasefs_client::{Answer, Asker, Call};
+use leasefs_protocol::explain::Explained;
 use leasefs_protocol::{Handle, Refusal};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -38,6 +39,11 @@ impl Assembled {
             Ok(told) => told.object,
             Err(refusal) => self.without_server(*refusal, &names)?,
         };
+        let own = |told: &Explained| told.holders.iter().find(|holder| holder.own)?.granted_ms;
+        let here = Here {
+            granted_ms: asked.as_ref().ok().and_then(own),
+            ..(&self.driver.held_here(&object)).into()
+        };
         let status = self.driver.status();
         let of = object.to_string();
         let waits = status.waiting.into_iter();
@@ -46,7 +52,7 @@ impl Assembled {
         Ok(Why {
             source: self.source.clone(),
             state: status.state,
-            here: (&self.driver.held_here(&object)).into(),
+            here,
             waiting: waits.filter(|w| w.object.as_ref() == Some(&of)).collect(),
             locks: of_file.map(Into::into).collect(),
             trouble: asked.as_ref().err().map(|refusal| trouble(*refusal)),

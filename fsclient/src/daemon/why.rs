@@ -39,6 +39,8 @@ pub struct Here {
     pub leased: Vec<String>,
     /// What of that nobody else may even read.
     pub exclusive: Vec<String>,
+    /// The newest was granted so long ago, as the server knows it.
+    pub granted_ms: Option<u64>,
     /// What is left of them by this client's clock, unless they are renewed.
     pub lease_ms_left: u64,
     /// It is asked to give something back, and hasn't yet.
@@ -83,6 +85,8 @@ pub struct Other {
     pub leased: Vec<String>,
     /// What of that nobody else may even read.
     pub exclusive: Vec<String>,
+    /// The newest was granted so long ago; absent if it has none.
+    pub granted_ms: Option<u64>,
     /// Its leases end then, should it never be heard of again.
     pub ends_ms: u64,
     /// It hasn't been heard of lately.
@@ -125,6 +129,7 @@ impl From<&HeldHere> for Here {
         Self {
             leased: names_of(held.parts),
             exclusive: names_of(held.write),
+            granted_ms: None,
             lease_ms_left: millis(held.remaining),
             recalled: held.recalled,
             clean_bytes: held.clean as u64,
@@ -140,6 +145,7 @@ impl From<&Holding> for Other {
             mount: holding.mount.clone(),
             leased: names_of(holding.parts),
             exclusive: names_of(holding.write),
+            granted_ms: holding.granted_ms,
             ends_ms: holding.ends_ms,
             silent: holding.silent,
             recalled_since_ms: holding.recall.map(|recall| recall.since_ms),
@@ -212,6 +218,7 @@ mod tests {
             mount: None,
             parts,
             write,
+            granted_ms: Some(1_000),
             ends_ms: 9_000,
             silent: false,
             recall: None,

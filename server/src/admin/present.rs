@@ -3,6 +3,7 @@
 use super::control::ServerStatus;
 use crate::state::{Enrolled, RevokeError, wall_clock};
 use crate::status::{Away, Lock, SessionStatus, TermZero, Waiting};
+use leasefs_host::output::span;
 use leasefs_protocol::escaped;
 use leasefs_protocol::limits::REVOKE_PATIENCE;
 use std::collections::BTreeMap;
@@ -72,15 +73,6 @@ pub fn revoked(client: &Enrolled, under_way: usize) -> String {
 
 fn age(now: u64, then: u64) -> String {
     span(now.saturating_sub(then))
-}
-
-fn span(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7_200 => format!("{} min", seconds / 60),
-        7_200..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} days", seconds / 86_400),
-    }
 }
 
 /// A running server.

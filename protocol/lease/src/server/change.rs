@@ -226,9 +226,9 @@ impl Core {
                     if self.is_alone(sid, object, &cover)
                         && !self.is_at_term_zero(now, sid, op, (object, want.parts)) =>
                 {
-                    self.grant(sid, object, &cover, want.parts, Mode::Write)
+                    self.grant(now, sid, object, &cover, want.parts, Mode::Write)
                 }
-                Mode::Read | Mode::Write => self.grant_read(sid, object, &cover),
+                Mode::Read | Mode::Write => self.grant_read(now, sid, object, &cover),
             }
         };
         wants.into_iter().filter_map(grant).collect()
@@ -267,11 +267,17 @@ impl Core {
     }
 
     /// A Read lease on as much of `cover` as nothing stands against.
-    pub(super) fn grant_read(&mut self, sid: Sid, object: ObjId, cover: &Cover) -> Option<Grant> {
+    pub(super) fn grant_read(
+        &mut self,
+        now: BootTime,
+        sid: Sid,
+        object: ObjId,
+        cover: &Cover,
+    ) -> Option<Grant> {
         let parts = self.grantable(sid, object, cover);
         if parts.is_empty() {
             return None;
         }
-        self.grant(sid, object, cover, parts, Mode::Read)
+        self.grant(now, sid, object, cover, parts, Mode::Read)
     }
 }

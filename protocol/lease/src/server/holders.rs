@@ -30,6 +30,8 @@ pub struct HolderStatus {
     pub parts: Parts,
     /// What of that it has in Write mode.
     pub write: Parts,
+    /// When the newest of these was granted, to within [`Dates`](super::dates::Dates); absent if it has none.
+    pub granted: Option<BootTime>,
     /// When its leases end if it is never heard of again.
     pub ends: BootTime,
     /// Nothing has come from it for over half a term, or an approval is overdue.
@@ -105,6 +107,7 @@ impl Core {
             session: session.id,
             parts: holder.map_or(Parts::NONE, |holder| holder.parts),
             write: holder.map_or(Parts::NONE, |holder| holder.write),
+            granted: holder.and_then(|holder| session.dates.of(holder.stamp)),
             ends,
             silent: ends.left_at(now) < long || session.is_overdue(now),
             recall: self.oldest_recall(now, session, (object, holder)),

@@ -62,6 +62,7 @@ impl Core {
     /// Registers a lease. `cover` is what the session may now have cached anew.
     pub(super) fn grant(
         &mut self,
+        now: BootTime,
         sid: Sid,
         object: ObjId,
         cover: &Cover,
@@ -72,6 +73,7 @@ impl Core {
         self.spoil_recalls(sid, object, &cover.known_to(parts), parts);
         let session = self.sessions.get_mut(sid)?;
         let stamp = session.next_stamp();
+        session.dates.note(stamp, now);
         let holder = Holder {
             session: sid,
             parts,

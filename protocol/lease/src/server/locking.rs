@@ -120,7 +120,7 @@ impl Core {
         let (stamp, epoch) = self.stamped(sid);
         let outcome = match taken {
             Taken::Held(fence) => {
-                let delegated = self.delegate(sid, session, object);
+                let delegated = self.delegate(now, (sid, session), object);
                 let (delegation, held) = delegated.unzip();
                 LockOutcome::Granted {
                     fence,
@@ -168,8 +168,8 @@ impl Core {
     /// The right to decide the file's locks, if nobody else has any and nobody wants one.
     fn delegate(
         &mut self,
-        sid: Sid,
-        session: SessionId,
+        now: BootTime,
+        (sid, session): (Sid, SessionId),
         handle: Handle,
     ) -> Option<(Delegation, Vec<HeldLock>)> {
         if !self.locks.is_alone(session, &handle) {
@@ -181,7 +181,7 @@ impl Core {
             return None;
         }
         let first = self.locks.fences(FENCES_DELEGATED)?;
-        let grant = self.grant(sid, object, &cover, Parts::LOCKS, Mode::Write)?;
+        let grant = self.grant(now, sid, object, &cover, Parts::LOCKS, Mode::Write)?;
         Some(self.locks.delegate(session, handle, grant.stamp, first))
     }
 

@@ -18,6 +18,7 @@ mod bounce;
 mod change;
 mod conduct;
 mod cover;
+mod dates;
 mod grace;
 mod holders;
 mod ids;

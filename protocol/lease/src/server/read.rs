@@ -143,7 +143,7 @@ impl Core {
         let mut born: Vec<(ObjId, Grant, Cause)> = Vec::new();
         let sid = self.sessions.alive(session);
         for (need, verdict) in needs.iter().zip(verdicts) {
-            let granted = sid.and_then(|sid| self.grant_by(sid, need, verdict));
+            let granted = sid.and_then(|sid| self.grant_by(now, sid, need, verdict));
             let Some(grant) = granted else { continue };
             grants.push(grant);
             if let Verdict::Fill(cause) = verdict {
@@ -161,12 +161,18 @@ impl Core {
         self.shed(now, sid);
     }
 
-    fn grant_by(&mut self, sid: Sid, need: &Need, verdict: Verdict) -> Option<Grant> {
+    fn grant_by(
+        &mut self,
+        now: BootTime,
+        sid: Sid,
+        need: &Need,
+        verdict: Verdict,
+    ) -> Option<Grant> {
         let (object, cover) = (need.object, &need.cover);
         match verdict {
             Verdict::Wait | Verdict::Answer => None,
-            Verdict::Lease => self.grant_read(sid, object, cover),
-            Verdict::Fill(_) => self.grant(sid, object, cover, cover.leased(), Mode::Read),
+            Verdict::Lease => self.grant_read(now, sid, object, cover),
+            Verdict::Fill(_) => self.grant(now, sid, object, cover, cover.leased(), Mode::Read),
         }
     }
 
@@ -199,7 +205,7 @@ impl Core {
             if self.is_full(sid, need.object) {
                 return None;
             }
-            let grant = self.grant(sid, need.object, &need.cover, Parts::DATA, Mode::Write)?;
+            let grant = self.grant(now, sid, need.object, &need.cover, Parts::DATA, Mode::Write)?;
             Some((need.object, grant))
         };
         let granted: Vec<(ObjId, Grant)> = op.needs.iter().filter_map(grant).collect();

@@ -56,7 +56,7 @@ impl Core {
             // Reads that waited for the logged lease now wait for its recall.
             self.dirty.insert(object);
         }
-        if let Some(grant) = self.grant(sid, object, &Cover::parts(parts), parts, mode) {
+        if let Some(grant) = self.grant(now, sid, object, &Cover::parts(parts), parts, mode) {
             self.recall_for_waiting(now, sid, object, grant, Cause::Holder);
         }
         self.shed(now, sid);

@@ -2,6 +2,7 @@
 
 use super::api::{Config, OpId};
 use super::cover::Cover;
+use super::dates::Dates;
 use super::ids::{ObjId, Sid};
 use super::slab::Slab;
 use crate::time::{BootTime, lengthened};
@@ -25,6 +26,8 @@ pub(super) struct Session {
     /// In which its locks are held.
     pub(super) epoch: LockEpoch,
     last_stamp: Stamp,
+    /// When its leases were granted.
+    pub(super) dates: Dates,
     last_recall: RecallId,
     /// Objects it holds, by the stamp of the newest grant: the oldest first.
     pub(super) leases: BTreeMap<Stamp, ObjId>,
@@ -88,6 +91,7 @@ impl Session {
             reclaiming: false,
             epoch: LockEpoch::default(),
             last_stamp: Stamp(0),
+            dates: Dates::default(),
             last_recall: RecallId(0),
             leases: BTreeMap::new(),
             recalls: BTreeMap::new(),

@@ -28,6 +28,7 @@ pub fn explained(call: &Call, asked: &Explain) -> Result<Explained, Refusal> {
             mount: session.map(|session| session.mount()),
             parts: holder.parts,
             write: holder.write,
+            granted_ms: holder.granted.map(|at| millis(told.now.since(at))),
             ends_ms: left(holder.ends),
             silent: holder.silent,
             recall: holder.recall.map(|(sent, until)| Recalled {

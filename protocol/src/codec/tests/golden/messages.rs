@@ -131,6 +131,7 @@ fn explained() -> Explained {
             mount: Some("h:/m".into()),
             parts: Parts::DATA | Parts::ATTRS,
             write: Parts::DATA,
+            granted_ms: Some(63),
             ends_ms: 49,
             silent: true,
             recall: Some(Recalled {
