@@ -15,8 +15,10 @@ use serde::{Deserialize, Serialize};
 pub const EXPLAINS: u64 = 4;
 /// An optional feature: one WRITE may go to several [places](crate::change::WriteAt::Places).
 pub const SCATTERS: u64 = 2;
+/// An optional feature: [`Push::Unlinked`] is understood.
+pub const UNLINKS: u64 = 8;
 /// The optional features that this side has. What belongs to one is never sent to who doesn't have it.
-pub const FEATURES: u64 = EXPLAINS | SCATTERS;
+pub const FEATURES: u64 = EXPLAINS | SCATTERS | UNLINKS;
 
 /// Client to server, on the control stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -92,6 +94,9 @@ pub enum Push {
     Recall(Recall),
     /// A lock that was waited for is held. Not sent again: who connects anew asks for it again.
     LockGranted(LockGranted),
+    /// A file that the session has open for writing has lost its last name by a change of another session. Who keeps the open for
+    /// the sake of what was written alone lets go of it. Only said to who has [`UNLINKS`]; not sent again.
+    Unlinked(Handle),
 }
 
 /// Who the client is and what it wants.

@@ -99,11 +99,12 @@ fn attributes_are_linearizable() {
 
 /// Runs the families against clients with `fault` until one is found in violation.
 fn is_flagged(fault: &str, families: &[Family]) {
-    let world = World::start(fault, &WorldOptions::mounts(3).fault(fault));
+    // Clients that lie to the server hold each other up until a lease runs out, again and again.
+    let options = WorldOptions::mounts(3).fault(fault).term("1s");
+    let world = World::start(fault, &options);
     for _ in 0..5 {
         let mut config = config(&world, families);
-        // Clients that lie to the server hold each other up until a lease runs out, again and again; what is still
-        // under way can't be unmounted.
+        // What is still under way can't be unmounted.
         config.limit = LONGEST;
         if !run_bounded(config).passed() {
             return;

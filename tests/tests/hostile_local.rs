@@ -81,6 +81,57 @@ fn a_set_id_program_of_the_mount_gives_nobody_roots_rights_under_trust() {
     gives_nobody_roots_rights("trust");
 }
 
+/// What a process does that has no rights but a descriptor, to a file with these bits, in the ways in which content is changed.
+fn mode_after(path: &Path, mode: u32, change: fn(&fs::File) -> std::io::Result<()>) -> u32 {
+    fs::write(path, [7; 8192]).expect("a file");
+    set_mode(path, mode);
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    let opened = opened.expect("root opens it");
+    let thread = std::thread::spawn(move || {
+        let id = ATTACKER;
+        // SAFETY: changes the ids of this thread alone, which ends with the change.
+        let switched = unsafe {
+            libc::syscall(libc::SYS_setgroups, 0, 0)
+                | libc::syscall(libc::SYS_setresgid, id, id, id)
+                | libc::syscall(libc::SYS_setresuid, id, id, id)
+        };
+        assert_eq!(switched, 0);
+        change(&opened)
+    });
+    thread.join().expect("it works").expect("changed");
+    mode_of(path)
+}
+
+#[test]
+fn set_id_bits_go_when_somebody_else_writes_by_roots_descriptor() {
+    use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
+    let ways: [(&str, fn(&fs::File) -> std::io::Result<()>); 4] = [
+        ("write", |file| (&*file).write_all(b"x")),
+        ("truncate", |file| file.set_len(5)),
+        ("punch", |file| {
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            Ok(fallocate(file, punch, 0, 4096)?)
+        }),
+        ("copy", |file| {
+            copy_file_range(file, Some(&mut 0), file, Some(&mut 4096), 4096)?;
+            Ok(())
+        }),
+    ];
+    let world = world("by-descriptor", "trust", &["--suid"]);
+    let (here, local) = (world.mount(0).path(""), world.sandbox.folder("local"));
+    within("all ways", LIMIT, move || {
+        for (way, change) in ways {
+            for (mode, after) in [(0o6777, 0o777), (0o4755, 0o755), (0o2767, 0o767)] {
+                for dir in [&here, &local] {
+                    let found = mode_after(&dir.join("f"), mode, change);
+                    let place = dir.display();
+                    assert_eq!(found, after, "{way} of {mode:o} in {place}: {found:o}");
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn set_id_bits_are_neither_shown_nor_set_under_squash() {
     let world = world("no-set-ids", "squash", &[]);

@@ -472,3 +472,36 @@ fn a_disk_that_others_fill_is_told_by_fsync_though_some_of_the_bytes_find_room()
     }
     panic!("the bytes found room in every attempt");
 }
+
+/// Its writer keeps an open of it until what was written is on the server's disk: not for a file that nobody can reach.
+#[test]
+fn a_file_that_another_mount_removes_takes_no_room_any_more() {
+    let world = world("removed-elsewhere", 2);
+    let (here, there) = (world.mount(0).path(""), world.mount(1).path(""));
+    let orphans = || {
+        let folder = fs::read_dir(world.server.export.join(".leasefs-orphans"));
+        folder.map_or(0, Iterator::count)
+    };
+    for (name, looked_at) in [("closed", false), ("read", true)] {
+        fs::write(here.join(name), vec![7; MIB]).expect("written and closed");
+        if looked_at {
+            assert_eq!(read(there.join(name)).len(), MIB);
+        }
+        fs::remove_file(there.join(name)).expect("removed");
+        let soon = Duration::from_secs(3);
+        let none = || (orphans() == 0).then_some(());
+        eventually("its room to be free", soon, none, || name.to_owned());
+    }
+    let mut open = File::create(here.join("open")).expect("a file");
+    open.write_all(b"kept").expect("written");
+    fs::rename(there.join("new"), there.join("open")).expect_err("nothing there");
+    fs::write(there.join("new"), b"new").expect("written");
+    fs::rename(there.join("new"), there.join("open")).expect("in its place");
+    open.write_all(b" while open").expect("written");
+    open.sync_all().expect("on the disk");
+    assert_eq!(orphans(), 1, "what is open stays");
+    drop(open);
+    let soon = Duration::from_secs(3);
+    let none = || (orphans() == 0).then_some(());
+    eventually("its room to be free", soon, none, String::new);
+}

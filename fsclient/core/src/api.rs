@@ -85,6 +85,8 @@ pub enum Event<W> {
     Recall(ConnectionId, Recall),
     /// A lock that was waited for is held.
     LockGranted(ConnectionId, LockGranted),
+    /// Another session has taken the last name of a file that is open at the server.
+    Unlinked(ConnectionId, Handle),
     /// How many datagrams have come on a connection so far, as [`Effect::Listen`] has asked.
     Heard(ConnectionId, u64),
     /// A request was over the protocol's bounds, and was not sent.

@@ -260,6 +260,11 @@ impl<W> ClientCore<W> {
             } => self.rpc.deliver(connection, reply, payload),
             Event::Recall(connection, recall) => self.life.recalled(connection, recall),
             Event::LockGranted(connection, granted) => self.life.lock_granted(connection, granted),
+            Event::Unlinked(connection, object) => {
+                if self.life.is_on(connection) {
+                    self.ops.unlinked_elsewhere(&object);
+                }
+            }
             Event::Unsendable(id) => self.rpc.unsendable(id),
             Event::Goodbye => self.life.goodbye(),
         }

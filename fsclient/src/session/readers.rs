@@ -66,6 +66,9 @@ impl<W: 'static> Listening<W> {
                 Ok(Some((Push::LockGranted(granted), _))) => {
                     (self.ear)(Event::LockGranted(self.id, granted));
                 }
+                Ok(Some((Push::Unlinked(object), _))) => {
+                    (self.ear)(Event::Unlinked(self.id, object));
+                }
                 end => return self.end_of_stream(end.err()),
             }
         }

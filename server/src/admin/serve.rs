@@ -57,7 +57,7 @@ struct Prepared {
 fn prepare(args: &ServeArgs, policy: Policy) -> Result<Prepared, String> {
     let text = |error: StateError| error.to_string();
     let location = Location::find(args.state.state.as_deref()).map_err(text)?;
-    if let Some(note) = storage::judge(&args.dir).map_err(text)? {
+    for note in storage::judge(&args.dir).map_err(text)? {
         tracing::warn!("{note}");
     }
     location.must_be_outside(&args.dir).map_err(text)?;

@@ -12,16 +12,14 @@ mod turn;
 pub use busiest::Busy;
 pub use progress::Mark;
 pub use snapshot::{ObjectSnapshot, OpLabel, Snapshot};
-pub use state::{Admission, LockLost, Notice, Opened};
+pub use state::{Admission, Line, LockLost, Notice, Opened};
 pub use turn::{Entry, Finished, Pending, Turn};
 
-use crate::border::Border;
 use crate::sync;
 use leasefs_lease::server::{Config, Event, Grace, OpId, Reclaimed, Standing};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::lock::FileLocks;
 use leasefs_protocol::{Grant, Handle, KeyHash, LockEpoch, RecallId, Release, SessionId};
-use leasefs_transport::Outbox;
 use progress::Progress;
 use state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,14 +110,13 @@ impl Leases {
     }
 
     /// A session's client has said `Hello`; its recalls go to `line` from now on, those it has
-    /// not approved first. They name objects as its client does within its border.
+    /// not approved first.
     pub fn open_session(
         &self,
         session: SessionId,
         client: KeyHash,
         drift_ppm: u32,
-        (link, line): (u64, Outbox),
-        border: Option<Arc<Border>>,
+        line: Line,
     ) -> Opened {
         self.with(|state, now| {
             let event = Event::SessionOpened {
@@ -128,7 +125,7 @@ impl Leases {
                 drift_ppm,
             };
             let outcome = state.step(&self.progress, now, event);
-            state.connect(session, link, line, border);
+            state.connect(session, line);
             outcome.opened.unwrap_or(Opened {
                 standing: Standing::New,
                 renewed: false,
@@ -223,6 +220,11 @@ impl Leases {
     /// The object is gone: what is still held of it is recalled.
     pub fn gone(&self, object: Handle) {
         self.event(Event::Gone { object });
+    }
+
+    /// A file that these sessions have open has lost its last name.
+    pub fn unlinked(&self, object: Handle, sessions: &[SessionId]) {
+        self.lock().unlinked(object, sessions);
     }
 
     /// Takes over leases of the server's earlier life. Returns of each whether it stands.

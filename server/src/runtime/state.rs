@@ -9,7 +9,7 @@ use leasefs_lease::server::{
     Standing, Waiting,
 };
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::control::Push;
+use leasefs_protocol::control::{Push, UNLINKS};
 use leasefs_protocol::latency::Histogram;
 use leasefs_protocol::limits::{MAX_HOLDERS_TOLD, MAX_RECALLS_UNREAD};
 use leasefs_protocol::lock::FileLocks;
@@ -68,10 +68,15 @@ pub(super) enum Wake {
 
 /// A session's push stream.
 #[derive(Debug)]
-struct Line {
-    link: u64,
-    outbox: Outbox,
-    border: Option<Arc<Border>>,
+pub struct Line {
+    /// Its connection.
+    pub link: u64,
+    /// Where it is written to.
+    pub outbox: Outbox,
+    /// It names objects as its client does within this.
+    pub border: Option<Arc<Border>>,
+    /// The optional features of its client.
+    pub features: u64,
 }
 
 /// What a step came to for whoever took it.
@@ -213,18 +218,22 @@ impl State {
         let _ = self.notices.send(notice);
     }
 
-    pub fn connect(
-        &mut self,
-        session: SessionId,
-        link: u64,
-        outbox: Outbox,
-        border: Option<Arc<Border>>,
-    ) {
-        let line = Line {
-            link,
-            outbox,
-            border,
-        };
+    /// Tells sessions that an object has lost its last name. Who doesn't read what is pushed is spared it: nothing waits for it.
+    pub fn unlinked(&mut self, object: Handle, sessions: &[SessionId]) {
+        for session in sessions {
+            let line = self.lines.get(session);
+            let reads = |line: &&Line| line.outbox.queued() <= MAX_RECALLS_UNREAD / 2;
+            let told = line.filter(|line| line.features & UNLINKS != 0);
+            let Some(line) = told.filter(reads) else {
+                continue;
+            };
+            let border = line.border.as_ref();
+            let shown = border.map_or(object, |border| border.outward(&object));
+            self.push(*session, &Push::Unlinked(shown));
+        }
+    }
+
+    pub fn connect(&mut self, session: SessionId, line: Line) {
         self.lines.insert(session, line);
         for recall in self.core.open_recalls(session) {
             self.recall(session, recall);

@@ -5,11 +5,13 @@ use super::changes::Pending;
 use super::ops::Done;
 use super::told::is_gone;
 use crate::runtime::{Finished, Turn};
+use crate::session::Session;
 use leasefs_lease::server::{Touch, Wanted};
 use leasefs_protocol::answer::{Created, Object};
 use leasefs_protocol::{
-    Attr, FileKind, Grant, Handle, Parts, Refusal, Reply, RequestId, Response, Touched,
+    Attr, FileKind, Grant, Handle, Parts, Refusal, Reply, RequestId, Response, SessionId, Touched,
 };
+use std::sync::Arc;
 
 impl Pending<'_> {
     /// What its sender has exclusively from now on is on record before the sender hears of it.
@@ -59,6 +61,11 @@ impl Pending<'_> {
         let server = &self.order.call.server;
         let at_once = gone.into_iter().filter(|o| !server.store.note_gone(*o));
         at_once.for_each(|object| server.leases.gone(object));
+        let nameless = |t: &&Touched| t.attr.nlink == 0 && t.attr.kind == FileKind::File;
+        touched
+            .iter()
+            .filter(nameless)
+            .for_each(|t| self.tell_writers(t.object));
         let mut reply = Reply {
             id: RequestId(0),
             renews: false,
@@ -72,6 +79,17 @@ impl Pending<'_> {
             self.look_again(touches, &mut reply);
         }
         reply
+    }
+
+    /// A file has lost its last name: others who have it open for the sake alone of what they wrote needn't any more.
+    fn tell_writers(&self, object: Handle) {
+        let call = self.order.call;
+        let writes = |session: &Arc<Session>| {
+            session.id != call.session.id && session.opens.write_to(&object)
+        };
+        let sessions = call.server.sessions.all().into_iter().filter(writes);
+        let sessions: Vec<SessionId> = sessions.map(|session| session.id).collect();
+        call.server.leases.unlinked(object, &sessions);
     }
 
     /// What was made is looked at again under its lease: by its name others may have found and changed

@@ -1,9 +1,11 @@
-//! What kind of file system an export is on: whoever changes it beside the server isn't noticed.
+//! What kind of file system an export is on: whoever changes it beside the server isn't noticed. And what of the export is on
+//! others, which isn't served.
 
 use super::error::StateError;
 use super::locks::mount_id;
 use leasefs_host::mounts::{self, Mount};
 use leasefs_protocol::escaped;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -13,19 +15,52 @@ const SHARED: [&str; 18] = [
     "nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "vboxsf", "virtiofs",
 ];
 
-/// Refuses what is on a leasefs mount. What administrators should know of another file system, if anything.
+/// So many mount points are named.
+const NAMED: usize = 4;
+
+/// Refuses what is on a leasefs mount. What administrators should know of what is served, if anything.
 ///
 /// # Errors
 /// [`StateError::ExportOnLeasefs`], or the kernel's.
-pub fn judge(export: &Path) -> Result<Option<String>, StateError> {
-    let mount = mount_of(export).map_err(StateError::file(export))?;
-    mount.map_or(Ok(None), |mount| judge_mount(export, &mount))
+pub fn judge(export: &Path) -> Result<Vec<String>, StateError> {
+    let (table, id) = mounted(export).map_err(StateError::file(export))?;
+    let mount = mounts::with_id(&table, id);
+    let own = mount.map_or(Ok(None), |mount| judge_mount(export, mount))?;
+    let whole = export.canonicalize().map_err(StateError::file(export))?;
+    Ok(own
+        .into_iter()
+        .chain(mounted_below(&table, &whole))
+        .collect())
 }
 
-/// By its number, not its path, which another mount may hide. To open it may mount it (autofs), so the table is read then.
-fn mount_of(export: &Path) -> io::Result<Option<Mount>> {
+/// The table, and the export's mount in it: by its number, not its path, which another mount may hide. To open the export may mount
+/// it (autofs), so the table is read then.
+fn mounted(export: &Path) -> io::Result<(Vec<Mount>, u64)> {
     let id = mount_id(export)?;
-    Ok(mounts::with_id(&mounts::table()?, id).cloned())
+    Ok((mounts::table()?, id))
+}
+
+fn mounted_below(table: &[Mount], export: &Path) -> Option<String> {
+    let points = table.iter().map(|mount| mount.point.as_path());
+    let below = points.filter(|point| point.starts_with(export) && *point != export);
+    let below: BTreeSet<&Path> = below.collect();
+    let named = below.iter().take(NAMED);
+    let named: Vec<_> = named
+        .map(|point| escaped(point.as_os_str().as_encoded_bytes()).to_string())
+        .collect();
+    let more = below.len().saturating_sub(NAMED);
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    (!below.is_empty()).then(|| {
+        format!(
+            "what is mounted below {} isn't served: clients see the directories beneath {}{more}; serve each on its own",
+            export.display(),
+            named.join(", ")
+        )
+    })
 }
 
 fn judge_mount(export: &Path, mount: &Mount) -> Result<Option<String>, StateError> {
@@ -106,12 +141,28 @@ mod tests {
     fn what_is_mounted_on_the_export_itself_counts() {
         let here = std::env::temp_dir();
         assert!(judge(&here).is_ok());
+        let (table, id) = mounted(Path::new("/proc")).expect("a table");
         assert_eq!(
-            mount_of(Path::new("/proc"))
-                .expect("a table")
-                .map(|m| m.kind)
-                .as_deref(),
+            mounts::with_id(&table, id).map(|mount| mount.kind.as_str()),
             Some("proc")
         );
+    }
+
+    #[test]
+    fn what_is_mounted_below_the_export_is_named_as_not_served() {
+        let line = |point: &&str| format!("29 1 0:26 / {point} rw - tmpfs t rw\n");
+        let told = |points: &[&str]| {
+            let lines: String = points.iter().map(line).collect();
+            mounted_below(&mounts::parse(lines.as_bytes()), Path::new("/srv/data"))
+        };
+        assert_eq!(told(&["/", "/srv", "/srv/data", "/srv/database"]), None);
+        let note = told(&["/srv/data/b", "/srv/data/a", "/srv/data/a"]).expect("a warning");
+        assert!(
+            note.contains("beneath /srv/data/a, /srv/data/b; serve"),
+            "{note}"
+        );
+        let many: Vec<_> = (0..6).map(|n| format!("/srv/data/{n}")).collect();
+        let note = told(&many.iter().map(String::as_str).collect::<Vec<_>>()).expect("a warning");
+        assert!(note.contains("/srv/data/3 and 2 more;"), "{note}");
     }
 }

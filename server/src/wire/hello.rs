@@ -3,7 +3,7 @@
 use super::entrance::{Leave, Place};
 use super::root::{border, root};
 use crate::records::{Client, Owner};
-use crate::runtime::Opened;
+use crate::runtime::{Line, Opened};
 use crate::server::Server;
 use crate::session::{Gate, Link, Refused, Session};
 use crate::state::random;
@@ -266,9 +266,13 @@ impl Admitted {
         let number = link.number;
         let drift = self.hello.drift_ppm;
         let leases = &server.leases;
-        let line = (number, ready.push.into_outbox());
-        let border = session.border().cloned();
-        let opened = leases.open_session(session.id, session.key, drift, line, border);
+        let line = Line {
+            link: number,
+            outbox: ready.push.into_outbox(),
+            border: session.border().cloned(),
+            features: self.hello.features,
+        };
+        let opened = leases.open_session(session.id, session.key, drift, line);
         leases.round_trip(session.id, connection.rtt());
         drop(pass);
         let standing = standing(&session, opened);

@@ -263,7 +263,7 @@ impl Store {
         synced.map_err(|e| self.refuse(e))
     }
 
-    /// Allocates, punches, zeroes, collapses or inserts a range; `mode` is `FALLOC_FL_*`.
+    /// Allocates, punches, zeroes, collapses or inserts a range; `mode` is `FALLOC_FL_*`. `kill_priv` as [`Store::write`] has it.
     ///
     /// # Errors
     /// [`Refusal::Unsupported`] for unknown modes, or the host's.
@@ -271,8 +271,8 @@ impl Store {
         &self,
         open: &OpenFile,
         mode: u32,
-        offset: u64,
-        len: u64,
+        (offset, len): (u64, u64),
+        kill_priv: bool,
     ) -> Result<(), Refusal> {
         writable(open)?;
         in_range(offset, len)?;
@@ -287,7 +287,7 @@ impl Store {
         {
             return Err(Refusal::Unsupported);
         }
-        let _assumed = self.assume_writer(open, false)?;
+        let _assumed = self.assume_writer(open, kill_priv)?;
         rustix::fs::fallocate(open.fd(), mode, offset, len).map_err(|e| self.refuse(e))
     }
 
@@ -306,17 +306,16 @@ impl Store {
         rustix::fs::seek(open.fd(), to).map_err(|e| self.refuse(e))
     }
 
-    /// Copies within the host; may copy less than `len`, as `copy_file_range(2)`.
+    /// Copies within the host; may copy less than `len`, as `copy_file_range(2)`. `kill_priv` as [`Store::write`] has it.
     ///
     /// # Errors
     /// [`Refusal::BadOpen`], [`Refusal::TooBig`], or the host's.
     pub fn copy_range(
         &self,
-        from: &OpenFile,
-        from_offset: u64,
-        to: &OpenFile,
-        to_offset: u64,
+        (from, from_offset): (&OpenFile, u64),
+        (to, to_offset): (&OpenFile, u64),
         len: u64,
+        kill_priv: bool,
     ) -> Result<u64, Refusal> {
         readable(from)?;
         writable(to)?;
@@ -324,7 +323,7 @@ impl Store {
         in_range(to_offset, len)?;
         let len = usize::try_from(len.min(MAX_COPY)).map_err(|_| Refusal::Invalid)?;
         let (mut from_offset, mut to_offset) = (from_offset, to_offset);
-        let _assumed = self.assume_writer(to, false)?;
+        let _assumed = self.assume_writer(to, kill_priv)?;
         let copied = rustix::fs::copy_file_range(
             from.fd(),
             Some(&mut from_offset),

@@ -56,7 +56,7 @@ impl Identity {
 /// Ids as they are, or with root's replaced.
 fn raw(caller: &Caller, replace_root: bool) -> Result<Identity, Refusal> {
     if caller.groups.len() > MAX_GROUPS {
-        return Err(Refusal::TooMany);
+        return Err(Refusal::NotPermitted);
     }
     let map = |id: u32| if replace_root && id == 0 { NOBODY } else { id };
     Ok(Identity {
@@ -198,8 +198,11 @@ impl Rights {
     }
 
     /// Like [`Rights::assume`], without the right to keep setuid and setgid bits on what is
-    /// written: the kernel clears them, whoever it is.
+    /// written: the kernel clears them, whoever it is. By root's descriptor it isn't root that writes, who would keep
+    /// them: nor is it taken for one of his groups, whose members keep the setgid bit where the group may not execute.
     pub fn assume_killing_priv(&self, who: &Identity) -> Result<Assumed<'_>, Refusal> {
+        let of_no_group = Identity::alone(who.uid, NOBODY);
+        let who = if who.uid == 0 { &of_no_group } else { who };
         self.take_on(who, CapabilitySet::FSETID)
     }
 
@@ -343,6 +346,6 @@ mod tests {
     fn too_many_groups_are_refused_not_dropped() {
         let groups = vec![1; MAX_GROUPS + 1];
         let refused = raw(&caller(1, 1, &groups), false);
-        assert_eq!(refused, Err(Refusal::TooMany));
+        assert_eq!(refused, Err(Refusal::NotPermitted));
     }
 }

@@ -131,9 +131,14 @@ impl Life {
 
     /// A lock that was waited for is held.
     pub fn lock_granted(&self, connection: ConnectionId, granted: LockGranted) {
-        if self.inbox.borrow().current == Some(connection) {
+        if self.is_on(connection) {
             self.engine.lock_granted(granted);
         }
+    }
+
+    /// Whether this is the connection now.
+    pub fn is_on(&self, connection: ConnectionId) -> bool {
+        self.inbox.borrow().current == Some(connection)
     }
 
     fn is_ending(&self) -> bool {

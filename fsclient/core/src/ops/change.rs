@@ -89,10 +89,22 @@ impl Ops {
     /// What a change has left without a name.
     fn unlinked(&self, touched: &[Touched]) {
         for unlinked in touched.iter().filter(|touched| touched.attr.nlink == 0) {
-            let open = self.inodes().unlinked(&unlinked.object);
-            if !open {
-                self.writeback.out_of_reach(&unlinked.object);
-            }
+            self.has_no_name(&unlinked.object);
+        }
+    }
+
+    /// A change of another session has left an object without a name.
+    pub fn unlinked_elsewhere(&self, object: &Handle) {
+        let known = self.inodes().has_content(object);
+        if known {
+            self.has_no_name(object);
+        }
+    }
+
+    fn has_no_name(&self, object: &Handle) {
+        let open = self.inodes().unlinked(object);
+        if !open {
+            self.writeback.out_of_reach(object);
         }
     }
 

@@ -50,6 +50,12 @@ impl Writing {
     }
 }
 
+/// How much of a read lies where files can have bytes: the kernel asks for whole pages.
+fn within_files(offset: u64, len: u32) -> u32 {
+    let left = (i64::MAX as u64).saturating_sub(offset);
+    len.min(u32::try_from(left).unwrap_or(u32::MAX))
+}
+
 /// The bytes that `fallocate(2)` changes; with a length of 0 up to the end.
 fn allocated(mode: u32, offset: u64, len: u64) -> Span {
     let moves = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
@@ -70,6 +76,7 @@ impl Ops {
     /// The server's refusal.
     pub async fn read(&self, ask: &Ask, at: At, len: u32) -> Result<Bytes, Refusal> {
         let open = self.file(at.fh)?;
+        let len = within_files(at.offset, len);
         let range = Range {
             offset: at.offset,
             len: len as usize,
@@ -103,6 +110,7 @@ impl Ops {
     /// The server's refusal.
     pub async fn read_pages(&self, ask: &Ask, at: At, len: u32) -> Result<Bytes, Refusal> {
         let open = self.file(at.fh)?;
+        let len = within_files(at.offset, len);
         let range = Range {
             offset: at.offset,
             len: len as usize,
@@ -280,7 +288,8 @@ impl Ops {
         let pages = PageChange::Drop(allocated(mode, offset, len));
         let scope = ChangeScope::default().pages(open.object, pages);
         let scope = scope.under(locked);
-        let caller = open.caller.clone();
+        // Not who has opened it: it goes by who writes whether set-id bits stay.
+        let caller = self.caller(ask);
         self.change_as(ask, caller, scope, request, Bytes::new())
             .await?;
         Ok(())
@@ -329,7 +338,8 @@ impl Ops {
         let pages = PageChange::Drop(Span::new(to.offset, len));
         let scope = ChangeScope::default().pages(target.object, pages);
         let scope = scope.under(locked);
-        let caller = target.caller.clone();
+        // As in [`Ops::fallocate`].
+        let caller = self.caller(ask);
         let behind = [source.object];
         let told = self
             .change_behind(ask, caller, scope, &behind, request, Bytes::new())
@@ -357,6 +367,15 @@ mod tests {
     fn the_server_decides_where_an_append_goes() {
         assert_eq!(writing(libc::O_APPEND, false).at(), WriteAt::Append);
         assert_eq!(writing(0, false).at(), WriteAt::Offset(7));
+    }
+
+    #[test]
+    fn a_page_at_the_end_of_the_largest_file_is_asked_for_up_to_there() {
+        let end = i64::MAX as u64;
+        assert_eq!(within_files(end - 4095, 4096), 4095);
+        assert_eq!(within_files(end - 4096, 4096), 4096);
+        assert_eq!(within_files(end, 4096), 0);
+        assert_eq!(within_files(0, u32::MAX), u32::MAX);
     }
 
     #[test]

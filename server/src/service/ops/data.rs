@@ -252,7 +252,8 @@ impl Perform for Fallocate {
 
     fn run(&self, order: &Order<'_>, _: &Targets) -> Result<Done, Refusal> {
         let store = order.store();
-        store.fallocate(order.open()?, self.mode, self.offset, self.len)?;
+        let range = (self.offset, self.len);
+        store.fallocate(order.open()?, self.mode, range, order.kills_priv()?)?;
         Ok(Done::of(self, ()))
     }
 
@@ -287,10 +288,9 @@ impl Perform for CopyRange {
         let to = order.open()?;
         let from = order.inputs.from.as_deref().ok_or(Refusal::BadOpen)?;
         let (from_offset, offset) = (self.from_offset, self.to_offset);
-        let copied = order
-            .store()
-            .copy_range(from, from_offset, to, offset, self.len);
-        let len = copied?;
+        let (from, to) = ((from, from_offset), (to, offset));
+        let kills = order.kills_priv()?;
+        let len = order.store().copy_range(from, to, self.len, kills)?;
         let copied = Written::plain(len, offset);
         Ok(Done::of(self, copied))
     }

@@ -138,6 +138,11 @@ impl Order<'_> {
         self.inputs.open.as_deref().ok_or(Refusal::BadOpen)
     }
 
+    /// Whether set-id bits go with what is written: root keeps them. Who writes by a descriptor that root has opened needn't be root.
+    fn kills_priv(&self) -> Result<bool, Refusal> {
+        Ok(self.call.identity()?.uid() != 0)
+    }
+
     fn name(&self) -> Result<&Name, Refusal> {
         self.inputs.names.name.as_ref().ok_or(Refusal::Invalid)
     }

@@ -166,9 +166,9 @@ fn offsets_beyond_the_largest_file_are_too_big() {
     assert_eq!(w.store.read(&open, u64::MAX, 1).map(drop), too_big);
     let written = write(&w, &open, WriteAt::Offset(big), b"x");
     assert_eq!(written.map(drop), too_big);
-    assert_eq!(w.store.fallocate(&open, 0, big, 1), too_big);
+    assert_eq!(w.store.fallocate(&open, 0, (big, 1), false), too_big);
     assert_eq!(w.store.seek(&open, u64::MAX, 3).map(drop), too_big);
-    let copied = w.store.copy_range(&open, 0, &open, big, 1);
+    let copied = w.store.copy_range((&open, 0), (&open, big), 1, false);
     assert_eq!(copied.map(drop), too_big);
 }
 
@@ -185,9 +185,9 @@ fn opens_allow_only_what_they_were_opened_for() {
     let bad = Err(Refusal::BadOpen);
     let written = write(&w, &reader, WriteAt::Append, b"x");
     assert_eq!(written.map(drop), bad);
-    assert_eq!(w.store.fallocate(&reader, 0, 0, 1), bad);
+    assert_eq!(w.store.fallocate(&reader, 0, (0, 1), false), bad);
     assert_eq!(w.store.read(&writer, 0, 1).map(drop), bad);
-    let copied = w.store.copy_range(&writer, 0, &writer, 5, 1);
+    let copied = w.store.copy_range((&writer, 0), (&writer, 5), 1, false);
     assert_eq!(copied.map(drop), bad);
     let (dir, _) = w
         .store
@@ -343,7 +343,7 @@ fn holes_are_punched_and_found() {
     let open = file(&w);
     write(&w, &open, WriteAt::Offset(0), &[1; 3 * 65536]).expect("write");
     let punch = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32;
-    let punched = w.store.fallocate(&open, punch, 65536, 65536);
+    let punched = w.store.fallocate(&open, punch, (65536, 65536), false);
     assert_eq!(punched, Ok(()));
     let hole = w.store.seek(&open, 0, libc::SEEK_HOLE as u32);
     assert_eq!(hole, Ok(65536));
@@ -352,7 +352,7 @@ fn holes_are_punched_and_found() {
     let behind = w.store.seek(&open, 3 * 65536, libc::SEEK_DATA as u32);
     assert_eq!(behind, Err(errno(libc::ENXIO)));
     assert_eq!(w.store.seek(&open, 0, 0), Err(Refusal::Invalid));
-    let unknown = w.store.fallocate(&open, 0x8000, 0, 1);
+    let unknown = w.store.fallocate(&open, 0x8000, (0, 1), false);
     assert_eq!(unknown, Err(Refusal::Unsupported));
 }
 
@@ -362,7 +362,7 @@ fn ranges_are_copied_within_the_host() {
     let open = file(&w);
     let other = w.create(0, "g", 0o600).open;
     write(&w, &open, WriteAt::Offset(0), b"0123456789").expect("write");
-    let copied = w.store.copy_range(&open, 2, &other, 1, 5);
+    let copied = w.store.copy_range((&open, 2), (&other, 1), 5, false);
     assert_eq!(copied, Ok(5));
     assert_eq!(w.store.read(&other, 0, 10), Ok(b"\x0023456".to_vec()));
 }

@@ -180,6 +180,7 @@ impl Hostile {
                 said.then_some(match push {
                     Push::Recall(recall) => Event::Recall(connection, recall),
                     Push::LockGranted(granted) => Event::LockGranted(connection, granted),
+                    Push::Unlinked(object) => Event::Unlinked(connection, object),
                 })
             }
             0xd0..0xf8 => {

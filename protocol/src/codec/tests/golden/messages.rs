@@ -415,6 +415,7 @@ pub fn pushes() -> Vec<Push> {
             epoch: LockEpoch(44),
             fence: Fence(45),
         }),
+        Push::Unlinked(object()),
     ]
 }
 
