@@ -39,7 +39,7 @@ pub struct Holding {
     pub parts: Parts,
     /// What of that it has in Write mode.
     pub write: Parts,
-    /// The newest of these was granted so many milliseconds ago, too much by a second and a fifth of that at most; absent if it
+    /// The newest of these was granted so many milliseconds ago, too much by a second and a quarter of that at most; absent if it
     /// has none. What a session has reclaimed was granted then.
     pub granted_ms: Option<u64>,
     /// Its leases end then, if it is never heard of again: milliseconds from now.

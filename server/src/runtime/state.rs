@@ -222,7 +222,7 @@ impl State {
     pub fn unlinked(&mut self, object: Handle, sessions: &[SessionId]) {
         for session in sessions {
             let line = self.lines.get(session);
-            let reads = |line: &&Line| line.outbox.queued() <= MAX_RECALLS_UNREAD / 2;
+            let reads = |line: &&Line| line.outbox.queued() <= MAX_RECALLS_UNREAD / 8;
             let told = line.filter(|line| line.features & UNLINKS != 0);
             let Some(line) = told.filter(reads) else {
                 continue;

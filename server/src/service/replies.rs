@@ -61,11 +61,13 @@ impl Pending<'_> {
         let server = &self.order.call.server;
         let at_once = gone.into_iter().filter(|o| !server.store.note_gone(*o));
         at_once.for_each(|object| server.leases.gone(object));
-        let nameless = |t: &&Touched| t.attr.nlink == 0 && t.attr.kind == FileKind::File;
-        touched
-            .iter()
-            .filter(nameless)
-            .for_each(|t| self.tell_writers(t.object));
+        if touches.iter().any(|touch| !touch.names.is_empty()) {
+            let nameless = |t: &&Touched| t.attr.nlink == 0 && t.attr.kind == FileKind::File;
+            touched
+                .iter()
+                .filter(nameless)
+                .for_each(|t| self.tell_writers(t.object));
+        }
         let mut reply = Reply {
             id: RequestId(0),
             renews: false,
@@ -89,7 +91,9 @@ impl Pending<'_> {
         };
         let sessions = call.server.sessions.all().into_iter().filter(writes);
         let sessions: Vec<SessionId> = sessions.map(|session| session.id).collect();
-        call.server.leases.unlinked(object, &sessions);
+        if !sessions.is_empty() {
+            call.server.leases.unlinked(object, &sessions);
+        }
     }
 
     /// What was made is looked at again under its lease: by its name others may have found and changed

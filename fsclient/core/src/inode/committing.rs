@@ -57,6 +57,14 @@ impl Inodes {
         }
     }
 
+    /// Whether bytes are kept of a file that isn't open here.
+    pub fn is_kept_closed(&self, object: &Handle) -> bool {
+        self.content(object).is_some_and(|content| {
+            let unstable = content.unstable.as_deref();
+            content.in_use.is_none() && unstable.is_some_and(Unstable::keeps)
+        })
+    }
+
     /// Nobody here can reach the file any more: nothing of it is kept from now on, until
     /// [`Inodes::nothing_to_flush`].
     pub fn out_of_reach(&mut self, object: &Handle) {

@@ -133,11 +133,6 @@ impl Inodes {
         self.get(object)?.content.as_deref()
     }
 
-    /// Whether anything is known of its bytes: it is open here, or something of it is buffered, kept or not durable.
-    pub fn has_content(&self, object: &Handle) -> bool {
-        self.content(object).is_some()
-    }
-
     pub(super) fn contents(&self) -> impl Iterator<Item = (&Arc<Handle>, &Content)> {
         let inodes = self.iter();
         inodes.filter_map(|(object, inode)| Some((object, inode.content.as_deref()?)))

@@ -89,22 +89,22 @@ impl Ops {
     /// What a change has left without a name.
     fn unlinked(&self, touched: &[Touched]) {
         for unlinked in touched.iter().filter(|touched| touched.attr.nlink == 0) {
-            self.has_no_name(&unlinked.object);
+            let open = self.inodes().unlinked(&unlinked.object);
+            if !open {
+                self.writeback.out_of_reach(&unlinked.object);
+            }
         }
     }
 
-    /// A change of another session has left an object without a name.
+    /// A change of another session has left a file without a name: unless it is open here, what was written to it isn't kept,
+    /// nor is the server's open of it. A crash of the server's host may give it its name back without its bytes, so they
+    /// stay noted as not durable.
     pub fn unlinked_elsewhere(&self, object: &Handle) {
-        let known = self.inodes().has_content(object);
-        if known {
-            self.has_no_name(object);
-        }
-    }
-
-    fn has_no_name(&self, object: &Handle) {
-        let open = self.inodes().unlinked(object);
-        if !open {
-            self.writeback.out_of_reach(object);
+        let mut inodes = self.inodes();
+        if let Some(host) = inodes.host_life().host()
+            && inodes.is_kept_closed(object)
+        {
+            inodes.unstable_change(*object, host, true);
         }
     }
 

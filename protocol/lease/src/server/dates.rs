@@ -44,7 +44,7 @@ impl Dates {
         self.0.push((stamp, now));
     }
 
-    /// When a stamp was given out: never later, and earlier by a second and a fifth of its age at most while the session is
+    /// When a stamp was given out: never later, and earlier by a second and a quarter of its age at most while the session is
     /// younger than a month.
     pub(super) fn of(&self, stamp: Stamp) -> Option<BootTime> {
         let up_to = self.0.partition_point(|(noted, _)| *noted <= stamp);
@@ -82,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_dated_to_a_second_and_a_fifth_of_its_age() {
+    fn a_grant_is_dated_to_a_second_and_a_quarter_of_its_age() {
         for age in [1, 100, 3_600, DAY, 30 * DAY] {
             let (dates, now) = (busy(age), at(age));
             assert!(dates.0.len() <= MOST);
             for second in (0..age).step_by(1 + age as usize / 10_000) {
                 let told = dates.of(Stamp(second + 1)).expect("noted");
                 let wrong = at(second).since(told);
-                let most = Duration::from_secs(1) + now.since(at(second)) / 5;
+                let most = Duration::from_secs(1) + now.since(at(second)) / 4;
                 assert!(told <= at(second), "never later than it was");
                 assert!(wrong <= most, "{wrong:?} of {:?}", now.since(at(second)));
             }

@@ -229,7 +229,8 @@ impl Perform for Fallocate {
         written_by(self.open, opens)
     }
 
-    fn judge(&self, _: &Order<'_>, of_opens: Targets) -> Result<Targets, Refusal> {
+    fn judge(&self, order: &Order<'_>, of_opens: Targets) -> Result<Targets, Refusal> {
+        order.kills_priv()?;
         Ok(of_opens)
     }
 
@@ -275,7 +276,8 @@ impl Perform for CopyRange {
         })
     }
 
-    fn judge(&self, _: &Order<'_>, of_opens: Targets) -> Result<Targets, Refusal> {
+    fn judge(&self, order: &Order<'_>, of_opens: Targets) -> Result<Targets, Refusal> {
+        order.kills_priv()?;
         Ok(of_opens)
     }
 
