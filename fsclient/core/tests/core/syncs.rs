@@ -1,11 +1,12 @@
 //! What `fsync` asks for.
 
+use crate::calls::opening;
 use crate::kernel::writes;
-use crate::said::{Asked, welcome};
+use crate::said::{Asked, handle, opened, welcome};
 use crate::sets::{flushed, written_file};
 use crate::world::{PATIENT, Waiter, World};
-use leasefs_client::Call;
 use leasefs_client::call::{Fh, Writing};
+use leasefs_client::{Answer, Call};
 use leasefs_protocol::change::{WriteAt, WriteKind};
 use leasefs_protocol::control::{Standing, Welcome};
 use leasefs_protocol::{Durability, Query, Refusal, Request, Response, Timestamp, Version, answer};
@@ -141,6 +142,41 @@ fn what_a_disk_may_take_long_for_is_committed_while_others_get_at_the_file() {
         Durability::All,
         "there is little again"
     );
+}
+
+/// The crash may undo the removal, too.
+#[test]
+fn nothing_is_kept_of_a_file_that_is_removed_elsewhere_and_a_crash_of_the_host_is_told() {
+    let mut world = World::new();
+    let (node, fh) = written_file(&mut world);
+    world.pass(SOON);
+    all_flushed(&mut world);
+    world.unlinked(handle(1));
+    world.pass(SOON);
+    assert!(!world.is_asked(), "it is open here");
+    world.call(Call::Release { fh });
+    world.pass(SOON);
+    assert!(!world.is_asked(), "it stays open for what is kept");
+    world.unlinked(handle(1));
+    world.pass(SOON);
+    let closed = world.asked();
+    assert!(matches!(
+        closed.frame.request,
+        Request::Query(Query::Close(_))
+    ));
+    world.done(&closed);
+    world.finds_another_life_of_the_host();
+    let call = world.call(opening(node, libc::O_RDWR));
+    let asked = world.asked();
+    world.answer(&asked, Ok(opened(8, 1)));
+    let Ok(Answer::Opened(anew)) = world.answered(call) else {
+        panic!("not opened")
+    };
+    let sync = syncs(&mut world, anew.fh, false);
+    let commit = world.asked();
+    assert!(is_commit(&commit), "{:?}", commit.frame);
+    world.done(&commit);
+    assert_eq!(world.refused(sync), Refusal::Lost);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use leasefs_client::{
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{IdentityPolicy, Standing, ToClient, ToServer, Welcome};
-use leasefs_protocol::{BootId, Grant, Query, Recall, Refusal, Reply, Request, Response};
+use leasefs_protocol::{BootId, Grant, Handle, Query, Recall, Refusal, Reply, Request, Response};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -424,6 +424,11 @@ impl World {
 
     pub fn recall(&mut self, recall: Recall) {
         self.tell(Event::Recall(self.connection, recall));
+    }
+
+    /// Another session has removed the last name of an object.
+    pub fn unlinked(&mut self, object: Handle) {
+        self.tell(Event::Unlinked(self.connection, object));
     }
 
     pub fn reply(&mut self, reply: Reply, payload: &'static [u8]) {
