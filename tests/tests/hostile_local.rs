@@ -81,8 +81,10 @@ fn a_set_id_program_of_the_mount_gives_nobody_roots_rights_under_trust() {
     gives_nobody_roots_rights("trust");
 }
 
+type Change = fn(&fs::File) -> std::io::Result<()>;
+
 /// What a process does that has no rights but a descriptor, to a file with these bits, in the ways in which content is changed.
-fn mode_after(path: &Path, mode: u32, change: fn(&fs::File) -> std::io::Result<()>) -> u32 {
+fn mode_after(path: &Path, mode: u32, change: Change) -> u32 {
     fs::write(path, [7; 8192]).expect("a file");
     set_mode(path, mode);
     let opened = OpenOptions::new().read(true).write(true).open(path);
@@ -105,7 +107,7 @@ fn mode_after(path: &Path, mode: u32, change: fn(&fs::File) -> std::io::Result<(
 #[test]
 fn set_id_bits_go_when_somebody_else_writes_by_roots_descriptor() {
     use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
-    let ways: [(&str, fn(&fs::File) -> std::io::Result<()>); 4] = [
+    let ways: [(&str, Change); 4] = [
         ("write", |file| (&*file).write_all(b"x")),
         ("truncate", |file| file.set_len(5)),
         ("punch", |file| {
