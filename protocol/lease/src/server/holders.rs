@@ -30,7 +30,7 @@ pub struct HolderStatus {
     pub parts: Parts,
     /// What of that it has in Write mode.
     pub write: Parts,
-    /// When the newest of these was granted, to within [`Dates`](super::dates::Dates); absent if it has none.
+    /// When the newest of these was granted, never later, and by a second and a quarter of its age too early at most; absent if it has none.
     pub granted: Option<BootTime>,
     /// When its leases end if it is never heard of again.
     pub ends: BootTime,
