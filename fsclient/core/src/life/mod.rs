@@ -117,7 +117,7 @@ impl Life {
 
     /// The server takes something back.
     pub fn recalled(&self, connection: ConnectionId, mut recall: Recall) {
-        if self.inbox.borrow().current != Some(connection) {
+        if !self.is_on(connection) {
             return;
         }
         match self.rpc.recalled(&mut recall) {
