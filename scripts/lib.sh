@@ -189,6 +189,8 @@ build() {
 build_to_use() {
     bin=$target/release
     (cd "$root" && cargo build --locked --release)
+    # The names of what turns faults on, for tests.
+    ! grep -qE 'LEASEFS_(PLANTED|TEST_FAULT)' "$bin/fsserver" "$bin/fsclient" || die "faults for tests are in a release build"
 }
 
 # lay_out DIR [--built DIR]: the programs, stripped, their man pages and completions, as DIR/bin and DIR/share.

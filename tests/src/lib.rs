@@ -30,7 +30,7 @@
 //! # How to run it
 //! - The parts without mounts, in seconds: `cargo test -p leasefs-tests --lib`
 //! - The simulation: `cargo test -p leasefs-tests --test simulation`; whether it finds faults put into what
-//!   ships: `cargo test -p leasefs-tests --features planted --test planted`
+//!   ships: `cargo test -p leasefs-tests --test planted`
 //! - The mounted suites (they need /dev/fuse and fusermount3; each test has its own
 //!   server): `cargo test -p leasefs-tests --test '*' -- --test-threads=1`, or one of them:
 //!   `cargo test -p leasefs-tests --test coherence -- --test-threads=1 --nocapture`

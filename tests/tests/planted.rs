@@ -1,6 +1,6 @@
 //! Whether the simulation finds faults put into what ships (`leasefs_lease::planted`).
 //!
-//! `cargo test -p leasefs-tests --features planted --test planted -- --nocapture` prints which judge found
+//! `cargo test -p leasefs-tests --test planted -- --nocapture` prints which judge found
 //! which. `LEASEFS_SIM_BUG` tries one alone, by its name, and tells all; `LEASEFS_SIM_SEEDS` in so many runs,
 //! `LEASEFS_SIM_FROM` from this seed on.
 //!

@@ -1,7 +1,10 @@
 //! Faults that the simulation must find, each where what it leaves out or does wrong stands.
 //!
-//! Without the feature `planted` all of this is `false` when it is compiled. With it `LEASEFS_PLANTED` names
-//! the fault of a whole process: so `scripts/soak --planted` has daemons with one.
+//! Not compiled into release builds: there all of this is `false`. Elsewhere `LEASEFS_PLANTED` names the fault of a
+//! whole process: so `scripts/soak --planted` has daemons with one.
+
+use std::cell::Cell;
+use std::sync::LazyLock;
 
 macro_rules! bugs {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -177,47 +180,31 @@ bugs! {
     PassInterrupted,
 }
 
-/// Whether this one is planted.
-#[cfg(not(feature = "planted"))]
-#[inline(always)]
-pub const fn is(_: Bug) -> bool {
-    false
+thread_local! {
+    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-#[cfg(feature = "planted")]
-pub use switch::{is, with};
+static EVERYWHERE: LazyLock<Option<Bug>> = LazyLock::new(|| {
+    let name = std::env::var("LEASEFS_PLANTED").ok()?;
+    let named = Bug::ALL.iter().find(|bug| format!("{bug:?}") == name);
+    Some(*named.expect("LEASEFS_PLANTED names a planted fault"))
+});
 
-#[cfg(feature = "planted")]
-mod switch {
-    use super::Bug;
-    use std::cell::Cell;
-    use std::sync::LazyLock;
+/// Whether this one is planted.
+#[inline(always)]
+pub fn is(bug: Bug) -> bool {
+    cfg!(debug_assertions) && PLANTED.get().or(*EVERYWHERE) == Some(bug)
+}
 
-    thread_local! {
-        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
-    }
-
-    static EVERYWHERE: LazyLock<Option<Bug>> = LazyLock::new(|| {
-        let name = std::env::var("LEASEFS_PLANTED").ok()?;
-        let named = Bug::ALL.iter().find(|bug| format!("{bug:?}") == name);
-        Some(*named.expect("LEASEFS_PLANTED names a planted fault"))
-    });
-
-    /// Whether this one is planted.
-    pub fn is(bug: Bug) -> bool {
-        PLANTED.get().or(*EVERYWHERE) == Some(bug)
-    }
-
-    /// Runs something with a bug planted, on this thread alone.
-    pub fn with<R>(bug: Option<Bug>, run: impl FnOnce() -> R) -> R {
-        struct Uproot;
-        impl Drop for Uproot {
-            fn drop(&mut self) {
-                PLANTED.set(None);
-            }
+/// Runs something with a bug planted, on this thread alone.
+pub fn with<R>(bug: Option<Bug>, run: impl FnOnce() -> R) -> R {
+    struct Uproot;
+    impl Drop for Uproot {
+        fn drop(&mut self) {
+            PLANTED.set(None);
         }
-        PLANTED.set(bug);
-        let _uproot = Uproot;
-        run()
     }
+    PLANTED.set(bug);
+    let _uproot = Uproot;
+    run()
 }

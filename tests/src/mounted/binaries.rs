@@ -72,15 +72,23 @@ fn build(folder: &Path) {
     };
     let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let output = Command::new(cargo)
+    let mut command = Command::new(cargo);
+    // What cargo tells a test of its package: build scripts that ask for it would run again, and all that is built on
+    // them be built again.
+    for (name, _) in env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"CARGO_PKG_")
+            || name.as_encoded_bytes().starts_with(b"CARGO_MANIFEST_")
+        {
+            command.env_remove(name);
+        }
+    }
+    let output = command
         .args([
             "build",
             "-q",
-            "-p",
-            "fsserver",
-            "-p",
-            "fsclient",
-            "--bins",
+            "--workspace",
+            "--bin=fsserver",
+            "--bin=fsclient",
             "--profile",
             profile,
         ])
