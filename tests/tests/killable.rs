@@ -56,6 +56,11 @@ fn a_reader_without_a_server_dies_within_2_s_of_sigkill() {
 }
 
 #[test]
+fn a_reader_past_the_cache_without_a_server_dies_within_2_s_of_sigkill() {
+    dies_at_once_of_sigkill("read-direct", "read");
+}
+
+#[test]
 fn a_stat_without_a_server_dies_within_2_s_of_sigkill() {
     dies_at_once_of_sigkill("stat", "stat");
 }

@@ -72,6 +72,7 @@ impl fmt::Display for Release {
 /// Without these nothing is mounted.
 const REQUIRED: InitFlags = InitFlags::FUSE_AUTO_INVAL_DATA
     .union(InitFlags::FUSE_ASYNC_READ)
+    .union(InitFlags::FUSE_ASYNC_DIO)
     .union(InitFlags::FUSE_PARALLEL_DIROPS)
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
@@ -82,6 +83,9 @@ const REQUIRED: InitFlags = InitFlags::FUSE_AUTO_INVAL_DATA
     .union(InitFlags::FUSE_BIG_WRITES);
 
 /// Sets up the connection.
+///
+/// With `ASYNC_DIO`, since without it an asynchronous read that ends short is gone on with at the place where it began
+/// (`fuse_direct_IO` moves no position), and brings bytes twice.
 ///
 /// Left off: `WRITEBACK_CACHE` (the kernel would trust its own size), `EXPLICIT_INVAL_DATA` (a
 /// stopped daemon would leave stale pages readable), `CACHE_SYMLINKS` (no timeout bounds the kernel's copy), `ATOMIC_O_TRUNC` (the kernel would ask for `O_RDONLY|O_TRUNC`

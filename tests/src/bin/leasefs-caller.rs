@@ -4,6 +4,7 @@ use clap::{Parser, ValueEnum};
 use leasefs_tests::mapping::Mapping;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -22,6 +23,8 @@ struct Arguments {
 enum Operation {
     /// Open and read it.
     Read,
+    /// Read it past the page cache; it is opened before.
+    ReadDirect,
     /// Stat it.
     Stat,
     /// Create it.
@@ -38,6 +41,11 @@ type Rest = Box<dyn FnOnce() -> io::Result<()>>;
 fn prepare(operation: Operation, path: PathBuf) -> io::Result<Rest> {
     Ok(match operation {
         Operation::Read => Box::new(move || fs::read(path).map(drop)),
+        Operation::ReadDirect => {
+            let mut options = OpenOptions::new();
+            let file = options.read(true).custom_flags(libc::O_DIRECT).open(path)?;
+            Box::new(move || file.read_at(&mut [0; 4096], 0).map(drop))
+        }
         Operation::Stat => Box::new(move || fs::metadata(path).map(drop)),
         Operation::Create => Box::new(move || File::create_new(path).map(drop)),
         Operation::Write => Box::new(move || fs::write(path, b"written")),
