@@ -125,8 +125,6 @@ impl Store {
         if self.may_be_open(&handle, &attr)
             && succeeds(&attr)
             && let Err(error) = shelter.take_in(id, file.as_fd(), &attr)
-            // One that is immutable: its removal is refused too.
-            && error.raw_os_error() != Some(Errno::PERM.raw_os_error())
         {
             tracing::warn!(%error, ?name, "an open file that is removed can't be kept for a restart of the server");
         }
