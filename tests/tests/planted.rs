@@ -4,6 +4,8 @@
 //! which. `LEASEFS_SIM_BUG` tries one alone, by its name, and tells all; `LEASEFS_SIM_SEEDS` in so many runs,
 //! `LEASEFS_SIM_FROM` from this seed on.
 //!
+//! They are in builds with assertions alone: with `--release` nothing is found.
+//!
 //! Whatever changes what the cores do changes the runs that seeds name. So a fault need not show in any one
 //! run, but in a reasonable number of runs of its kind; the search begins where it was found last.
 
