@@ -196,7 +196,7 @@ pub struct ListingFrom {
 }
 
 impl ListingFrom {
-    /// Hands on the entries until `take` says that it is full.
+    /// Hands on entries until `take` says that it is full.
     pub fn hand_on(&self, mut take: impl FnMut(Listed<'_>) -> bool) {
         let dots = [&b"."[..], b".."].into_iter();
         let dots = dots.map(|name| (self.own.0, FileKind::Directory, name));
@@ -337,9 +337,11 @@ pub enum Call {
     OpenDir {
         node: NodeId,
     },
+    /// `plus`: with what the entries denote (READDIRPLUS), as many as go into an answer of so many bytes.
     ReadDir {
         fh: Fh,
         offset: u64,
+        plus: Option<u32>,
     },
     ReleaseDir {
         fh: Fh,
@@ -430,6 +432,8 @@ pub enum Answer {
     OpenedDir(Fh),
     /// Entries of a directory.
     Listing(ListingFrom),
+    /// As many of them as there are values here, each with what it denotes if the kernel is told that. (READDIRPLUS)
+    Entries(ListingFrom, Vec<Option<Entry>>),
     /// So many bytes were written.
     Written(u32),
     /// State of the file system.

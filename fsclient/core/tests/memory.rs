@@ -224,7 +224,11 @@ impl Mount {
                 0 => 0,
                 behind => behind + 2,
             };
-            self.call(Call::ReadDir { fh, offset });
+            self.call(Call::ReadDir {
+                fh,
+                offset,
+                plus: None,
+            });
         }
     }
 }

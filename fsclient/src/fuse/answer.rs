@@ -1,19 +1,19 @@
 //! Who waits in the kernel, and answers as it is told them.
 //!
-//! Timeouts: of attributes in answers to GETATTR and LOOKUP alone, of names in answers to LOOKUP alone. Those that
+//! Timeouts: of attributes in answers to GETATTR, LOOKUP and READDIRPLUS, of names in those of the latter two. Those that
 //! make something can't carry any: the kernel takes the attributes up whatever has been invalidated
 //! since (`fuse_iget` without a version).
 
-use super::convert::{errno, file_attr, file_type};
+use super::convert::{errno, file_attr, file_type, name_only};
 use crate::driver;
 use crate::faults::{Fault, fault};
 use fuser::{
     Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use leasefs_client::call::{Caching, Entry, Fitted, ListingFrom, Opened};
-use leasefs_client::{Answer, Fault as CoreFault};
+use leasefs_client::{Answer, Fault as CoreFault, NodeId};
 use leasefs_protocol::lock::LockFound;
 use leasefs_protocol::{FsStat, LockMode, Refusal};
 use std::ffi::OsStr;
@@ -27,6 +27,9 @@ const AT_ONCE: Duration = Duration::ZERO;
 
 /// No two objects have one node id while the kernel knows it.
 const ONLY_GENERATION: Generation = Generation(0);
+
+/// Of an entry of which the kernel is told the name alone.
+const NOT_TOLD: NodeId = NodeId(0);
 
 /// The timeout of the fault that the coherence tests must find.
 const FAULTY: Duration = Duration::from_secs(5);
@@ -52,6 +55,8 @@ pub enum Waiter {
     Create(ReplyCreate),
     /// READDIR.
     Directory(ReplyDirectory),
+    /// READDIRPLUS.
+    DirectoryPlus(ReplyDirectoryPlus),
     /// STATFS.
     Statfs(ReplyStatfs),
     /// GETXATTR and LISTXATTR.
@@ -98,6 +103,9 @@ impl Waiter {
             }
             (Self::Create(reply), Answer::Created(made, opened)) => created(reply, &made, opened),
             (Self::Directory(reply), Answer::Listing(listing)) => listed(reply, &listing),
+            (Self::DirectoryPlus(reply), Answer::Entries(listing, entries)) => {
+                listed_with(reply, &listing, &entries);
+            }
             (Self::Statfs(reply), Answer::FsStat(stat)) => statfs(reply, &stat),
             (Self::Xattr(reply), Answer::Xattr(Fitted::Size(size))) => reply.size(size),
             (Self::Xattr(reply), Answer::Xattr(Fitted::Whole(value))) => reply.data(&value),
@@ -124,6 +132,7 @@ impl Waiter {
             Self::Open(reply) => reply.error(error),
             Self::Create(reply) => reply.error(error),
             Self::Directory(reply) => reply.error(error),
+            Self::DirectoryPlus(reply) => reply.error(error),
             Self::Statfs(reply) => reply.error(error),
             Self::Xattr(reply) => reply.error(error),
             Self::Lseek(reply) => reply.error(error),
@@ -187,6 +196,34 @@ fn listed(mut reply: ReplyDirectory, listing: &ListingFrom) {
             entry.next,
             file_type(entry.kind),
             OsStr::from_bytes(entry.name),
+        )
+    });
+    reply.ok();
+}
+
+fn listed_with(mut reply: ReplyDirectoryPlus, listing: &ListingFrom, entries: &[Option<Entry>]) {
+    let mut entries = entries.iter();
+    listing.hand_on(|entry| {
+        let Some(told) = entries.next() else {
+            return true;
+        };
+        let name = OsStr::from_bytes(entry.name);
+        let (node, valid, attr_valid, attr) = match told {
+            Some(told) => {
+                let attr = file_attr(&told.shown);
+                (told.node.id, told.valid, told.attr_valid, attr)
+            }
+            None => (NOT_TOLD, AT_ONCE, AT_ONCE, name_only(&entry)),
+        };
+        let node = INodeNo(node.0);
+        reply.add_with_ttls(
+            node,
+            entry.next,
+            name,
+            &attr_valid,
+            &valid,
+            &attr,
+            ONLY_GENERATION,
         )
     });
     reply.ok();

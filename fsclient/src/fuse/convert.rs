@@ -2,7 +2,7 @@
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 use leasefs_client::NodeId;
-use leasefs_client::call::Shown;
+use leasefs_client::call::{Listed, Shown};
 use leasefs_protocol::{FileKind, Refusal, SetTime, Timestamp};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -47,6 +47,27 @@ pub fn file_attr(shown: &Shown) -> FileAttr {
         gid: attr.gid,
         rdev: device_number(attr.rdev),
         blksize: attr.blksize,
+        flags: 0,
+    }
+}
+
+/// What the kernel takes from attributes for an entry of a listing.
+pub fn name_only(entry: &Listed<'_>) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(entry.ino),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: file_type(entry.kind),
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
         flags: 0,
     }
 }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo,
     IoctlFlags, KernelConfig, LkFlags, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use leasefs_client::call::{At, Fh, LockCall, NewMode, Room, Writing};
 use leasefs_client::{Asker, Call, Event};
@@ -452,9 +452,23 @@ impl Filesystem for Dispatch {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        let fh = fh(handle);
-        let call = Call::ReadDir { fh, offset };
+        let (fh, plus) = (fh(handle), None);
+        let call = Call::ReadDir { fh, offset, plus };
         self.call(request, Waiter::Directory(reply), call);
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        let room = u32::try_from(reply.size()).unwrap_or(u32::MAX);
+        let (fh, plus) = (fh(handle), Some(room));
+        let call = Call::ReadDir { fh, offset, plus };
+        self.call(request, Waiter::DirectoryPlus(reply), call);
     }
 
     fn releasedir(

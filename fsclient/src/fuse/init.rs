@@ -82,6 +82,9 @@ const REQUIRED: InitFlags = InitFlags::FUSE_AUTO_INVAL_DATA
     .union(InitFlags::FUSE_FLOCK_LOCKS)
     .union(InitFlags::FUSE_BIG_WRITES);
 
+/// Where names can be taken back they come along with listings whose entries are looked at.
+const LISTINGS: InitFlags = InitFlags::FUSE_DO_READDIRPLUS.union(InitFlags::FUSE_READDIRPLUS_AUTO);
+
 /// Sets up the connection.
 ///
 /// With `ASYNC_DIO`, since without it an asynchronous read that ends short is gone on with at the place where it began
@@ -89,17 +92,14 @@ const REQUIRED: InitFlags = InitFlags::FUSE_AUTO_INVAL_DATA
 ///
 /// Left off: `WRITEBACK_CACHE` (the kernel would trust its own size), `EXPLICIT_INVAL_DATA` (a
 /// stopped daemon would leave stale pages readable), `CACHE_SYMLINKS` (no timeout bounds the kernel's copy), `ATOMIC_O_TRUNC` (the kernel would ask for `O_RDONLY|O_TRUNC`
-/// before it looks whether the file is being executed), and `DO_READDIRPLUS`: its entries may carry no timeouts, so it
-/// would save no request, and it would change the size of files that are mapped.
+/// before it looks whether the file is being executed).
 ///
 /// # Errors
 /// If the kernel lacks a capability, which it names.
 pub(super) fn configure(config: &mut KernelConfig, posix_acl: bool) -> io::Result<()> {
-    let wanted = if posix_acl {
-        REQUIRED | InitFlags::FUSE_POSIX_ACL
-    } else {
-        REQUIRED
-    };
+    let mut wanted = REQUIRED;
+    wanted.set(InitFlags::FUSE_POSIX_ACL, posix_acl);
+    wanted.set(LISTINGS, Release::of_host()?.has_epochs());
     config.add_capabilities(wanted).map_err(|missing| {
         io::Error::new(
             io::ErrorKind::Unsupported,

@@ -33,6 +33,8 @@ bugs! {
     NeverApprove,
     /// The kernel keeps names that are recalled.
     KeepNames,
+    /// The kernel is made to look names up again before it has taken up those that came along with a listing.
+    UntakenNames,
     /// What the kernel doesn't know counts as gone from it, though an answer that brings it is on its way.
     UnseenIsGone,
     /// What could not be reclaimed stays cached.

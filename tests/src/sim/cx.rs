@@ -149,6 +149,8 @@ stats! {
     seen,
     /// Writes that were answered from a buffer.
     buffered,
+    /// Entries that came along with listings.
+    listed,
     /// Stores into mapped pages.
     stores,
     /// Mapped pages written back.

@@ -8,9 +8,9 @@
 //!   doesn't. A size that is told is believed at once; the pages follow a little later.
 //! - An attribute reply that was asked for before an invalidation isn't believed; what makes an inode known isn't
 //!   if another was forgotten since. What isn't known can't be invalidated.
-//! - A name counts while its timeout lasts and no newer epoch has begun since it was asked for; a
-//!   rename takes timeout and epoch along.
-//! - LOOKUP of an unknown name holds its directory shared; what changes names holds it alone. Truncations
+//! - A name counts while its timeout lasts and no newer epoch has begun since it was asked for, or since it was taken up
+//!   if it came along with a listing; a rename takes timeout and epoch along.
+//! - LOOKUP of an unknown name and READDIR hold their directory shared; what changes names holds it alone. Truncations
 //!   and writes beyond the end hold their file alone.
 //! - While a size changes, what is to be written back is held back.
 
@@ -166,8 +166,8 @@ pub struct Habit {
     pub stores: usize,
     /// Whether files that are stored into are written otherwise too, on the same mount.
     pub mixed: bool,
-    /// Whether names are changed.
-    pub names: bool,
+    /// Chance that a name is changed which might be, in a thousand.
+    pub names: usize,
     /// Cells that a write has at most.
     pub run: usize,
     /// Cells that a file has as a rule.
@@ -184,7 +184,7 @@ impl Habit {
             memory: [100, 1_000, 5_000][cx.rng.below(3)] * MS,
             stores: [0, 40, 90][cx.rng.below(3)],
             mixed: false,
-            names: cx.rng.chance(80),
+            names: [0, 20, 1_000, 1_000][cx.rng.below(4)],
             run: 3,
             cells: 14,
             locks: false,
@@ -415,6 +415,21 @@ impl Kernel {
             self.dentries.insert((dir, name.to_vec()), dentry);
         }
         follow
+    }
+
+    /// As [`Kernel::told_entry`], of an entry that came along with its listing: as of now, whenever that was asked for.
+    pub(super) fn told_listed(
+        &mut self,
+        cx: &mut Cx,
+        asked: &Asked,
+        at: (NodeId, &[u8]),
+        entry: &Entry,
+    ) -> Option<PagesFollow> {
+        let asked = Asked {
+            epoch: self.epoch,
+            ..asked.clone()
+        };
+        self.told_entry(cx, &asked, Some(at), entry)
     }
 
     /// A reference that nothing keeps is given back.
@@ -903,13 +918,27 @@ impl Kernel {
     fn shrink(&mut self, cx: &mut Cx) {
         let wait = self.habit.memory / 10 + cx.rng.below(self.habit.memory as usize) as u64;
         self.later(cx, wait, KernelEv::Shrink);
+        let files = self.known_files();
+        if let Some(node) = files.get(cx.rng.below(files.len())) {
+            self.forget_file(cx, *node);
+        }
+    }
+
+    /// Forgets all files that can be forgotten.
+    pub(super) fn shrink_all(&mut self, cx: &mut Cx) {
+        for node in self.known_files() {
+            self.forget_file(cx, node);
+        }
+    }
+
+    fn known_files(&self) -> Vec<NodeId> {
         let files = self.inodes.iter().filter(|(node, inode)| {
             **node != NodeId::ROOT && inode.kind == FileKind::File && inode.lookups > 0
         });
-        let files: Vec<NodeId> = files.map(|(node, _)| *node).collect();
-        let Some(node) = files.get(cx.rng.below(files.len())).copied() else {
-            return;
-        };
+        files.map(|(node, _)| *node).collect()
+    }
+
+    fn forget_file(&mut self, cx: &mut Cx, node: NodeId) {
         if self.is_used(node) {
             return;
         }

@@ -1,5 +1,6 @@
 //! Processes on a client's host: one operation after another, each a few steps, and what they see.
 
+mod listing;
 mod locks;
 
 use super::cx::Cx;
@@ -12,7 +13,7 @@ use super::model::{
     cells_of, digest, name_of, session, unique_value, value_of,
 };
 use super::server::DEEDS;
-use leasefs_client::call::{At, Caching, Fh, NewMode, Writing};
+use leasefs_client::call::{At, Caching, Entry, Fh, ListingFrom, NewMode, Writing};
 use leasefs_client::{Answer, Asker, Call, NodeId};
 use leasefs_protocol::{Refusal, SetAttr};
 use locks::{Locking, owner_of};
@@ -172,6 +173,10 @@ enum Step {
     Cut,
     Pause,
     HoldWrites,
+    /// The entries of the directory from this one on.
+    List(u64),
+    /// An entry that came along with its listing.
+    TakeUp(Box<(Asked, Vec<u8>, Entry)>),
     Send,
     End,
 }
@@ -402,7 +407,7 @@ impl Kernel {
             0..5 => 0,
             5..7 => 1,
             7 => 2,
-            _ if !self.habit.names => 0,
+            _ if self.habit.names == 0 => 0,
             _ => return self.any_name(cx),
         };
         (Dir::Root, vec![b'x' + file as u8])
@@ -494,11 +499,11 @@ impl Kernel {
     fn choose_name(&self, cx: &mut Cx, drawn: usize) -> Kind {
         let at = self.any_name(cx);
         match drawn {
-            76..82 => Kind::Stat(self.any_path(cx)),
-            82 => Kind::Chmod(self.any_path(cx)),
-            83..85 => Kind::List(cx.rng.below(2)),
+            76..80 => Kind::Stat(self.any_path(cx)),
+            80 => Kind::Chmod(self.any_path(cx)),
+            81..85 => Kind::List(cx.rng.below(2)),
             85..88 => Kind::Find(at),
-            _ if !self.habit.names => Kind::Stat(self.any_path(cx)),
+            _ if cx.rng.below(1_000) >= self.habit.names => Kind::Stat(self.any_path(cx)),
             88..92 => {
                 let flags = [0, O_EXCL, O_TRUNC, O_APPEND][cx.rng.below(4)];
                 Kind::Create(at, O_RDWR | O_CREAT | flags)
@@ -713,6 +718,8 @@ impl Kernel {
                 }
                 true
             }
+            Step::List(offset) => self.ask_list(cx, process, offset),
+            Step::TakeUp(told) => self.take_up(cx, process, *told),
             Step::Pause => {
                 self.pop(process);
                 self.waits(process, Waits::Pause);
@@ -1420,7 +1427,7 @@ impl Kernel {
                     self.follow(process, follow);
                 }
             }
-            (Kind::List(_), told) => self.told_list(cx, process, told),
+            (Kind::List(_), told) => self.told_list(cx, process, asked, told),
             (Kind::Unlink(path), Ok(Answer::Done)) => {
                 let dir = self.slot(process, DIR).unwrap_or(NodeId::ROOT);
                 self.forget_name(dir, &path.1);
@@ -1524,64 +1531,6 @@ impl Kernel {
             known.errors = errors;
         }
         self.end(cx, process, true);
-    }
-
-    fn told_list(&mut self, cx: &mut Cx, process: usize, told: Result<Answer, Refusal>) {
-        let Some(node) = self.slot(process, DIR) else {
-            return;
-        };
-        let object = self.object(node);
-        let nobody = (None, Asker::default());
-        let Some(op) = self.op(process) else { return };
-        match (told, op.dir) {
-            (Ok(Answer::OpenedDir(fh)), _) => {
-                op.dir = Some(fh);
-                // A rewind begins the listing.
-                op.sent = cx.now;
-                self.ask_list(cx, process, node, (fh, 0));
-            }
-            (Ok(Answer::Listing(listing)), Some(fh)) => {
-                let mut last = None;
-                let mut most = 3;
-                listing.hand_on(|entry| {
-                    if most == 0 {
-                        return true;
-                    }
-                    most -= 1;
-                    last = Some(entry.next);
-                    if !matches!(entry.name, b"." | b"..") {
-                        op.listed.push((entry.name.to_vec(), entry.ino));
-                    }
-                    false
-                });
-                match last {
-                    Some(next) => self.ask_list(cx, process, node, (fh, next)),
-                    None => {
-                        let all = op.listed.iter();
-                        let all = all.map(|(name, ino)| (name.as_slice(), *ino));
-                        let value = digest(all);
-                        if let Some(object) = object {
-                            self.saw(cx, process, Item::Listing(object), value);
-                        }
-                        self.ask(cx, nobody, Want::Nothing, Call::ReleaseDir { fh });
-                        self.end(cx, process, true);
-                    }
-                }
-            }
-            (_, Some(fh)) => {
-                self.ask(cx, nobody, Want::Nothing, Call::ReleaseDir { fh });
-                self.end(cx, process, false);
-            }
-            (_, None) => self.end(cx, process, false),
-        }
-    }
-
-    fn ask_list(&mut self, cx: &mut Cx, process: usize, dir: NodeId, (fh, offset): (Fh, u64)) {
-        self.waits(process, Waits::Answer);
-        let asker = self.asker(process, None);
-        let want = Want::Op(Some(dir));
-        let call = Call::ReadDir { fh, offset };
-        self.ask(cx, (Some(process), asker), want, call);
     }
 
     /// What the caller of a change may rely on from now on.

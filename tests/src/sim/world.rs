@@ -238,7 +238,7 @@ impl World {
         let farthest = [1, 1, 1, 4, 4, 4, 40, 120][self.cx.rng.below(8)] * MS as usize;
         let pace = [20, 100, 400, 1_500][self.cx.rng.below(4)] * MS;
         let mut habit = Habit::any(&mut self.cx);
-        habit.names &= self.plan.names;
+        habit.names *= usize::from(self.plan.names);
         habit.locks = self.plan.has_locks();
         habit.stores *= usize::from(self.plan.maps);
         if self.plan.slow {

@@ -757,6 +757,11 @@ impl ReplyDirectoryPlus {
         }
     }
 
+    /// How many bytes there is room for.
+    pub fn size(&self) -> usize {
+        self.buf.size()
+    }
+
     /// Add an entry to the directory reply buffer. Returns true if the buffer is full.
     /// A transparent offset value can be provided for each entry. The kernel uses these
     /// value to request the next entries in further readdir calls
@@ -769,15 +774,32 @@ impl ReplyDirectoryPlus {
         attr: &FileAttr,
         generation: Generation,
     ) -> bool {
+        self.add_with_ttls(ino, offset, name, ttl, ttl, attr, generation)
+    }
+
+    /// As [`add`](Self::add), with a timeout of the attributes and one of the entry.
+    ///
+    /// `ino` is the node id, which `attr.ino` needn't be. If it is 0 the kernel is told the name alone
+    /// (of `attr` the inode number and the kind), and counts no lookup.
+    pub fn add_with_ttls<T: AsRef<OsStr>>(
+        &mut self,
+        ino: INodeNo,
+        offset: u64,
+        name: T,
+        attr_ttl: &Duration,
+        entry_ttl: &Duration,
+        attr: &FileAttr,
+        generation: Generation,
+    ) -> bool {
         let name = name.as_ref();
         self.buf.push(&DirEntryPlus::new(
             ino,
             generation,
             DirEntOffset(offset),
             name,
-            *ttl,
+            *entry_ttl,
             attr.into(),
-            *ttl,
+            *attr_ttl,
         ))
     }
 

@@ -45,6 +45,12 @@ impl<'a> Tier<'a> {
         self.read(Kind::Attr, |inodes, live| inodes.attr(live, object))
     }
 
+    /// As [`Tier::attr`], without counting as a use.
+    pub fn peek_attr(&self, object: &Handle) -> Option<Attr> {
+        let live = self.state.session.witness(self.now)?;
+        self.state.inodes.peek_attr(&live, object)
+    }
+
     /// Attributes for the reply to a GETATTR, with their timeout. Only there: the timeout must not
     /// go into any other reply.
     pub fn attr_for_kernel(&mut self, object: &Handle) -> Option<(Attr, Duration)> {

@@ -24,6 +24,7 @@ mod shared_opens;
 mod standing;
 mod table;
 mod unstable;
+mod untaken;
 mod writer;
 
 pub(crate) use cached::{Dentry, Dropped, ToldName};
@@ -38,6 +39,7 @@ pub(crate) use table::Inodes;
 pub(crate) use unstable::{
     Committed, Covered, Durably, HostLife, LossesTold, Noted, Undone, Wrote,
 };
+pub(crate) use untaken::Shows;
 pub(crate) use writer::{Hearers, Writer, Written};
 
 use cached::Cached;

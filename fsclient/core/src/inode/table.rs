@@ -3,6 +3,7 @@
 use super::drops::Drops;
 use super::standing::{Found, There};
 use super::unstable::Commits;
+use super::untaken::Untaken;
 use super::{Content, Inode, Weight};
 use crate::call::NodeId;
 use crate::memory::{Memory, MemoryUse};
@@ -33,6 +34,8 @@ pub(crate) struct Inodes {
     pub(super) ring: VecDeque<Arc<Handle>>,
     /// How often the kernel was (or is just being) told to look all names up again, less one.
     pub(super) forgettings: u64,
+    /// Listings whose last answer the kernel may not have taken up.
+    pub(super) untaken: Untaken,
     /// Drops of pages under way.
     pub(super) drops: Drops,
     /// What commits have in common.

@@ -113,7 +113,8 @@ impl Ops {
         };
         let (mut stream, mut listed) = (Stream::default(), Ok(()));
         while listed.is_ok() && !stream.complete && stream.pages < PAGES {
-            listed = self.take_page(&nobody, of, &mut stream, true).await;
+            let told = self.page(&nobody, of, stream.cookie, true).await;
+            listed = told.and_then(|told| self.take_page(&of, &mut stream, &told));
         }
         self.inodes().open_is_left(&dir, &server);
         listed

@@ -35,7 +35,10 @@ impl Ops {
             Call::ReadLink { node } => Answer::Bytes(self.readlink_cached(*node)?),
             Call::Open { node, flags } => Answer::Opened(self.open_cached(asker, *node, *flags)?),
             Call::OpenDir { node } => Answer::OpenedDir(self.opendir_cached(asker, *node)?),
-            Call::ReadDir { fh, offset } => Answer::Listing(self.readdir_cached(*fh, *offset)?),
+            Call::ReadDir { fh, offset, plus } => {
+                self.inodes().listing_is_taken_up(*fh);
+                self.readdir_cached(asker, *fh, *offset, *plus)?
+            }
             Call::GetXattr { node, name, room } => {
                 return Some(self.getxattr_cached(*node, name, *room)?.map(Answer::Xattr));
             }
@@ -60,6 +63,7 @@ impl Ops {
                 Answer::Done
             }
             Call::ReleaseDir { fh } => {
+                self.inodes().listing_is_taken_up(*fh);
                 self.releasedir(*fh);
                 Answer::Done
             }
@@ -109,7 +113,7 @@ impl Ops {
             | Call::Create { .. } => self.answer_of_names(ask, call).await?,
             Call::Open { node, flags } => Answer::Opened(self.open(ask, node, flags).await?),
             Call::OpenDir { node } => Answer::OpenedDir(self.opendir(ask, node).await?),
-            Call::ReadDir { fh, offset } => Answer::Listing(self.readdir(ask, fh, offset).await?),
+            Call::ReadDir { fh, offset, plus } => self.readdir(ask, fh, offset, plus).await?,
             Call::StatFs { node } => Answer::FsStat(self.statfs(ask, node).await?),
             Call::Access { node, mask } => done(self.access(ask, node, mask).await)?,
             Call::GetXattr { .. }

@@ -7,9 +7,10 @@ use super::names::NameIn;
 use super::opens::OpenDir;
 use super::stream::Stream;
 use super::{Ask, Ops, Told};
-use crate::call::{Asker, Fh, Listing, ListingFrom, NodeId};
+use crate::call::{Answer, Asker, Fh, Listing, ListingFrom, NodeId};
 use crate::inode::Dentry;
 use crate::opens::ServerOpen;
+use crate::run::Part;
 use leasefs_protocol::answer::Entries;
 use leasefs_protocol::{Caller, Handle, Refusal, query};
 use std::sync::Arc;
@@ -88,24 +89,29 @@ impl Ops {
             server,
             caller,
             told,
-            stream: futures_util::lock::Mutex::default(),
+            stream: Part::default(),
+            turn: futures_util::lock::Mutex::default(),
         })
     }
 
     /// Entries from `offset` on, if that needs no request.
-    pub fn readdir_cached(&self, fh: Fh, offset: u64) -> Option<ListingFrom> {
+    pub fn readdir_cached(
+        self: &Arc<Self>,
+        asker: Asker,
+        fh: Fh,
+        offset: u64,
+        plus: Option<u32>,
+    ) -> Option<Answer> {
         let open = self.opens.dir(fh)?;
-        let mut stream = open.stream.try_lock()?;
         if self.inodes().is_searched(open.node) {
             // Its entries' names may be cached, but not what they denote.
             return None;
         }
         if offset == 0 {
-            *stream = Stream::cached(self.cache().live()?.listing(&open.object)?);
-        } else if !stream.complete && !stream.reaches(offset) {
-            return None;
+            let listing = self.cache().live()?.listing(&open.object)?;
+            *open.stream.borrow_mut() = Stream::cached(listing);
         }
-        Some(stream.from(open.node, offset))
+        self.at_hand(asker, (fh, &open), offset, plus)
     }
 
     /// Entries from `offset` on, as many as are at hand.
@@ -117,35 +123,70 @@ impl Ops {
         ask: &Ask,
         fh: Fh,
         offset: u64,
-    ) -> Result<ListingFrom, Refusal> {
+        plus: Option<u32>,
+    ) -> Result<Answer, Refusal> {
         let open = self.opens.dir(fh).ok_or(Refusal::BadOpen)?;
-        let mut stream = open.stream.lock().await;
         if offset == 0 {
-            *stream = Stream::default();
+            *open.stream.borrow_mut() = Stream::default();
         }
-        if stream.complete && stream.reaches(offset) && self.inodes().take_searched(open.node) {
-            let of = Listed::by(&open);
-            self.look_ahead(ask, of, stream.cookie_at(offset)).await;
+        let searched = {
+            let stream = open.stream.borrow();
+            let complete = stream.complete && stream.reaches(offset);
+            complete.then(|| stream.cookie_at(offset))
+        };
+        if let Some(cookie) = searched.filter(|_| self.inodes().take_searched(open.node)) {
+            self.look_ahead(ask, Listed::by(&open), cookie).await;
         }
-        while !stream.complete && !stream.reaches(offset) {
-            self.read_page(ask, &open, &mut stream).await?;
+        loop {
+            if let Some(answer) = self.at_hand(ask.asker, (fh, &open), offset, plus) {
+                return Ok(answer);
+            }
+            self.read_page(ask, &open).await?;
         }
-        if !stream.complete && stream.is_in_last_page(offset) {
-            self.read_ahead(&open);
-        }
-        Ok(stream.from(open.node, offset))
+    }
+
+    /// Entries from `offset` on, if those have been read.
+    fn at_hand(
+        self: &Arc<Self>,
+        asker: Asker,
+        (fh, open): (Fh, &Arc<OpenDir>),
+        offset: u64,
+        plus: Option<u32>,
+    ) -> Option<Answer> {
+        let listing = {
+            let stream = open.stream.borrow();
+            (stream.complete || stream.reaches(offset)).then(|| stream.from(open.node, offset))?
+        };
+        let (answer, next) = match plus {
+            Some(room) => {
+                let entries = self.entries(fh, open, &listing, room);
+                let next = offset.saturating_add(entries.len() as u64);
+                if offset > 0 {
+                    // The kernel wants them since the last ones were looked at.
+                    self.walk_along(asker, open.node, &listing, entries.len());
+                }
+                (Answer::Entries(listing, entries), next)
+            }
+            None => (Answer::Listing(listing), offset),
+        };
+        self.read_ahead(open, next);
+        Some(answer)
     }
 
     /// Asks for the next page while the entries before it are looked at.
-    fn read_ahead(self: &Arc<Self>, open: &Arc<OpenDir>) {
+    fn read_ahead(self: &Arc<Self>, open: &Arc<OpenDir>, from: u64) {
+        let is_near = {
+            let stream = open.stream.borrow();
+            !stream.complete && stream.is_in_last_page(from)
+        };
+        if !is_near || open.turn.try_lock().is_none() {
+            return;
+        }
         let (ops, open) = (Arc::clone(self), Arc::clone(open));
         self.cx.spawn(async move {
-            let mut stream = open.stream.lock().await;
-            if !stream.complete {
-                let nobody = Ask::new(Asker::default());
-                // Who comes there asks again, and is told why it can't be had.
-                let _ = ops.read_page(&nobody, &open, &mut stream).await;
-            }
+            let nobody = Ask::new(Asker::default());
+            // Who comes there asks again, and is told why it can't be had.
+            let _ = ops.read_page(&nobody, &open).await;
         });
     }
 
@@ -191,6 +232,28 @@ impl Ops {
     /// known.
     pub(super) fn walk_here(self: &Arc<Self>, asker: Asker, parent: NodeId, name: &[u8]) {
         let turn = self.inodes().looks_at(parent, name);
+        self.walk_from(asker, parent, turn);
+    }
+
+    /// As [`Ops::walk_here`], of the first entries of a listing.
+    fn walk_along(
+        self: &Arc<Self>,
+        asker: Asker,
+        parent: NodeId,
+        listing: &ListingFrom,
+        mut entries: usize,
+    ) {
+        let mut turn = None;
+        listing.hand_on(|entry| {
+            turn = turn.or_else(|| self.inodes().looks_at(parent, entry.name));
+            entries -= 1;
+            entries == 0
+        });
+        self.walk_from(asker, parent, turn);
+    }
+
+    /// `turn`: whose turn it is soon in a walk that comes by.
+    fn walk_from(self: &Arc<Self>, asker: Asker, parent: NodeId, turn: Option<usize>) {
         let Some(here) = turn.and_then(|turn| turn.checked_sub(1)) else {
             return;
         };
@@ -235,21 +298,29 @@ impl Ops {
         }
     }
 
-    async fn read_page(
-        &self,
-        ask: &Ask,
-        open: &OpenDir,
-        stream: &mut Stream,
-    ) -> Result<(), Refusal> {
-        let first = stream.pages == 0;
-        let looked_at = self.inodes().take_looked_at(open.node) && !first;
-        stream.nodes |= self.inodes().take_searched(open.node) || looked_at;
-        let nodes = stream.nodes || stream.pages < PAGES_WITH_NODES;
-        if !nodes {
-            stream.plain_from.get_or_insert(stream.entries.len());
+    /// Reads the next page of a directory, unless somebody has or it has been rewound meanwhile.
+    async fn read_page(&self, ask: &Ask, open: &OpenDir) -> Result<(), Refusal> {
+        let (pages, of) = (open.stream.borrow().pages, Listed::by(open));
+        let _turn = open.turn.lock().await;
+        if open.stream.borrow().pages != pages {
+            return Ok(());
         }
-        let of = Listed::by(open);
-        self.take_page(ask, of, stream, nodes).await?;
+        let (cookie, nodes) = {
+            let mut stream = open.stream.borrow_mut();
+            let looked_at = self.inodes().take_looked_at(open.node) && pages > 0;
+            stream.nodes |= self.inodes().take_searched(open.node) || looked_at;
+            (stream.cookie, stream.nodes || pages < PAGES_WITH_NODES)
+        };
+        let told = self.page(ask, of, cookie, nodes).await?;
+        let mut stream = open.stream.borrow_mut();
+        if (stream.pages, stream.cookie) != (pages, cookie) {
+            return Ok(());
+        }
+        if !nodes {
+            let at = stream.entries.len();
+            stream.plain_from.get_or_insert(at);
+        }
+        self.take_page(&of, &mut stream, &told)?;
         if stream.complete {
             let number = self.cx.number();
             let from = stream.plain_from;
@@ -259,15 +330,13 @@ impl Ops {
         Ok(())
     }
 
-    /// Reads the next page of a listing; with what its entries denote, if `nodes`.
-    pub(super) async fn take_page(
+    /// Takes in the next page of a listing.
+    pub(super) fn take_page(
         &self,
-        ask: &Ask,
-        of: Listed<'_>,
+        of: &Listed<'_>,
         stream: &mut Stream,
-        nodes: bool,
+        told: &Told<Entries>,
     ) -> Result<(), Refusal> {
-        let told = self.page(ask, of, stream.cookie, nodes).await?;
         if stream.pages == 0 {
             stream.lease = told.learn(self.cache()).listing(&of.dir);
         }
@@ -276,8 +345,8 @@ impl Ops {
         Ok(())
     }
 
-    /// A page of a listing; what its entries denote is cached, if it came with them.
-    async fn page(
+    /// A page of a listing; with what its entries denote, which is cached, if `nodes`.
+    pub(super) async fn page(
         &self,
         ask: &Ask,
         of: Listed<'_>,

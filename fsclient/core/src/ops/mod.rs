@@ -17,6 +17,7 @@ mod names;
 mod open;
 mod opens;
 mod places;
+mod plus;
 mod stale;
 mod stream;
 mod xattr;

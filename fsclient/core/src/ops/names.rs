@@ -25,7 +25,7 @@ pub(super) struct NameIn<'a> {
 }
 
 impl<'a> NameIn<'a> {
-    fn place(self) -> Place<'a> {
+    pub fn place(self) -> Place<'a> {
         Place {
             parent: self.parent,
             name: self.name,
@@ -35,7 +35,7 @@ impl<'a> NameIn<'a> {
 
 /// Names that the kernel may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ToldNames {
+pub(super) enum ToldNames {
     None,
     /// They stay where files come and go, and lead to all that is made below.
     Directories,
@@ -43,14 +43,14 @@ enum ToldNames {
 }
 
 impl ToldNames {
-    fn includes(self, kind: FileKind) -> bool {
+    pub fn includes(self, kind: FileKind) -> bool {
         self == Self::All || self == Self::Directories && kind == FileKind::Directory
     }
 }
 
 /// Whether the kernel may be told attributes along with a name that it is told for this long. Not of a file that it
 /// knows already ([`Ops::found`]), and not where GETATTR has another `st_ino` to tell.
-fn tells_attr(node: Node, attr: &Attr, known: bool, valid: Duration) -> bool {
+pub(super) fn tells_attr(node: Node, attr: &Attr, known: bool, valid: Duration) -> bool {
     let by_number = node.id.0 == attr.ino;
     !valid.is_zero() && by_number && !(known && node.kind == FileKind::File)
 }
@@ -176,10 +176,18 @@ impl Ops {
     /// looked up, whoever works in it can't find out where (`getcwd` fails). So it isn't told what comes and
     /// goes.
     fn told(&self, at: NameIn<'_>) -> ToldNames {
-        if !self.engine.is_calm() || self.engine.is_restless(&at.dir, at.name) {
+        match self.engine.is_restless(&at.dir, at.name) {
+            true => ToldNames::None,
+            false => self.told_in(at.parent),
+        }
+    }
+
+    /// As [`Ops::told`], of names that don't have to be taken back again and again.
+    pub(super) fn told_in(&self, dir: NodeId) -> ToldNames {
+        if !self.engine.is_calm() {
             return ToldNames::None;
         }
-        match self.inodes().is_calm(at.parent, self.cx.monotonic()) {
+        match self.inodes().is_calm(dir, self.cx.monotonic()) {
             true => ToldNames::All,
             false if self.engine.is_steady() => ToldNames::Directories,
             false => ToldNames::None,
@@ -213,7 +221,12 @@ impl Ops {
     }
 
     /// A node as the kernel is told it under a name; it has been counted as a reference.
-    fn entry(&self, node: Node, attr: Attr, (valid, attr_valid): (Duration, Duration)) -> Entry {
+    pub(super) fn entry(
+        &self,
+        node: Node,
+        attr: Attr,
+        (valid, attr_valid): (Duration, Duration),
+    ) -> Entry {
         Entry {
             node,
             shown: self.shown(attr),

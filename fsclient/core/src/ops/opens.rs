@@ -66,7 +66,9 @@ pub(crate) struct OpenDir {
     /// Losses it has been told of.
     pub told: LossesTold,
     /// What has been read of it since the last rewind.
-    pub stream: futures_util::lock::Mutex<Stream>,
+    pub stream: Part<Stream>,
+    /// Whoever has it reads the next page.
+    pub turn: futures_util::lock::Mutex<()>,
 }
 
 #[derive(Debug, Default)]

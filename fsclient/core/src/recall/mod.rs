@@ -13,8 +13,9 @@
 //!   But an inode that it doesn't know yet it can't invalidate: the LOOKUP reply may still be on its way. So a drop
 //!   isn't done before the kernel knows the inode, or has given all references back
 //!   ([`EngineInner::drop_unseen`]). It takes a reply up without waiting for anybody here.
-//! - *Names:* an entry carries the epoch sampled before its LOOKUP was sent. Negative entries are
-//!   never given a timeout.
+//! - *Names:* an entry carries the epoch sampled before its LOOKUP was sent. One of a READDIRPLUS reply carries that of the
+//!   moment in which it is taken up; so no epoch begins before all such replies have been ([`crate::inode::Shows`]).
+//!   Negative entries are never given a timeout.
 //! - *Pages:* see [`leasefs_lease::client::PageGate`]. The recall is approved when nothing of the
 //!   file is in the kernel and no READ is in flight that would bring something back.
 //!
@@ -67,7 +68,7 @@ pub(crate) use leasefs_lease::client::{Span, Verdict};
 
 use crate::api::{Notice, Noticed};
 use crate::cache::{Cache, State};
-use crate::inode::{Dropped, Outcome, PagesOf, ToldName};
+use crate::inode::{Dropped, Outcome, PagesOf, Shows, ToldName};
 use crate::outside::{Outside, Pending};
 use crate::run::{Cx, Part, first};
 use crate::session::{Patience, Rpc};
@@ -90,6 +91,8 @@ const RETRY: Duration = Duration::from_millis(100);
 const RETRIES: u32 = 50;
 /// How long whoever has asked the kernel takes to go on with the answer, usually.
 const ARRIVES: Duration = Duration::from_micros(50);
+/// How long it may take at most, as it is assumed of all answers with a timeout: that is shortened by as much.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(1);
 /// How long the kernel may take to take a size in before others are held up for it.
 pub(crate) const GROWS_WITHIN: Duration = Duration::from_millis(100);
 /// For how long the kernel is told no names after it had to forget them for another mount, or twice within that time
@@ -399,8 +402,40 @@ impl EngineInner {
         self.dropping.lock().await
     }
 
+    /// Waits until the kernel has taken up what it was told along with listings. False if that takes too long.
+    async fn listings_are_taken_up(&self) -> bool {
+        let (begin, mut pause) = (self.cx.monotonic(), ARRIVES);
+        loop {
+            let untaken = self.cache.inodes().untaken();
+            let Some((listing, shows)) = untaken else {
+                return true;
+            };
+            let taken_up = match shows {
+                Shows::Known(node) => {
+                    self.outside.tell(Notice::DropAttrs(node)).await != Noticed::Unknown
+                }
+                Shows::Time(told) => self.is_over(Some(told), ARRIVES_WITHIN),
+            };
+            if taken_up {
+                self.cache.inodes().listing_is_taken_up(listing);
+                continue;
+            }
+            if self.is_over(Some(begin), RETRY * RETRIES) {
+                tracing::error!(
+                    "the kernel doesn't take up a listing: the lease is left to expire"
+                );
+                return false;
+            }
+            self.cx.sleep(pause).await;
+            pause = (pause * 2).min(RETRY);
+        }
+    }
+
     /// Makes the kernel look all names up again.
     async fn forget_names(&self) -> Noticed {
+        if !planted::is(Bug::UntakenNames) && !self.listings_are_taken_up().await {
+            return Noticed::Failed;
+        }
         let noticed = self.outside.tell(Notice::ForgetNames).await;
         if noticed == Noticed::Done {
             // Names that were told by then were asked for before.

@@ -51,10 +51,9 @@ impl Rpc {
     /// Approves recalls. Without connection nothing is sent: the server repeats the recalls on the
     /// next. The opens given up are forgotten in any case.
     pub fn approve(&self, approvable: Vec<Approvable>) {
-        // The next keep-alive is sent behind the approvals.
-        let number = self.0.renewing.borrow().keep_alives + 1;
+        let behind = self.keep_alive_behind();
         let deciding = approvable.iter().flat_map(|approvable| &approvable.locks);
-        self.say_held(&deciding.copied().collect::<Vec<_>>(), number);
+        self.say_held(&deciding.copied().collect::<Vec<_>>(), behind);
         let approve = |Approvable { recall, opens, .. }| {
             let come = self.0.recalls.borrow_mut().approved(recall);
             if let Some(come) = come {
@@ -62,7 +61,8 @@ impl Rpc {
             }
             // More than one message takes (only a recall of everything has so many) are closed like others.
             let named = opens.into_iter().take(MAX_BATCH);
-            let closes = self.0.opens.close_by_approval(named, number);
+            let closes = behind.map(|number| self.0.opens.close_by_approval(named, number));
+            let closes = closes.unwrap_or_default();
             Approval { recall, closes }
         };
         let approvals = approvable.into_iter().map(approve).collect();
@@ -71,8 +71,16 @@ impl Rpc {
         }
     }
 
+    /// The number of the keep-alive that will be sent behind what is said now: once that is answered, it has come. `None`
+    /// without a connection: nothing is said.
+    fn keep_alive_behind(&self) -> Option<u64> {
+        let stands = self.0.table.borrow().stands().is_some();
+        stands.then(|| self.0.renewing.borrow().keep_alives + 1)
+    }
+
     /// Tells the server what is held of these files' locks.
-    fn say_held(&self, files: &[Handle], number: u64) {
+    fn say_held(&self, files: &[Handle], behind: Option<u64>) {
+        let Some(number) = behind else { return };
         if files.is_empty() || planted::is(Bug::HeldUnsaid) {
             return;
         }
@@ -85,8 +93,7 @@ impl Rpc {
     /// Gives back the right to decide files' locks, of these grants, behind what is held of them.
     pub fn release_locks(&self, rights: &[(Handle, Stamp)]) {
         let files: Vec<Handle> = rights.iter().map(|(object, _)| *object).collect();
-        let number = self.0.renewing.borrow().keep_alives + 1;
-        self.say_held(&files, number);
+        self.say_held(&files, self.keep_alive_behind());
         let release = |&(object, seen): &(Handle, Stamp)| Release {
             object,
             parts: Parts::LOCKS,

@@ -23,7 +23,7 @@ fn entry(world: &mut World, lookup: Waiter) -> Entry {
 }
 
 /// It is looked up at the server, which grants everything, by leases of this stamp.
-fn found(world: &mut World, stamp: u64) -> Entry {
+pub fn found(world: &mut World, stamp: u64) -> Entry {
     let lookup = looks_up(world);
     let asked = world.asked();
     let (handle, attr) = (handle(1), attr(1, FILE));
@@ -37,7 +37,7 @@ fn recalls(world: &mut World, id: u64, object: u8, parts: Parts, names: &[&str])
     world.recall(recall(id, object, parts, names));
 }
 
-fn forgettings(world: &World) -> usize {
+pub fn forgettings(world: &World) -> usize {
     let told = world.told.iter();
     told.filter(|notice| **notice == Notice::ForgetNames)
         .count()
@@ -82,7 +82,7 @@ fn a_name_that_a_file_was_renamed_to_is_asked_for_each_time_for_a_while() {
 }
 
 /// Whether it has approved a recall since this was asked last.
-fn approves(world: &mut World) -> bool {
+pub fn approves(world: &mut World) -> bool {
     let said = world.take_said();
     said.iter().any(|said| matches!(said, ToServer::Approve(_)))
 }

@@ -8,6 +8,7 @@ mod connections;
 mod hostile;
 mod interface;
 mod kernel;
+mod listings;
 mod lookups;
 mod opens;
 mod requests;

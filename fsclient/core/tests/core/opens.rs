@@ -1,6 +1,7 @@
 //! Opens at the server: closed, given up with an approval, made for nobody, or refused for want of room.
 
 use crate::calls::{getattr, is_done, opening, removal};
+use crate::lookups::found;
 use crate::said::{Asked, DIR, FILE, attr, grant, handle, opened, recall};
 use crate::world::{Waiter, World};
 use bytes::Bytes;
@@ -280,6 +281,22 @@ fn an_open_that_an_approval_closed_is_closed_again_if_the_server_may_not_have_he
     world.recall(recall(5, 1, Parts::ATTRS, &[]));
     assert!(matches!(world.said(), ToServer::Approve(_)));
     world.cut();
+    world.finds(Standing::Resumed, 1);
+    is_told_to_close(&mut world, &[7]);
+}
+
+#[test]
+fn what_is_given_up_without_a_connection_is_closed_on_the_next() {
+    let mut world = World::new();
+    let file = found(&mut world, 1).node.id;
+    let fh = world.open(file, 7, vec![grant(1, Parts::ATTRS, 1)]).fh;
+    world.call(Call::Release { fh });
+    world.knows_nothing = true;
+    world.recall(recall(5, 1, Parts::ATTRS, &[]));
+    world.cut();
+    world.knows_nothing = false;
+    world.pass(Duration::from_millis(50));
+    assert!(!world.has_said(), "there is nobody to approve to");
     world.finds(Standing::Resumed, 1);
     is_told_to_close(&mut world, &[7]);
 }

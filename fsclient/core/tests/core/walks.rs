@@ -77,7 +77,11 @@ fn listed() -> World {
     let fh = open(&mut world);
     for at in 0..PAGES {
         let offset = if at == 0 { 0 } else { u64::from(at) + 2 };
-        let call = world.call(Call::ReadDir { fh, offset });
+        let call = world.call(Call::ReadDir {
+            fh,
+            offset,
+            plus: None,
+        });
         let asked = world.asked();
         assert_eq!(page(&asked), Some((at, at < WITH_NODES)));
         tell_page(&mut world, &asked);
@@ -236,7 +240,11 @@ fn a_walk_asks_for_what_is_ahead_before_it_comes_there() {
     let (fh, end) = (open(&mut world), KNOWN + 2 * FULL);
     for at in (0..end).step_by(FULL as usize) {
         let offset = if at == 0 { 0 } else { at + 2 };
-        world.call(Call::ReadDir { fh, offset });
+        world.call(Call::ReadDir {
+            fh,
+            offset,
+            plus: None,
+        });
         let asked = world.asked();
         assert_eq!(tell_long_page(&mut world, &asked, end), (at, at < KNOWN));
     }

@@ -58,7 +58,11 @@ async fn large_reads_dont_hold_up_small_requests() {
     let Ok(Answer::OpenedDir(fh)) = answered(opened).await else {
         panic!("no directory")
     };
-    let _listing = client.call(Call::ReadDir { fh, offset: 0 });
+    let _listing = client.call(Call::ReadDir {
+        fh,
+        offset: 0,
+        plus: None,
+    });
     let asked = session.asked().await;
     assert_eq!(asked.frame.request.kind(), "readdir");
     assert!(asked.large);

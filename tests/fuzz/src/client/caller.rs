@@ -108,6 +108,10 @@ impl Caller {
                     room == 0
                 });
             }
+            Answer::Entries(_, entries) => {
+                let told = entries.iter().flatten().map(|entry| entry.node.id);
+                self.nodes.extend(told);
+            }
             _ => {}
         }
     }
@@ -228,7 +232,11 @@ impl Caller {
                 len: offset,
             },
             26 => Call::OpenDir { node },
-            27 | 28 => Call::ReadDir { fh: dir, offset },
+            27 | 28 => Call::ReadDir {
+                fh: dir,
+                offset,
+                plus: (flags & 1 > 0).then_some(len),
+            },
             29 => Call::GetXattr {
                 node,
                 name,

@@ -197,7 +197,11 @@ impl Play {
             20 => {
                 let all: Vec<u64> = self.dirs.iter().copied().collect();
                 let fh = Fh(self.chance.of(&all).unwrap_or(0));
-                Call::ReadDir { fh, offset: 0 }
+                Call::ReadDir {
+                    fh,
+                    offset: self.chance.below(3),
+                    plus: self.chance.one_in(2).then_some(4096),
+                }
             }
             _ => Call::Rename {
                 parent,
