@@ -301,6 +301,23 @@ impl State {
         recalls.for_each(|id| self.leases.approved(id));
     }
 
+    /// What of an object's lease may be given back when nothing of it is cached but bytes. Bytes that are here would be taken
+    /// for what a further lease covers; those that are buffered are seen by nobody else; and those that are kept until
+    /// they are durable are written again under their lease alone.
+    pub fn uncovering(&self, object: &Handle) -> Parts {
+        let inodes = &self.inodes;
+        if inodes.is_dirty(object) {
+            return Parts::NONE;
+        }
+        match inodes.may_hold_pages(object)
+            || inodes.has_clean_bytes(object)
+            || inodes.keeps_written(object)
+        {
+            true => Parts::ALL - Parts::DATA,
+            false => Parts::ALL,
+        }
+    }
+
     /// Gives back leases whose objects nobody caches anything of.
     pub fn release_idle(&mut self) -> Vec<Release> {
         let idle = std::mem::take(&mut self.idle);

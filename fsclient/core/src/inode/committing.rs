@@ -57,12 +57,15 @@ impl Inodes {
         }
     }
 
-    /// Whether bytes are kept of a file that isn't open here.
+    /// Whether bytes are kept of a file until they are durable.
+    pub fn keeps_written(&self, object: &Handle) -> bool {
+        let unstable = self.content(object).and_then(|c| c.unstable.as_deref());
+        unstable.is_some_and(Unstable::keeps)
+    }
+
+    /// As [`Inodes::keeps_written`], of a file that isn't open here.
     pub fn is_kept_closed(&self, object: &Handle) -> bool {
-        self.content(object).is_some_and(|content| {
-            let unstable = content.unstable.as_deref();
-            content.in_use.is_none() && unstable.is_some_and(Unstable::keeps)
-        })
+        self.keeps_written(object) && !self.is_open(object)
     }
 
     /// Nobody here can reach the file any more: nothing of it is kept from now on, until

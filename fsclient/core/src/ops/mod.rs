@@ -39,7 +39,7 @@ use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::MAX_LISTED;
 use leasefs_protocol::{
-    BootId, Caller, Change, FsStat, Grant, Operation, Query, Refusal, Touched, query,
+    BootId, Caller, Change, FsStat, Grant, Handle, Mode, Operation, Query, Refusal, Touched, query,
 };
 use listing_room::ListingRoom;
 use opens::OpenTable;
@@ -142,6 +142,12 @@ impl<A> Told<A> {
     /// What was opened: an answer that opens nothing is none to what opens.
     fn opened(&self) -> Result<Arc<ServerOpen>, Refusal> {
         self.open.clone().ok_or(Refusal::Internal)
+    }
+
+    /// Whether an object is held exclusively by what was granted.
+    fn is_exclusive(&self, object: &Handle) -> bool {
+        let mut grants = self.grants.iter();
+        grants.any(|grant| grant.object == *object && grant.mode == Mode::Write)
     }
 
     /// Takes in what may be cached. The guard is the cache's lock: not to be kept.

@@ -275,7 +275,7 @@ impl Ops {
         caller: Caller,
     ) -> Opened {
         let told = self.inodes().losses_told(&object);
-        let fh = self.opens.add_file(OpenFile {
+        self.add(OpenFile {
             node,
             object,
             server,
@@ -283,11 +283,14 @@ impl Ops {
             caller,
             written: Arc::default(),
             told,
-        });
-        Opened {
-            fh,
-            caching: Caching::of(access),
-        }
+            looked_for: false,
+        })
+    }
+
+    fn add(&self, open: OpenFile) -> Opened {
+        let caching = Caching::of(open.access);
+        let fh = self.opens.add_file(open);
+        Opened { fh, caching }
     }
 
     /// Creates and opens a file; opens it if it exists and `O_EXCL` isn't set.
@@ -312,6 +315,7 @@ impl Ops {
             flags: servers_flags(flags),
             keep: self.manner.buffers && Access::of(flags).writes(),
         };
+        let keeps = request.keep;
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let caller = self.caller(ask);
         let mut places = self.places(ask);
@@ -333,7 +337,16 @@ impl Ops {
         let name = name.as_bytes();
         let at = NameIn { parent, dir, name };
         let entry = self.made(&told, at, object, attr);
-        let opened = self.add_file(entry.node.id, object, open, access, caller);
+        let opened = self.add(OpenFile {
+            node: entry.node.id,
+            object,
+            server: open,
+            access,
+            caller,
+            written: Arc::default(),
+            told: self.inodes().losses_told(&object),
+            looked_for: keeps && !told.is_exclusive(&object),
+        });
         Ok((entry, opened))
     }
 
@@ -348,6 +361,9 @@ impl Ops {
             self.writeback.out_of_reach(&open.object);
         }
         self.inodes().open_is_left(&open.object, &open.server);
+        if open.looked_for {
+            self.engine.leave(open.object);
+        }
     }
 }
 

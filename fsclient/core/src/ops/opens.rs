@@ -39,6 +39,8 @@ pub(crate) struct OpenFile {
     pub written: Arc<Written>,
     /// Losses it has been told of.
     pub told: LossesTold,
+    /// It was made where others look for what is made.
+    pub looked_for: bool,
 }
 
 impl OpenFile {

@@ -5,7 +5,7 @@ use crate::api::{Notice, Noticed};
 use crate::inode::{Dropped, Outcome};
 use leasefs_lease::client::ChangeOf;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{Parts, Stamp};
+use leasefs_protocol::{Handle, Parts, Stamp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,6 +122,25 @@ impl EngineInner {
         }
     }
 
+    /// Gives back what is held of a closed file, as far as it covers nothing that only its maker has.
+    pub(super) async fn leave(&self, object: Handle) {
+        let _dropping = self.dropping().await;
+        let victims = [ChangeOf::whole(object)];
+        let mut dropped = Dropped::default();
+        {
+            let mut state = self.cache.state();
+            if state.inodes.is_open(&object) || state.inodes.is_dirty(&object) {
+                return;
+            }
+            state
+                .inodes
+                .drop_parts(&object, Parts::ALL, [], &mut dropped);
+            state.leases.begin_change(&victims);
+        }
+        let gone = self.drop_at_once(&dropped).await == Noticed::Done;
+        self.give_back(&victims, gone);
+    }
+
     /// Takes victims out of the tables; until [`EngineInner::give_back`] nothing of them is cacheable.
     fn evict(&self) -> (Vec<ChangeOf>, Dropped) {
         let mut dropped = Dropped::default();
@@ -145,10 +164,7 @@ impl EngineInner {
             state.leases.end_change(victims, Some(Stamp::default()));
             for victim in victims.iter().filter(|_| gone) {
                 let object = &victim.object;
-                let parts = match state.inodes.may_hold_pages(object) {
-                    true => Parts::ALL - Parts::DATA,
-                    false => Parts::ALL,
-                };
+                let parts = state.uncovering(object);
                 releases.extend(state.leases.release(object, parts));
             }
         }

@@ -246,6 +246,12 @@ impl Engine {
         });
     }
 
+    /// A file has been closed that others are expected to look for: they needn't have its lease recalled.
+    pub fn leave(&self, object: Handle) {
+        let inner = Arc::clone(&self.0);
+        self.0.cx.spawn(async move { inner.leave(object).await });
+    }
+
     /// See [`crate::inode::Inodes::sweep_pages`].
     pub fn sweep_pages(&self, object: &Handle) {
         self.0

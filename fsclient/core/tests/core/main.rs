@@ -14,6 +14,7 @@ mod opens;
 mod requests;
 mod said;
 mod sets;
+mod short;
 mod small;
 mod syncs;
 mod walks;

@@ -587,3 +587,64 @@ fn a_directory_that_is_opened_while_a_name_is_changed_is_asked_for_and_stays_ope
         assert_eq!(world.core.session_status().opens, 1);
     }
 }
+
+/// A file is made, with a lease of this mode, written to and closed. Returns what is given back of it.
+fn gives_back(mode: Mode, durable: bool) -> Parts {
+    let mut world = World::new();
+    let create = world.call(Call::Create {
+        parent: NodeId::ROOT,
+        name: b"new".as_slice().into(),
+        mode: NewMode {
+            mode: 0o644,
+            umask: 0,
+        },
+        flags: libc::O_WRONLY as u32,
+    });
+    let asked = world.asked();
+    let created = Response::Created(answer::Created {
+        handle: handle(2),
+        attr: attr(2, FILE),
+        open: OpenId(2),
+        token: OpenToken(vec![1]),
+    });
+    let lease = Grant {
+        mode,
+        ..grant(2, Parts::ATTRS | Parts::DATA, 1)
+    };
+    world.grant(&asked, created, vec![lease]);
+    let Ok(Answer::Created(_, opened)) = world.answered(create) else {
+        panic!("not made")
+    };
+    let fh = opened.fh;
+    if mode == Mode::Read {
+        writes(&mut world, 2, fh);
+    }
+    if durable {
+        world.call(Call::Sync {
+            fh,
+            data_only: false,
+        });
+        let sync = world.asked();
+        world.done(&sync);
+    }
+    world.call(Call::Release { fh });
+    let releases = world.take_said().into_iter().filter_map(|said| match said {
+        ToServer::Release(releases) => Some(releases),
+        _ => None,
+    });
+    let releases = releases.flatten();
+    releases.fold(Parts::NONE, |parts, release| {
+        assert_eq!(release.object, handle(2));
+        parts | release.parts
+    })
+}
+
+/// Made with a Read lease: so a server says that others look for what is made there.
+#[test]
+fn a_file_that_others_look_for_is_given_back_when_it_is_closed() {
+    assert_eq!(gives_back(Mode::Write, true), Parts::NONE);
+    assert_eq!(gives_back(Mode::Read, true), Parts::ATTRS | Parts::DATA);
+    let kept_to_be_written_again = Parts::DATA;
+    let rest = (Parts::ATTRS | Parts::DATA) - kept_to_be_written_again;
+    assert_eq!(gives_back(Mode::Read, false), rest);
+}

@@ -78,7 +78,18 @@ impl World {
         world
     }
 
+    /// A client with so much memory.
+    pub fn using(memory: Memory) -> Self {
+        let mut world = Self::made(PATIENT, memory);
+        world.connected(welcome(Standing::New, 1));
+        world
+    }
+
     pub fn unconnected(timeout: Timeout) -> Self {
+        Self::made(timeout, Memory::default())
+    }
+
+    fn made(timeout: Timeout, memory: Memory) -> Self {
         let start = BootTime::ZERO + Duration::from_secs(1000);
         let now = Now {
             boot: start,
@@ -90,7 +101,7 @@ impl World {
             owner: Owner { uid: 0, gid: 0 },
             buffers: true,
             timeout,
-            memory: Memory::default(),
+            memory,
             groups: |_| Vec::new(),
             can_forget_names: true,
             restless_for: Duration::from_secs(600),
