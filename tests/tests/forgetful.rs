@@ -1,14 +1,17 @@
-//! Attributes while the kernel forgets inodes all the time, and learns them anew: those that come with a name are on
-//! their way to an inode that it doesn't know, and can't be told to drop anything of.
+//! Attributes and names while the kernel forgets inodes all the time, and learns them anew: attributes that come with a name
+//! are on their way to an inode that it doesn't know, and can't be told to drop anything of; names that come with a listing
+//! are believed from when they are taken up.
 
 use leasefs_tests::mounted::{Mount, World, WorldOptions, within};
-use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{Mode, OFlags, RawDir, Timespec, Timestamps};
 use std::fs::{self, File};
+use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -85,6 +88,16 @@ fn forget() {
     }
 }
 
+/// Until it is over.
+fn forgets(over: Arc<AtomicBool>) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        while !over.load(Ordering::Relaxed) {
+            forget();
+            thread::sleep(Duration::from_millis(1));
+        }
+    })
+}
+
 fn kernel_requests(mount: &Mount) -> u64 {
     let status = mount.status();
     let requests = status.pointer("/mounts/0/kernel_requests");
@@ -109,15 +122,7 @@ fn attributes_that_come_with_names_are_never_stale() {
                 thread::spawn(move || reads(&dir, how, &floors, &over))
             })
             .collect();
-        let forgets = {
-            let over = over.clone();
-            thread::spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    forget();
-                    thread::sleep(Duration::from_millis(1));
-                }
-            })
-        };
+        let forgets = forgets(over.clone());
         let (begin, mut time) = (Instant::now(), 1);
         while begin.elapsed() < LASTS && !readers.iter().any(thread::JoinHandle::is_finished) {
             time += 1;
@@ -136,4 +141,92 @@ fn attributes_that_come_with_names_are_never_stale() {
     let asked = kernel_requests(&world.mounts[1]) - before;
     println!("{changes} changes, {looks} looks, {asked} requests of the kernel");
     assert!(changes > 500 && asked > 10_000, "nothing could be stale");
+}
+
+/// So many names come with one answer, which takes the kernel some milliseconds to take up.
+const NAMES: usize = 3_000;
+/// Of these so many go, one after another, each when the kernel has been told names for a while.
+const REMOVED: usize = 12;
+const CALM: Duration = Duration::from_millis(1_100);
+
+fn is_gone(path: &Path) -> bool {
+    let found = fs::symlink_metadata(path);
+    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Lists a directory again and again when the kernel has just forgotten what is in it, in as few requests as can be. How
+/// many entries there were.
+fn lists(dir: &Path, over: &AtomicBool) -> u64 {
+    let mut buffer = vec![MaybeUninit::uninit(); 1 << 20];
+    let mut entries = 0;
+    while !over.load(Ordering::Relaxed) {
+        forget();
+        let dir = File::open(dir).expect("a directory");
+        let mut listing = RawDir::new(dir, &mut buffer);
+        while let Some(entry) = listing.next() {
+            entry.expect("an entry");
+            entries += 1;
+        }
+    }
+    entries
+}
+
+/// How often a name was looked for that had gone before; it panics if one is found.
+fn looks_for_removed(dir: &Path, names: &[PathBuf], gone: &AtomicUsize, over: &AtomicBool) -> u64 {
+    let mut looks = 0;
+    while !over.load(Ordering::Relaxed) {
+        let last = gone.load(Ordering::Acquire).checked_sub(1);
+        if let Some(name) = last.map(|last| &names[last]) {
+            let found = !is_gone(&dir.join(name));
+            assert!(!found, "{} was removed", name.display());
+            looks += 1;
+        }
+    }
+    looks
+}
+
+/// The last of a listing are taken up last.
+#[test]
+fn names_that_come_with_listings_are_never_stale() {
+    let world = World::start("listings", &WorldOptions::mounts(2));
+    let [writer, reader] = [0, 1].map(|at| world.mounts[at].dir.clone());
+    for number in 0..NAMES {
+        File::create(writer.join(format!("name{number}"))).expect("a file");
+    }
+    let listed = fs::read_dir(&writer).expect("a directory");
+    let names: Vec<PathBuf> = listed
+        .map(|entry| entry.expect("an entry").file_name().into())
+        .collect();
+    let names: Arc<Vec<PathBuf>> = Arc::new(names.into_iter().rev().collect());
+    let before = kernel_requests(&world.mounts[1]);
+    let work = move || {
+        let (gone, over) = (
+            Arc::new(AtomicUsize::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let readers: Vec<_> = (0..READERS)
+            .map(|how| {
+                let (dir, names) = (reader.clone(), names.clone());
+                let (gone, over) = (gone.clone(), over.clone());
+                thread::spawn(move || match how {
+                    0 => lists(&dir, &over),
+                    _ => looks_for_removed(&dir, &names, &gone, &over),
+                })
+            })
+            .collect();
+        for (at, name) in names.iter().take(REMOVED).enumerate() {
+            thread::sleep(CALM);
+            fs::remove_file(writer.join(name)).expect("it goes");
+            gone.store(at + 1, Ordering::Release);
+        }
+        thread::sleep(CALM);
+        over.store(true, Ordering::Relaxed);
+        let looks = readers.into_iter().map(|reader| reader.join());
+        looks.collect::<Result<Vec<u64>, _>>()
+    };
+    let (looks, _) = within("the readers", 4 * LASTS, work);
+    let looks = looks.expect("nothing is stale");
+    let asked = kernel_requests(&world.mounts[1]) - before;
+    println!("{looks:?} entries and looks, {asked} requests of the kernel");
+    assert!(looks[0] > 50 * NAMES as u64, "nothing could be stale");
 }
