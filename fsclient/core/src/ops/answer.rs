@@ -26,6 +26,7 @@ impl Ops {
             Call::Lookup { parent, name } => {
                 let found = self.lookup_cached(*parent, name)?;
                 self.walk_here(asker, *parent, name);
+                self.looks(asker, *parent, found.as_ref());
                 Answer::Found(found)
             }
             Call::GetAttr { node } => Answer::Attr(self.getattr_cached(*node)?),
@@ -97,7 +98,11 @@ impl Ops {
 
     async fn answer_to(self: &Arc<Self>, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
         Ok(match call {
-            Call::Lookup { parent, name } => Answer::Found(self.lookup(ask, parent, &name).await?),
+            Call::Lookup { parent, name } => {
+                let found = self.lookup(ask, parent, &name).await?;
+                self.looks(ask.asker, parent, found.as_ref());
+                Answer::Found(found)
+            }
             Call::GetAttr { node } => Answer::Attr(self.getattr(ask, node).await?),
             Call::SetAttr { node, fh, set } => {
                 Answer::Attr(self.setattr(ask, node, fh, set).await?)

@@ -159,10 +159,12 @@ impl Ops {
         };
         let (answer, next) = match plus {
             Some(room) => {
-                let entries = self.entries(fh, open, &listing, room);
+                // Behind the first the kernel wants them since those before were looked at.
+                let on = offset > 0;
+                let files = on || self.walkers.borrow_mut().lists(asker.pid, open.node);
+                let entries = self.entries((fh, open), &listing, room, files);
                 let next = offset.saturating_add(entries.len() as u64);
-                if offset > 0 {
-                    // The kernel wants them since the last ones were looked at.
+                if on {
                     self.walk_along(asker, open.node, &listing, entries.len());
                 }
                 (Answer::Entries(listing, entries), next)

@@ -20,6 +20,7 @@ mod places;
 mod plus;
 mod stale;
 mod stream;
+mod walkers;
 mod xattr;
 
 pub use attr::Owner;
@@ -47,6 +48,7 @@ use stale::Stale;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use walkers::Walkers;
 
 /// One request of the kernel, for as long as it is unanswered.
 #[derive(Clone, Debug)]
@@ -194,6 +196,7 @@ pub(crate) struct Ops {
     stale: Stale,
     listing_room: ListingRoom,
     ahead: Part<Ahead>,
+    walkers: Part<Walkers>,
     /// Who tells the server that locks are lost.
     resetting: Places,
 }
@@ -215,6 +218,7 @@ impl Ops {
             stale: Stale::default(),
             listing_room: ListingRoom::new(MAX_LISTED),
             ahead: Part::default(),
+            walkers: Part::default(),
             resetting: Places::new(1),
         }
     }

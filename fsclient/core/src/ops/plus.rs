@@ -2,10 +2,11 @@
 //! won't ask for one by one.
 
 use super::Ops;
-use super::names::{NameIn, tells_attr};
+use super::names::{NameIn, ToldNames, tells_attr};
 use super::opens::OpenDir;
 use crate::cache::Tier;
-use crate::call::{Entry, Fh, ListingFrom};
+use crate::call::{Asker, Entry, Fh, ListingFrom, NodeId};
+use leasefs_protocol::FileKind;
 use std::time::Duration;
 
 /// Bytes of an entry in an answer but for its name (`struct fuse_direntplus`).
@@ -14,16 +15,26 @@ const ENTRY: usize = 152;
 const ALIGN: usize = 8;
 
 impl Ops {
-    /// What the first entries of a listing denote, of as many as there is room for: `None` is not told. What is told
-    /// has been counted as a reference of the kernel's.
+    /// Somebody has looked up a name.
+    pub(super) fn looks(&self, asker: Asker, parent: NodeId, found: Option<&Entry>) {
+        if found.is_some_and(|entry| entry.node.kind != FileKind::Directory) {
+            self.walkers.borrow_mut().looks(asker.pid, parent);
+        }
+    }
+
+    /// What the first entries of a listing denote, of as many as there is room for: `None` is not told, nor are others than
+    /// directories without `files`. What is told has been counted as a reference of the kernel's.
     pub(super) fn entries(
         &self,
-        fh: Fh,
-        open: &OpenDir,
+        (fh, open): (Fh, &OpenDir),
         listing: &ListingFrom,
         room: u32,
+        files: bool,
     ) -> Vec<Option<Entry>> {
-        let told = self.told_in(open.node);
+        let told = match self.told_in(open.node) {
+            ToldNames::All if !files => ToldNames::Directories,
+            told => told,
+        };
         let tells = |at: NameIn<'_>, tier: &mut Tier<'_>| {
             let object = tier.denoted(&at.dir, at.name)?;
             // A file that the kernel knows it asks for itself: see `found`.
