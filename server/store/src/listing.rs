@@ -119,7 +119,9 @@ impl Store {
 
     fn node_of(&self, open: &OpenFile, name: &Name) -> Option<Node> {
         let fd = open_entry(open.fd(), name).ok()?;
-        self.node(fd.as_fd(), Some((open.handle(), name))).ok()
+        let met = Some((open.handle(), name));
+        let node = self.plain_node(fd.as_fd(), met).ok()?;
+        Some(self.with_xattrs_of_named((open.fd(), name), fd.as_fd(), node))
     }
 }
 

@@ -92,6 +92,17 @@ impl Store {
         node
     }
 
+    /// As [`Store::with_xattrs`], of what was found by a name.
+    pub(crate) fn with_xattrs_of_named(
+        &self,
+        (dir, name): (BorrowedFd<'_>, &Name),
+        fd: BorrowedFd<'_>,
+        mut node: Node,
+    ) -> Node {
+        node.attr.xattrs = !self.lists_xattrs || stat::named_may_have_xattrs(dir, name, fd);
+        node
+    }
+
     /// As [`Store::attr_of`], as if there might be extended attributes.
     pub(crate) fn plain_attr(&self, fd: BorrowedFd<'_>, handle: &Handle) -> Result<Attr, Refusal> {
         let mut attr = stat::of(fd).map_err(|e| self.refuse(e))?;

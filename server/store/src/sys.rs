@@ -5,6 +5,9 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::time::Duration;
 
+/// Number of `listxattrat`, the same on every architecture that Rust has; libc knows it on few.
+const LISTXATTRAT: libc::c_long = 465;
+
 /// Largest handle any Linux file system makes (`MAX_HANDLE_SZ`).
 const MAX_HANDLE_SZ: usize = 128;
 
@@ -257,6 +260,22 @@ pub(crate) fn truncate(path: &CStr, size: u64) -> io::Result<()> {
     // SAFETY: the path is a C string.
     let result = unsafe { libc::truncate(path.as_ptr(), size) };
     check(result.into()).map(drop)
+}
+
+/// How long the list of the extended attributes is of what a name denotes (Linux 6.13).
+pub(crate) fn listxattr_size_at(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<usize> {
+    // SAFETY: the name is a C string, and no bytes of the list are asked for.
+    let result = unsafe {
+        libc::syscall(
+            LISTXATTRAT,
+            dir.as_raw_fd(),
+            name.as_ptr(),
+            libc::AT_SYMLINK_NOFOLLOW,
+            std::ptr::null_mut::<u8>(),
+            0_usize,
+        )
+    };
+    check(result).map(|size| size as usize)
 }
 
 /// Path that leads to the object behind `fd`, whatever became of its names.

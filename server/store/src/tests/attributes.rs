@@ -38,7 +38,14 @@ fn attributes_are_set_and_told_as_they_are() {
 fn attributes_tell_whether_there_may_be_xattrs() {
     let w = world();
     let file = w.create(0, "f", 0o600).node;
-    let may = |w: &World| w.store.getattr(&file.handle).expect("getattr").xattrs;
+    let may = |w: &World| {
+        let (root, _) = w.store.open_object(&w.who(0), &w.root(), 0).expect("open");
+        let listing = w.store.readdir(&root, 0, true).expect("readdir");
+        let listed = listing.entries[0].node.expect("the file").1.xattrs;
+        let may = w.store.getattr(&file.handle).expect("getattr").xattrs;
+        assert_eq!(listed, may);
+        may
+    };
     assert!(!file.attr.xattrs && !may(&w));
     let who = w.who(0);
     for name in [b"user.t".as_slice(), b"security.t"] {
