@@ -75,7 +75,7 @@ impl<'a> Tier<'a> {
         self.read(Kind::Name, |inodes, live| inodes.name(live, dir, name))
     }
 
-    /// How long the kernel may believe a name that it is told now in the reply to a LOOKUP. Only there.
+    /// How long the kernel may believe a name that it is told now in the reply to a LOOKUP, or along with a listing. Only there.
     pub fn name_timeout(&mut self, dir: &Handle, name: &[u8]) -> Duration {
         self.cache
             .name_timeout(&mut self.state, self.now, dir, name)

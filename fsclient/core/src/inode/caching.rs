@@ -44,7 +44,7 @@ impl Inodes {
         self.used(dir)?.name(name)
     }
 
-    /// The timeout a name may have in a LOOKUP reply. From then on the kernel may know it.
+    /// The timeout a name may have in a LOOKUP or READDIRPLUS reply. From then on the kernel may know it.
     pub fn name_timeout(&mut self, live: &Live<'_>, dir: &Handle, name: &[u8]) -> Duration {
         let epoch = self.epoch();
         let Some(dir) = self.used(dir) else {

@@ -10,7 +10,7 @@
 //!
 //! - *Attributes:* the kernel ignores attributes that were asked for before an invalidation
 //!   (`attr_version`), and those of a LOOKUP reply also if it has dropped any inode meanwhile (`evict_ctr`, Linux 6.13).
-//!   But an inode that it doesn't know yet it can't invalidate: the LOOKUP reply may still be on its way. So a drop
+//!   But an inode that it doesn't know yet it can't invalidate: the LOOKUP or READDIRPLUS reply may still be on its way. So a drop
 //!   isn't done before the kernel knows the inode, or has given all references back
 //!   ([`EngineInner::drop_unseen`]). It takes a reply up without waiting for anybody here.
 //! - *Names:* an entry carries the epoch sampled before its LOOKUP was sent. One of a READDIRPLUS reply carries that of the
