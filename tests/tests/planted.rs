@@ -163,7 +163,7 @@ impl Runs {
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
             Bug::CloseLost => Self::rough(&["break"]).from(67),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
-            Bug::UntakenNames => Self::ANY.from(2200),
+            Bug::UntakenNames => Self::rough(&[]).of_two().from(250),
             Bug::FetchStale => Self::ANY.from(380),
             Bug::SyncLeftOut => Self::ANY.from(395),
             Bug::SyncUntold => Self::rough(&["part"]).from(35),

@@ -28,6 +28,9 @@ const O_APPEND: u32 = 0o2000;
 const O_SYNC: u32 = 0o4010000;
 const EIO: i32 = 5;
 
+/// For so long names are made.
+const FIRST: Nanos = 400 * MS;
+
 /// The file that is stored into through maps.
 pub(super) const MAPPED: Obj = FILES[1];
 
@@ -485,6 +488,15 @@ impl Kernel {
         }
     }
 
+    /// Names that are seldom changed are made first.
+    fn names_now(&self, cx: &Cx) -> usize {
+        match self.habit.names {
+            0 => 0,
+            _ if cx.now < FIRST => 1_000,
+            names => names,
+        }
+    }
+
     /// Files don't grow for ever.
     fn append_or_cut(&self, process: usize, values: Vec<u64>) -> Kind {
         let fds = &self.processes[process].fds;
@@ -503,7 +515,7 @@ impl Kernel {
             80 => Kind::Chmod(self.any_path(cx)),
             81..85 => Kind::List(cx.rng.below(2)),
             85..88 => Kind::Find(at),
-            _ if cx.rng.below(1_000) >= self.habit.names => Kind::Stat(self.any_path(cx)),
+            _ if cx.rng.below(1_000) >= self.names_now(cx) => Kind::Stat(self.any_path(cx)),
             88..92 => {
                 let flags = [0, O_EXCL, O_TRUNC, O_APPEND][cx.rng.below(4)];
                 Kind::Create(at, O_RDWR | O_CREAT | flags)

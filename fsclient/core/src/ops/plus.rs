@@ -35,27 +35,6 @@ impl Ops {
             ToldNames::All if !files => ToldNames::Directories,
             told => told,
         };
-        let tells = |at: NameIn<'_>, tier: &mut Tier<'_>| {
-            let object = tier.denoted(&at.dir, at.name)?;
-            // A file that the kernel knows it asks for itself: see `found`.
-            let attr = match tier.node_of(&object) {
-                Some(_) => return None,
-                None => tier.peek_attr(&object)?,
-            };
-            if !told.includes(attr.kind) || self.engine.is_restless(&at.dir, at.name) {
-                return None;
-            }
-            let valid = tier.name_timeout(&at.dir, at.name);
-            if valid.is_zero() {
-                return None;
-            }
-            let node = tier.refer(object, &attr, at.place());
-            let attr_valid = match tells_attr(node, &attr, false, valid) {
-                true => tier.attr_with_name(node),
-                false => Duration::ZERO,
-            };
-            Some(self.entry(node, attr, (valid, attr_valid)))
-        };
         let (mut left, mut entries) = (room as usize, Vec::new());
         let mut tier = self.cache().live();
         let (parent, dir) = (open.node, open.object);
@@ -67,7 +46,8 @@ impl Ops {
             left -= size;
             let name = entry.name;
             let tier = tier.as_mut();
-            entries.push(tier.and_then(|tier| tells(NameIn { parent, dir, name }, tier)));
+            let at = NameIn { parent, dir, name };
+            entries.push(tier.and_then(|tier| self.told_along(at, tier, told)));
             false
         });
         drop(tier);
@@ -77,5 +57,28 @@ impl Ops {
             self.inodes().told_with_listing(fh, last.node.id, now);
         }
         entries
+    }
+
+    /// What a name denotes, if the kernel is told it along with the listing.
+    fn told_along(&self, at: NameIn<'_>, tier: &mut Tier<'_>, told: ToldNames) -> Option<Entry> {
+        let object = tier.denoted(&at.dir, at.name)?;
+        // What the kernel knows it asks for itself: see `found`.
+        let attr = match tier.node_of(&object) {
+            Some(_) => return None,
+            None => tier.peek_attr(&object)?,
+        };
+        if !told.includes(attr.kind) || self.engine.is_restless(&at.dir, at.name) {
+            return None;
+        }
+        let valid = tier.name_timeout(&at.dir, at.name);
+        if valid.is_zero() {
+            return None;
+        }
+        let node = tier.refer(object, &attr, at.place());
+        let attr_valid = match tells_attr(node, &attr, false, valid) {
+            true => tier.attr_with_name(node),
+            false => Duration::ZERO,
+        };
+        Some(self.entry(node, attr, (valid, attr_valid)))
     }
 }
