@@ -142,10 +142,9 @@ impl Runs {
             Bug::RunAfterHostCrash | Bug::ForgetHostCrash | Bug::ResendAsNew => {
                 Self::rough(&["crash"]).and_host_crashes().from(11)
             }
-            Bug::TrustAfterHostCrash | Bug::RestoreOver => {
-                Self::rough(&["crash"]).and_host_crashes().from(68)
-            }
-            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(68),
+            Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(68),
+            Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(470),
+            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(175),
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
@@ -154,38 +153,37 @@ impl Runs {
                 let both = Self::rough(&["crash", "part"]);
                 both.and_host_crashes().from(10)
             }
-            Bug::ForgetAnswers | Bug::ForgetRemoval | Bug::NoGrace | Bug::GraceEndsAtFirst => {
-                Self::rough(&["crash"])
-            }
+            Bug::ForgetAnswers | Bug::NoGrace | Bug::GraceEndsAtFirst => Self::rough(&["crash"]),
+            Bug::ForgetRemoval => Self::rough(&["crash"]).from(155),
             Bug::ReadInGrace => Self::rough(&["crash"]).from(18),
             Bug::AppendAgain => Self::rough(&["crash"]).from(70),
-            Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(370),
+            Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(435),
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
             Bug::CloseLost => Self::rough(&["break"]).from(67),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
-            Bug::UntakenNames => Self::rough(&[]).of_two().from(250),
-            Bug::FetchStale => Self::ANY.from(380),
-            Bug::SyncLeftOut => Self::ANY.from(395),
+            Bug::UntakenNames => Self::rough(&[]).of_two().from(265),
+            Bug::FetchStale => Self::ANY.from(500),
+            Bug::SyncLeftOut => Self::ANY.from(795),
             Bug::SyncUntold => Self::rough(&["part"]).from(35),
-            Bug::ForgetRefused => Self::rough(&["part"]).from(630),
-            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(375),
-            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(265),
+            Bug::ForgetRefused => Self::rough(&["part"]).from(1515),
+            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(1330),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(325),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(105),
-            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(155),
-            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(500),
+            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(830),
+            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(540),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
-            Bug::RenewOverdue => Self::ANY.from(305),
-            Bug::ReleaseStale => Self::rough(&[]).from(67),
+            Bug::RenewOverdue => Self::ANY.from(2915),
+            Bug::ReleaseStale => Self::rough(&[]).from(470),
             Bug::OldAnswer => Self::rough(&[]).over_slow_links(),
             Bug::LatePages => Self::rough(&["freeze"])
                 .with_maps()
                 .of_files()
                 .of_two()
-                .from(1700),
+                .from(7380),
             Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => Self::ANY.with_locks(),
-            Bug::LateUnderLock => Self::ANY.with_locks().from(459),
-            Bug::GrantStale => Self::rough(&["break"]).with_locks().of_files().from(11_380),
-            Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(515),
+            Bug::LateUnderLock => Self::ANY.with_locks().from(500),
+            Bug::GrantStale => Self::rough(&["break"]).with_locks().of_files().from(46_140),
+            Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1030),
             _ => Self::ANY,
         }
     }
