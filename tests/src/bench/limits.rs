@@ -25,7 +25,7 @@ pub const LIMITS: [Limit; 26] = [
     limit("open",                    0.00,         3.10,     None),
     limit("stat",                    0.00,         0.10,     None),
     limit("read",                    0.00,         1.00,     None),
-    limit("ls-cold",                 7.00,        16.00, Some(13)),
+    limit("ls-cold",                 7.00,       220.00, Some(13)),
     limit("ls",                      0.00,        10.00,     None),
     limit("ls-new",                  4.00,        12.00,  Some(6)),
     limit("open-cold",               1.30,         5.20,  Some(2)),
