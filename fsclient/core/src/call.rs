@@ -220,6 +220,37 @@ impl ListingFrom {
     }
 }
 
+/// The first entries of a listing, each with what it denotes if the kernel is told that.
+#[derive(Clone, Debug)]
+pub struct EntriesFrom {
+    pub(crate) listing: ListingFrom,
+    pub(crate) told: Vec<Option<Entry>>,
+}
+
+impl EntriesFrom {
+    /// How many they are.
+    pub(crate) fn len(&self) -> usize {
+        self.told.len()
+    }
+
+    /// What they denote, in their order.
+    pub fn told(&self) -> &[Option<Entry>] {
+        &self.told
+    }
+
+    /// Hands on all of them.
+    pub fn hand_on(&self, mut take: impl FnMut(Listed<'_>, Option<&Entry>)) {
+        let mut told = self.told.iter();
+        self.listing.hand_on(|entry| match told.next() {
+            Some(told) => {
+                take(entry, told.as_ref());
+                false
+            }
+            None => true,
+        });
+    }
+}
+
 /// What a process wants to do with a file's locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockCall {
@@ -432,8 +463,8 @@ pub enum Answer {
     OpenedDir(Fh),
     /// Entries of a directory.
     Listing(ListingFrom),
-    /// As many of them as there are values here, each with what it denotes if the kernel is told that. (READDIRPLUS)
-    Entries(ListingFrom, Vec<Option<Entry>>),
+    /// Entries of a directory, with what they denote (READDIRPLUS).
+    Entries(EntriesFrom),
     /// So many bytes were written.
     Written(u32),
     /// State of the file system.

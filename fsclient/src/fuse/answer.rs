@@ -12,7 +12,7 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
-use leasefs_client::call::{Caching, Entry, Fitted, ListingFrom, Opened};
+use leasefs_client::call::{Caching, EntriesFrom, Entry, Fitted, ListingFrom, Opened};
 use leasefs_client::{Answer, Fault as CoreFault, NodeId};
 use leasefs_protocol::lock::LockFound;
 use leasefs_protocol::{FsStat, LockMode, Refusal};
@@ -103,9 +103,7 @@ impl Waiter {
             }
             (Self::Create(reply), Answer::Created(made, opened)) => created(reply, &made, opened),
             (Self::Directory(reply), Answer::Listing(listing)) => listed(reply, &listing),
-            (Self::DirectoryPlus(reply), Answer::Entries(listing, entries)) => {
-                listed_with(reply, &listing, &entries);
-            }
+            (Self::DirectoryPlus(reply), Answer::Entries(entries)) => listed_with(reply, &entries),
             (Self::Statfs(reply), Answer::FsStat(stat)) => statfs(reply, &stat),
             (Self::Xattr(reply), Answer::Xattr(Fitted::Size(size))) => reply.size(size),
             (Self::Xattr(reply), Answer::Xattr(Fitted::Whole(value))) => reply.data(&value),
@@ -201,12 +199,8 @@ fn listed(mut reply: ReplyDirectory, listing: &ListingFrom) {
     reply.ok();
 }
 
-fn listed_with(mut reply: ReplyDirectoryPlus, listing: &ListingFrom, entries: &[Option<Entry>]) {
-    let mut entries = entries.iter();
-    listing.hand_on(|entry| {
-        let Some(told) = entries.next() else {
-            return true;
-        };
+fn listed_with(mut reply: ReplyDirectoryPlus, entries: &EntriesFrom) {
+    entries.hand_on(|entry, told| {
         let name = OsStr::from_bytes(entry.name);
         let (node, valid, attr_valid, attr) = match told {
             Some(told) => {
@@ -224,7 +218,7 @@ fn listed_with(mut reply: ReplyDirectoryPlus, listing: &ListingFrom, entries: &[
             &valid,
             &attr,
             ONLY_GENERATION,
-        )
+        );
     });
     reply.ok();
 }

@@ -13,7 +13,7 @@ use super::model::{
     cells_of, digest, name_of, session, unique_value, value_of,
 };
 use super::server::DEEDS;
-use leasefs_client::call::{At, Caching, Entry, Fh, ListingFrom, NewMode, Writing};
+use leasefs_client::call::{At, Caching, Entry, Fh, NewMode, Writing};
 use leasefs_client::{Answer, Asker, Call, NodeId};
 use leasefs_protocol::{Refusal, SetAttr};
 use locks::{Locking, owner_of};

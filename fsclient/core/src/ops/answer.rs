@@ -37,7 +37,6 @@ impl Ops {
             Call::Open { node, flags } => Answer::Opened(self.open_cached(asker, *node, *flags)?),
             Call::OpenDir { node } => Answer::OpenedDir(self.opendir_cached(asker, *node)?),
             Call::ReadDir { fh, offset, plus } => {
-                self.inodes().listing_is_taken_up(*fh);
                 self.readdir_cached(asker, *fh, *offset, *plus)?
             }
             Call::GetXattr { node, name, room } => {
@@ -64,7 +63,6 @@ impl Ops {
                 Answer::Done
             }
             Call::ReleaseDir { fh } => {
-                self.inodes().listing_is_taken_up(*fh);
                 self.releasedir(*fh);
                 Answer::Done
             }

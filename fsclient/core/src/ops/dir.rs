@@ -7,7 +7,7 @@ use super::names::NameIn;
 use super::opens::OpenDir;
 use super::stream::Stream;
 use super::{Ask, Ops, Told};
-use crate::call::{Answer, Asker, Fh, Listing, ListingFrom, NodeId};
+use crate::call::{Answer, Asker, EntriesFrom, Fh, Listing, NodeId};
 use crate::inode::Dentry;
 use crate::opens::ServerOpen;
 use crate::run::Part;
@@ -102,6 +102,7 @@ impl Ops {
         offset: u64,
         plus: Option<u32>,
     ) -> Option<Answer> {
+        self.inodes().listing_is_taken_up(fh);
         let open = self.opens.dir(fh)?;
         if self.inodes().is_searched(open.node) {
             // Its entries' names may be cached, but not what they denote.
@@ -162,12 +163,12 @@ impl Ops {
                 // Behind the first the kernel wants them since those before were looked at.
                 let on = offset > 0;
                 let files = on || self.walkers.borrow_mut().lists(asker.pid, open.node);
-                let entries = self.entries((fh, open), &listing, room, files);
+                let entries = self.entries((fh, open), listing, room, files);
                 let next = offset.saturating_add(entries.len() as u64);
                 if on {
-                    self.walk_along(asker, open.node, &listing, entries.len());
+                    self.walk_along(asker, open.node, &entries);
                 }
-                (Answer::Entries(listing, entries), next)
+                (Answer::Entries(entries), next)
             }
             None => (Answer::Listing(listing), offset),
         };
@@ -237,19 +238,11 @@ impl Ops {
         self.walk_from(asker, parent, turn);
     }
 
-    /// As [`Ops::walk_here`], of the first entries of a listing.
-    fn walk_along(
-        self: &Arc<Self>,
-        asker: Asker,
-        parent: NodeId,
-        listing: &ListingFrom,
-        mut entries: usize,
-    ) {
+    /// As [`Ops::walk_here`], of entries that come along with their listing.
+    fn walk_along(self: &Arc<Self>, asker: Asker, parent: NodeId, entries: &EntriesFrom) {
         let mut turn = None;
-        listing.hand_on(|entry| {
+        entries.hand_on(|entry, _| {
             turn = turn.or_else(|| self.inodes().looks_at(parent, entry.name));
-            entries -= 1;
-            entries == 0
         });
         self.walk_from(asker, parent, turn);
     }
@@ -377,6 +370,7 @@ impl Ops {
 
     /// Ends an open of a directory. The server is told in the background.
     pub fn releasedir(&self, fh: Fh) {
+        self.inodes().listing_is_taken_up(fh);
         if let Some(open) = self.opens.remove_dir(fh) {
             self.inodes().open_is_left(&open.object, &open.server);
         }

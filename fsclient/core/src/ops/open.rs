@@ -111,7 +111,7 @@ impl Ops {
         let server = self.cache().live()?.reuse_open(&object, &caller)?;
         self.inodes().is_opened_to_read(&object);
         self.inodes().open_begins(object, Access::Read);
-        Some(self.add_file(node, object, server, Access::Read, caller))
+        Some(self.add_file(node, object, server, Access::Read, caller, false))
     }
 
     /// Opens a file at the server.
@@ -133,7 +133,7 @@ impl Ops {
         }?;
         self.prepare(ask, access, object).await?;
         begun.keep();
-        Ok(self.add_file(node, object, server, access, caller))
+        Ok(self.add_file(node, object, server, access, caller, false))
     }
 
     /// An open for reading, shared with others of this identity while the verdict holds.
@@ -273,9 +273,10 @@ impl Ops {
         server: Arc<ServerOpen>,
         access: Access,
         caller: Caller,
+        looked_for: bool,
     ) -> Opened {
         let told = self.inodes().losses_told(&object);
-        self.add(OpenFile {
+        let fh = self.opens.add_file(OpenFile {
             node,
             object,
             server,
@@ -283,14 +284,12 @@ impl Ops {
             caller,
             written: Arc::default(),
             told,
-            looked_for: false,
-        })
-    }
-
-    fn add(&self, open: OpenFile) -> Opened {
-        let caching = Caching::of(open.access);
-        let fh = self.opens.add_file(open);
-        Opened { fh, caching }
+            looked_for,
+        });
+        Opened {
+            fh,
+            caching: Caching::of(access),
+        }
     }
 
     /// Creates and opens a file; opens it if it exists and `O_EXCL` isn't set.
@@ -315,7 +314,6 @@ impl Ops {
             flags: servers_flags(flags),
             keep: self.manner.buffers && Access::of(flags).writes(),
         };
-        let keeps = request.keep;
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let caller = self.caller(ask);
         let mut places = self.places(ask);
@@ -337,16 +335,8 @@ impl Ops {
         let name = name.as_bytes();
         let at = NameIn { parent, dir, name };
         let entry = self.made(&told, at, object, attr);
-        let opened = self.add(OpenFile {
-            node: entry.node.id,
-            object,
-            server: open,
-            access,
-            caller,
-            written: Arc::default(),
-            told: self.inodes().losses_told(&object),
-            looked_for: keeps && !told.is_exclusive(&object),
-        });
+        let looked_for = request.keep && !told.is_exclusive(&object);
+        let opened = self.add_file(entry.node.id, object, open, access, caller, looked_for);
         Ok((entry, opened))
     }
 

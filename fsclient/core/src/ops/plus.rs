@@ -5,7 +5,7 @@ use super::Ops;
 use super::names::{NameIn, ToldNames, tells_attr};
 use super::opens::OpenDir;
 use crate::cache::Tier;
-use crate::call::{Asker, Entry, Fh, ListingFrom, NodeId};
+use crate::call::{Asker, EntriesFrom, Entry, Fh, ListingFrom, NodeId};
 use leasefs_protocol::FileKind;
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ impl Ops {
     pub(super) fn entries(
         &self,
         (fh, open): (Fh, &OpenDir),
-        listing: &ListingFrom,
+        listing: ListingFrom,
         room: u32,
         files: bool,
-    ) -> Vec<Option<Entry>> {
+    ) -> EntriesFrom {
         let told = match self.told_in(open.node) {
             ToldNames::All if !files => ToldNames::Directories,
             told => told,
@@ -56,7 +56,8 @@ impl Ops {
             let now = self.cx.monotonic();
             self.inodes().told_with_listing(fh, last.node.id, now);
         }
-        entries
+        let told = entries;
+        EntriesFrom { listing, told }
     }
 
     /// What a name denotes, if the kernel is told it along with the listing.

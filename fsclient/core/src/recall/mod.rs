@@ -388,15 +388,10 @@ impl EngineInner {
         for node in unseen {
             let (mut told, mut pause) = (told, ARRIVES);
             while told == Noticed::Unknown && self.cache.inodes().node(node).is_some() {
-                if self.cx.monotonic().since(begin) > RETRY * RETRIES {
-                    tracing::error!(
-                        "the kernel doesn't take up an answer: the lease is left to expire"
-                    );
+                if !self.is_taken_up_later(begin, &mut pause).await {
                     self.cache.inodes().is_seen(node);
                     return false;
                 }
-                self.cx.sleep(pause).await;
-                pause = (pause * 2).min(RETRY);
                 told = self.outside.tell(Notice::DropAttrs(node)).await;
             }
             self.cache.inodes().is_seen(node);
@@ -426,15 +421,22 @@ impl EngineInner {
                 self.cache.inodes().listing_is_taken_up(listing);
                 continue;
             }
-            if self.is_over(Some(begin), RETRY * RETRIES) {
-                tracing::error!(
-                    "the kernel doesn't take up a listing: the lease is left to expire"
-                );
+            if !self.is_taken_up_later(begin, &mut pause).await {
                 return false;
             }
-            self.cx.sleep(pause).await;
-            pause = (pause * 2).min(RETRY);
         }
+    }
+
+    /// Waits until it is worth looking again whether the kernel has taken up an answer, longer each time. False if it has
+    /// had long enough since `begin`.
+    async fn is_taken_up_later(&self, begin: BootTime, pause: &mut Duration) -> bool {
+        if self.is_over(Some(begin), RETRY * RETRIES) {
+            tracing::error!("the kernel doesn't take up an answer: the lease is left to expire");
+            return false;
+        }
+        self.cx.sleep(*pause).await;
+        *pause = (*pause * 2).min(RETRY);
+        true
     }
 
     /// Makes the kernel look all names up again.

@@ -1,7 +1,8 @@
 //! What the kernel is told along with a listing (READDIRPLUS).
 
 use crate::lookups::{approves, forgettings, found};
-use crate::said::{Asked, DIR, FILE, attr, grant, handle, opened, recall};
+use crate::said::{Asked, FILE, attr, grant, handle, recall};
+use crate::walks::open;
 use crate::world::World;
 use leasefs_client::call::{Entry, Fh};
 use leasefs_client::{Answer, Call, Event, NodeId};
@@ -14,25 +15,6 @@ const FIRST: u8 = b'f' - 1;
 /// Room for so many entries with names of one byte.
 const fn room(entries: u32) -> u32 {
     160 * entries
-}
-
-fn opens(world: &mut World) -> Fh {
-    let call = world.call(Call::OpenDir { node: NodeId::ROOT });
-    let asked = world.asked();
-    let Response::Opened(root) = opened(1, 0) else {
-        panic!("an open")
-    };
-    let attr = attr(0, DIR);
-    let root = leasefs_protocol::answer::Opened { attr, ..root };
-    world.grant(
-        &asked,
-        Response::Opened(root),
-        vec![grant(0, Parts::ATTRS, 1)],
-    );
-    match world.answered(call) {
-        Ok(Answer::OpenedDir(fh)) => fh,
-        other => panic!("not opened: {other:?}"),
-    }
 }
 
 /// The files of a page, with what they denote: the first of all is `f`.
@@ -61,14 +43,14 @@ fn reads(fh: Fh, offset: u64, entries: u32) -> Call {
 
 fn has(world: &mut World, call: crate::world::Waiter) -> Vec<Option<Entry>> {
     match world.answered(call) {
-        Ok(Answer::Entries(_, entries)) => entries,
+        Ok(Answer::Entries(entries)) => entries.told().to_vec(),
         other => panic!("no entries: {other:?}"),
     }
 }
 
 /// A directory of so many files is listed: what comes first, and then all files in one answer.
 fn lists(world: &mut World, files: u8) -> (Fh, Vec<Option<Entry>>) {
-    let fh = opens(world);
+    let fh = open(world);
     let call = world.call(reads(fh, 0, 2));
     let asked = world.asked();
     tells_page(world, &asked, files, true);
@@ -98,7 +80,7 @@ fn names_and_attributes_come_with_a_listing_but_for_those_of_files_that_the_kern
 #[test]
 fn files_are_told_at_once_where_those_of_the_directory_before_were_looked_up() {
     let mut world = World::new();
-    let fh = opens(&mut world);
+    let fh = open(&mut world);
     let call = world.call_by(7, reads(fh, 0, 100));
     let asked = world.asked();
     tells_page(&mut world, &asked, 3, true);
@@ -117,8 +99,8 @@ fn files_are_told_at_once_where_those_of_the_directory_before_were_looked_up() {
 fn an_answer_has_as_many_entries_as_there_is_room_for() {
     let mut world = World::new();
     let (fh, _) = lists(&mut world, 7);
-    for (offset, had) in [(0, 4), (4, 4), (8, 1), (9, 0)] {
-        let call = world.call(reads(fh, offset, 4));
+    for (offset, room, had) in [(0, 4, 4), (4, 4, 4), (8, 4, 1), (9, 4, 0), (4, 0, 0)] {
+        let call = world.call(reads(fh, offset, room));
         assert_eq!(has(&mut world, call).len(), had);
     }
     assert!(!world.is_asked());
@@ -127,7 +109,7 @@ fn an_answer_has_as_many_entries_as_there_is_room_for() {
 #[test]
 fn the_next_page_is_asked_for_while_the_last_is_handed_on_and_nobody_waits_for_it() {
     let mut world = World::new();
-    let fh = opens(&mut world);
+    let fh = open(&mut world);
     let call = world.call(reads(fh, 0, 4));
     let first = world.asked();
     tells_page(&mut world, &first, 10, false);

@@ -628,12 +628,8 @@ fn gives_back(mode: Mode, durable: bool) -> Parts {
         world.done(&sync);
     }
     world.call(Call::Release { fh });
-    let releases = world.take_said().into_iter().filter_map(|said| match said {
-        ToServer::Release(releases) => Some(releases),
-        _ => None,
-    });
-    let releases = releases.flatten();
-    releases.fold(Parts::NONE, |parts, release| {
+    let releases = world.take_releases();
+    releases.iter().fold(Parts::NONE, |parts, release| {
         assert_eq!(release.object, handle(2));
         parts | release.parts
     })

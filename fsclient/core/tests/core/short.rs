@@ -1,13 +1,12 @@
 //! What is given back when there is no room for all that is cached.
 
-use crate::calls::getattr;
 use crate::kernel::opened_file;
-use crate::said::{DIR, FILE, attr, grant, handle};
+use crate::said::{FILE, attr, grant, handle};
 use crate::world::World;
+use crate::xattrs::know_root;
 use leasefs_client::call::{At, Fh, Room};
 use leasefs_client::{Call, Memory, NodeId};
-use leasefs_protocol::control::ToServer;
-use leasefs_protocol::{Attr, LockOwner, Parts, Release, Reply, Response};
+use leasefs_protocol::{LockOwner, Parts, Reply, Response};
 
 /// More values than there is room for by a quarter of [`Memory::LEAST`].
 const VALUES: usize = Memory::LEAST / 4 / 4096 + 100;
@@ -18,18 +17,7 @@ fn small() -> World {
 
 /// The root has so many attributes that nothing else can stay. Returns what was given back of the first file.
 fn fills_up(world: &mut World) -> Parts {
-    let call = world.call(getattr());
-    let asked = world.asked();
-    let told = Attr {
-        xattrs: true,
-        ..attr(0, DIR)
-    };
-    world.grant(
-        &asked,
-        Response::Attr(told),
-        vec![grant(0, Parts::ATTRS, 1)],
-    );
-    assert!(world.answered(call).is_ok());
+    know_root(world, true);
     for value in 0..VALUES {
         let name = format!("user.{value}").into_bytes().into();
         world.call(Call::GetXattr {
@@ -45,12 +33,7 @@ fn fills_up(world: &mut World) -> Parts {
         };
         world.reply(reply, &[7; 4096]);
     }
-    let said = world.take_said();
-    let releases = said.into_iter().filter_map(|said| match said {
-        ToServer::Release(releases) => Some(releases),
-        _ => None,
-    });
-    let all: Vec<Release> = releases.flatten().collect();
+    let all = world.take_releases();
     assert!(!all.is_empty(), "there is room for all");
     let of_file = all.iter().filter(|release| release.object == handle(1));
     of_file.fold(Parts::NONE, |parts, release| parts | release.parts)

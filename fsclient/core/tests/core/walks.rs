@@ -55,7 +55,7 @@ fn tell_page(world: &mut World, asked: &Asked) {
     world.grant(asked, Response::Entries(Entries { entries, end }), grants);
 }
 
-fn open(world: &mut World) -> Fh {
+pub fn open(world: &mut World) -> Fh {
     let call = world.call(Call::OpenDir { node: NodeId::ROOT });
     let asked = world.asked();
     let opened = answer::Opened {

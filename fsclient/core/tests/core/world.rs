@@ -8,7 +8,9 @@ use leasefs_client::{
 };
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{IdentityPolicy, Standing, ToClient, ToServer, Welcome};
-use leasefs_protocol::{BootId, Grant, Handle, Query, Recall, Refusal, Reply, Request, Response};
+use leasefs_protocol::{
+    BootId, Grant, Handle, Query, Recall, Refusal, Release, Reply, Request, Response,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -412,6 +414,16 @@ impl World {
     }
 
     /// What was answered since this was asked last.
+    /// Leases that it has given back, of all that it has said since that was taken last.
+    pub fn take_releases(&mut self) -> Vec<Release> {
+        let said = self.take_said().into_iter();
+        let releases = said.filter_map(|said| match said {
+            ToServer::Release(releases) => Some(releases),
+            _ => None,
+        });
+        releases.flatten().collect()
+    }
+
     pub fn take_answers(&mut self) -> BTreeMap<Waiter, Outcome> {
         std::mem::take(&mut self.answers)
     }

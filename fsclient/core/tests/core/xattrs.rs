@@ -14,6 +14,12 @@ const NO_DATA: Refusal = Refusal::Host(libc::ENODATA as u16);
 /// A world that has the root's attributes under a lease.
 fn knowing(xattrs: bool) -> World {
     let mut world = World::new();
+    know_root(&mut world, xattrs);
+    world
+}
+
+/// It is told the root's attributes, under a lease.
+pub fn know_root(world: &mut World, xattrs: bool) {
     let call = world.call(getattr());
     let asked = world.asked();
     let told = Attr {
@@ -26,7 +32,6 @@ fn knowing(xattrs: bool) -> World {
         vec![grant(0, Parts::ATTRS, 1)],
     );
     assert!(world.answered(call).is_ok());
-    world
 }
 
 fn get(world: &mut World, name: &[u8]) -> Waiter {

@@ -108,8 +108,9 @@ impl Caller {
                     room == 0
                 });
             }
-            Answer::Entries(_, entries) => {
-                let told = entries.iter().flatten().map(|entry| entry.node.id);
+            Answer::Entries(entries) => {
+                let told = entries.told().iter().flatten();
+                let told = told.map(|entry| entry.node.id);
                 self.nodes.extend(told);
             }
             _ => {}

@@ -30,48 +30,46 @@ impl Kernel {
                 self.first(process, [Step::Lock(DIR, false), Step::List(0)]);
             }
             (Ok(Answer::Listing(listing)), Some(fh)) => {
-                self.lists(cx, process, fh, (&listing, ENTRIES), Vec::new());
-            }
-            (Ok(Answer::Entries(listing, entries)), Some(fh)) => {
-                let mut told = entries.iter();
-                let mut steps = Vec::new();
+                let mut come = Vec::new();
                 listing.hand_on(|entry| {
-                    let Some(told) = told.next() else { return true };
+                    if come.len() == ENTRIES {
+                        return true;
+                    }
+                    come.push((entry.name.to_vec(), entry.ino, entry.next));
+                    false
+                });
+                self.lists(cx, process, fh, come, Vec::new());
+            }
+            (Ok(Answer::Entries(entries)), Some(fh)) => {
+                let (mut come, mut steps) = (Vec::new(), Vec::new());
+                entries.hand_on(|entry, told| {
+                    come.push((entry.name.to_vec(), entry.ino, entry.next));
                     if let Some(told) = told {
                         let told = (asked.clone(), entry.name.to_vec(), *told);
                         steps.push(Step::TakeUp(Box::new(told)));
                     }
-                    false
                 });
-                self.lists(cx, process, fh, (&listing, entries.len()), steps);
+                self.lists(cx, process, fh, come, steps);
             }
             (_, Some(fh)) => self.close_dir(cx, process, fh, false),
             (_, None) => self.end(cx, process, false),
         }
     }
 
-    /// So many entries of a listing have come; `steps` takes them up.
+    /// Entries have come, each with its inode number and where the listing goes on behind it; `steps` takes them up.
     fn lists(
         &mut self,
         cx: &mut Cx,
         process: usize,
         fh: Fh,
-        (listing, mut most): (&ListingFrom, usize),
+        come: Vec<(Vec<u8>, u64, u64)>,
         mut steps: Vec<Step>,
     ) {
         let Some(op) = self.op(process) else { return };
-        let mut last = None;
-        listing.hand_on(|entry| {
-            if most == 0 {
-                return true;
-            }
-            most -= 1;
-            last = Some(entry.next);
-            if !matches!(entry.name, b"." | b"..") {
-                op.listed.push((entry.name.to_vec(), entry.ino));
-            }
-            false
-        });
+        let last = come.last().map(|(_, _, next)| *next);
+        let own = |name: &[u8]| matches!(name, b"." | b"..");
+        let others = come.into_iter().filter(|(name, ..)| !own(name));
+        op.listed.extend(others.map(|(name, ino, _)| (name, ino)));
         if let Some(next) = last {
             steps.extend([Step::Unlock(DIR), Step::Lock(DIR, false), Step::List(next)]);
             return self.first(process, steps);
