@@ -196,7 +196,10 @@ impl Ops {
 
     /// A directory in which a name is about to be changed.
     pub(super) fn changing(&self, dir: NodeId) -> Result<Handle, Refusal> {
-        self.inodes().stir(dir, self.cx.monotonic());
+        let mut inodes = self.inodes();
+        inodes.stir(dir, self.cx.monotonic());
+        inodes.listings_are_taken_up(dir);
+        drop(inodes);
         Ok(self.node(dir)?.handle)
     }
 

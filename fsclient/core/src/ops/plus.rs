@@ -54,7 +54,8 @@ impl Ops {
         let last = entries.iter().rev().flatten().next();
         if let Some(last) = last {
             let now = self.cx.monotonic();
-            self.inodes().told_with_listing(fh, last.node.id, now);
+            self.inodes()
+                .told_with_listing(fh, parent, last.node.id, now);
         }
         let told = entries;
         EntriesFrom { listing, told }

@@ -52,6 +52,7 @@
 //! time. A keeper watches the clock, finds drops that are stuck, and sweeps. Everything else is done where
 //! it is asked for, without waiting.
 
+mod arrival;
 mod faults;
 mod keeper;
 mod own;
@@ -68,7 +69,7 @@ pub(crate) use leasefs_lease::client::{Span, Verdict};
 
 use crate::api::{Notice, Noticed};
 use crate::cache::{Cache, State};
-use crate::inode::{Dropped, Outcome, PagesOf, Shows, ToldName};
+use crate::inode::{Dropped, Outcome, PagesOf, ToldName};
 use crate::outside::{Outside, Pending};
 use crate::run::{Cx, Part, first};
 use crate::session::{Patience, Rpc};
@@ -89,10 +90,6 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_millis(100);
 /// How often a failed drop is tried again.
 const RETRIES: u32 = 50;
-/// How long whoever has asked the kernel takes to go on with the answer, usually.
-const ARRIVES: Duration = Duration::from_micros(50);
-/// How long it may take at most, as it is assumed of all answers with a timeout: that is shortened by as much.
-const ARRIVES_WITHIN: Duration = Duration::from_secs(1);
 /// How long the kernel may take to take a size in before others are held up for it.
 pub(crate) const GROWS_WITHIN: Duration = Duration::from_millis(100);
 /// For how long the kernel is told no names after it had to forget them for another mount, or twice within that time
@@ -381,62 +378,8 @@ impl EngineInner {
         self.outside.tell_of(object, Notice::DropAttrs)
     }
 
-    /// The kernel was told to drop an object's attributes, with this result: insists until it knows each id with which
-    /// it may have been told some. False if that takes too long.
-    async fn drop_unseen(&self, object: &Handle, told: Noticed) -> bool {
-        let (unseen, begin) = (self.cache.inodes().unseen(object), self.cx.monotonic());
-        for node in unseen {
-            let (mut told, mut pause) = (told, ARRIVES);
-            while told == Noticed::Unknown && self.cache.inodes().node(node).is_some() {
-                if !self.is_taken_up_later(begin, &mut pause).await {
-                    self.cache.inodes().is_seen(node);
-                    return false;
-                }
-                told = self.outside.tell(Notice::DropAttrs(node)).await;
-            }
-            self.cache.inodes().is_seen(node);
-        }
-        true
-    }
-
     async fn dropping(&self) -> MutexGuard<'_, ()> {
         self.dropping.lock().await
-    }
-
-    /// Waits until the kernel has taken up what it was told along with listings. False if that takes too long.
-    async fn listings_are_taken_up(&self) -> bool {
-        let (begin, mut pause) = (self.cx.monotonic(), ARRIVES);
-        loop {
-            let untaken = self.cache.inodes().untaken();
-            let Some((listing, shows)) = untaken else {
-                return true;
-            };
-            let taken_up = match shows {
-                Shows::Known(node) => {
-                    self.outside.tell(Notice::DropAttrs(node)).await != Noticed::Unknown
-                }
-                Shows::Time(told) => self.is_over(Some(told), ARRIVES_WITHIN),
-            };
-            if taken_up {
-                self.cache.inodes().listing_is_taken_up(listing);
-                continue;
-            }
-            if !self.is_taken_up_later(begin, &mut pause).await {
-                return false;
-            }
-        }
-    }
-
-    /// Waits until it is worth looking again whether the kernel has taken up an answer, longer each time. False if it has
-    /// had long enough since `begin`.
-    async fn is_taken_up_later(&self, begin: BootTime, pause: &mut Duration) -> bool {
-        if self.is_over(Some(begin), RETRY * RETRIES) {
-            tracing::error!("the kernel doesn't take up an answer: the lease is left to expire");
-            return false;
-        }
-        self.cx.sleep(*pause).await;
-        *pause = (*pause * 2).min(RETRY);
-        true
     }
 
     /// Makes the kernel look all names up again.

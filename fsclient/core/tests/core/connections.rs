@@ -128,7 +128,7 @@ fn after_a_restart_leases_and_opens_are_reclaimed_before_anything_is_asked() {
         mode: Mode::Read,
     };
     assert_eq!(claimed, (vec![lease], vec![OpenId(7), OpenId(8)]));
-    world.holds_pages = true;
+    world.keeps_waiting = true;
     world.say(reclaimed(&[], &[]));
     assert!(world.told.is_empty() && !world.has_said());
     world.say(reclaimed(&[4], &[8]));
@@ -138,7 +138,7 @@ fn after_a_restart_leases_and_opens_are_reclaimed_before_anything_is_asked() {
         .any(|told| matches!(told, Notice::DropPages { .. }));
     assert!(dropped && !world.has_said(), "not done before the drop");
     assert!(!world.serves && !world.is_asked());
-    world.drop_pages();
+    world.gets_on();
     assert_eq!(world.said(), ToServer::ReclaimDone);
     assert!(world.serves);
     let again = world.asked();
@@ -309,12 +309,12 @@ fn goodbye_waits_for_the_farewell() {
 fn a_recall_from_before_the_server_forgot_the_session_is_never_approved() {
     let mut world = World::new();
     fill(&mut world, 4, 7);
-    world.holds_pages = true;
+    world.keeps_waiting = true;
     world.recall(recall(1, 4, Parts::DATA, &[]));
     world.cut();
     world.finds(Standing::New, 1);
     world.take_said();
-    world.drop_pages();
+    world.gets_on();
     world.pass(millis(100));
     let approvals = world.take_said();
     assert!(approvals.is_empty(), "of another object: {approvals:?}");
@@ -355,7 +355,7 @@ fn recalls_that_ended_with_their_leases_are_not_counted_against_a_server() {
         fill(&mut world, file, file.into());
     }
     // None can be approved.
-    world.holds_pages = true;
+    world.keeps_waiting = true;
     let mut ids = 1..;
     for _ in 0..2 {
         let files = (1..=FILES).cycle().take(MAX_RECALLS_OPEN);

@@ -85,7 +85,7 @@ fn a_flood_of_recalls_ends_the_connection() {
         assert!(world.answered(read).is_ok());
     }
     // None can be approved.
-    world.holds_pages = true;
+    world.keeps_waiting = true;
     let recalls = (0..=MAX_RECALLS_OPEN as u64).zip((1..=FILES).cycle());
     let mut recalls = recalls.map(|(id, file)| recall(id, file, Parts::DATA, &["x"]));
     for recall in recalls.by_ref().take(MAX_RECALLS_OPEN) {

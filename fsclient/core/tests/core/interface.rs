@@ -25,7 +25,7 @@ fn story() -> Vec<String> {
         let asked = world.asked();
         world.grant(&asked, Response::Done, vec![lease]);
     }
-    world.holds_pages = true;
+    world.keeps_waiting = true;
     for (object, _) in &files[..20] {
         world.recall(recall(u64::from(*object), *object, Parts::DATA, &[]));
     }
@@ -36,7 +36,7 @@ fn story() -> Vec<String> {
     for (call, _) in std::mem::take(&mut world.watched) {
         world.tell(Event::Left(call));
     }
-    world.drop_pages();
+    world.gets_on();
     world.call(getattr());
     world.tell(Event::Lost(world.connection, "cut".into()));
     world.finds(Standing::Reclaim, 2);

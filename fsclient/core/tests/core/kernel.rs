@@ -155,7 +155,7 @@ fn a_mapped_page_whose_lease_has_ended_counts_as_late_whatever_lease_there_is_no
         let (_, in_time) = writes_back(&mut world, fh);
         assert!(!is_late(&in_time));
         // It has no answer when the connection breaks; another is written back before there is a new one.
-        world.holds_pages = true;
+        world.keeps_waiting = true;
         world.cut();
         let behind = world.call(page_of(fh));
         world.finds(standing, 1);
@@ -446,10 +446,10 @@ fn a_suspend_waits_until_mapped_pages_have_left_the_kernel() {
     let (_, fh) = opened_file(&mut world);
     let read = page_comes_in(&mut world, fh, 0, 5);
     assert!(world.answered(read).is_ok());
-    world.holds_pages = true;
+    world.keeps_waiting = true;
     let sleep = world.call(Call::Sleep);
     assert!(world.waits(sleep));
-    world.drop_pages();
+    world.gets_on();
     assert!(matches!(world.answered(sleep), Ok(Answer::Done)));
 }
 

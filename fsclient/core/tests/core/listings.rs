@@ -140,7 +140,9 @@ enum Shows {
     Known,
     NextRead,
     Release,
+    Change,
     Forgets,
+    Unlocked,
     Time,
 }
 
@@ -151,7 +153,9 @@ fn a_name_is_given_up_once_the_kernel_has_taken_up_the_listing_that_it_came_with
         Shows::Known,
         Shows::NextRead,
         Shows::Release,
+        Shows::Change,
         Shows::Forgets,
+        Shows::Unlocked,
         Shows::Time,
     ] {
         let mut world = World::new();
@@ -159,9 +163,10 @@ fn a_name_is_given_up_once_the_kernel_has_taken_up_the_listing_that_it_came_with
         let last = entries.into_iter().flatten().next_back();
         let node = last.expect("three are told").node.id;
         let (parent, name) = (NodeId::ROOT, [FIRST + 3].into());
-        if let Shows::Time = shows {
+        if let Shows::Unlocked | Shows::Time = shows {
             // From now on it may know it otherwise.
             world.call(Call::Lookup { parent, name });
+            world.keeps_waiting = true;
         } else {
             world.knows_nothing = true;
         }
@@ -175,7 +180,9 @@ fn a_name_is_given_up_once_the_kernel_has_taken_up_the_listing_that_it_came_with
             Shows::Known => world.knows_nothing = false,
             Shows::NextRead => drop(world.call(reads(fh, 5, 4))),
             Shows::Release => drop(world.call(Call::ReleaseDir { fh })),
+            Shows::Change => drop(world.call(crate::calls::removal(parent))),
             Shows::Forgets => world.tell(Event::Forget { node, count: 1 }),
+            Shows::Unlocked => world.gets_on(),
             Shows::Time => world.pass(Duration::from_millis(500)),
         }
         world.pass(Duration::from_millis(150));

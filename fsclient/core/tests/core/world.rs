@@ -51,13 +51,13 @@ pub struct World {
     pub connects: Option<BootId>,
     pub serves: bool,
     pub cut_off: Option<Ended>,
-    /// Whether the kernel can't drop pages just now.
-    pub holds_pages: bool,
+    /// Whether the kernel is slow with what may block.
+    pub keeps_waiting: bool,
     /// Whether it fails to do what it is told.
     pub fails: bool,
     /// Whether it knows none of the nodes that it was told.
     pub knows_nothing: bool,
-    held: Vec<EffectId>,
+    waits_for: Vec<EffectId>,
     pub told: Vec<Notice>,
     pub watched: Vec<(CallId, u32)>,
     pub has_ended: bool,
@@ -124,10 +124,10 @@ impl World {
             connects: None,
             serves: false,
             cut_off: None,
-            holds_pages: false,
+            keeps_waiting: false,
             fails: false,
             knows_nothing: false,
-            held: Vec::new(),
+            waits_for: Vec::new(),
             told: Vec::new(),
             watched: Vec::new(),
             has_ended: false,
@@ -206,7 +206,7 @@ impl World {
     }
 
     fn notified(&mut self, id: EffectId, notice: Notice) -> Option<Event<Waiter>> {
-        let holds = self.holds_pages && matches!(notice, Notice::DropPages { .. });
+        let waits = self.keeps_waiting && !notice.never_blocks();
         let noticed = match (self.fails, &notice) {
             (false, Notice::DropAttrs(_)) if self.knows_nothing => Noticed::Unknown,
             (false, _) => Noticed::Done,
@@ -214,8 +214,8 @@ impl World {
             (true, _) => Noticed::Failed,
         };
         self.told.push(notice);
-        if holds {
-            self.held.push(id);
+        if waits {
+            self.waits_for.push(id);
             return None;
         }
         Some(Event::Notified(id, noticed))
@@ -235,10 +235,10 @@ impl World {
         }
     }
 
-    /// The kernel drops the pages that it held.
-    pub fn drop_pages(&mut self) {
-        self.holds_pages = false;
-        for id in std::mem::take(&mut self.held) {
+    /// The kernel does what it is slow with.
+    pub fn gets_on(&mut self) {
+        self.keeps_waiting = false;
+        for id in std::mem::take(&mut self.waits_for) {
             self.tell(Event::Notified(id, Noticed::Done));
         }
     }

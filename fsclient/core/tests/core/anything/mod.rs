@@ -82,8 +82,8 @@ impl Play {
             23 => self.forgets(),
             24 => self.leaves(),
             25 if self.chance.one_in(4) => self.fails(),
-            25 => self.world.holds_pages = true,
-            26 => self.world.drop_pages(),
+            25 => self.world.keeps_waiting = true,
+            26 => self.world.gets_on(),
             27 if self.chance.one_in(4) => self.world.cut(),
             28 if self.chance.one_in(4) => self.world.sleep(Duration::from_millis(500)),
             29 if self.chance.one_in(8) => self.world.lively ^= true,
@@ -260,7 +260,7 @@ impl Play {
     /// Kernel and server do what they are asked from now on.
     fn ends(&mut self) {
         (self.world.lively, self.world.fails) = (true, false);
-        self.world.drop_pages();
+        self.world.gets_on();
         for _ in 0..600 {
             if self.world.connects.is_some() {
                 self.connects();

@@ -1,0 +1,86 @@
+//! Whether the kernel has taken up what it was answered: what is on its way to it can't be taken back yet.
+
+use super::{EngineInner, RETRIES, RETRY};
+use crate::api::{Notice, Noticed};
+use crate::call::NodeId;
+use crate::inode::Shows;
+use crate::run::first;
+use leasefs_lease::time::BootTime;
+use leasefs_protocol::Handle;
+use std::time::Duration;
+
+/// How long whoever has asked the kernel takes to go on with the answer, usually.
+const ARRIVES: Duration = Duration::from_micros(50);
+/// How long it may take at most, as it is assumed of all answers with a timeout: that is shortened by as much.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(1);
+/// Dropped of a directory so as to have its lock once. There may be such a name; it is looked up again then.
+const ANY: &[u8] = b"\xff";
+
+impl EngineInner {
+    /// The kernel was told to drop an object's attributes, with this result: insists until it knows each id with which
+    /// it may have been told some. False if that takes too long.
+    pub(super) async fn drop_unseen(&self, object: &Handle, told: Noticed) -> bool {
+        let (unseen, begin) = (self.cache.inodes().unseen(object), self.cx.monotonic());
+        for node in unseen {
+            let (mut told, mut pause) = (told, ARRIVES);
+            while told == Noticed::Unknown && self.cache.inodes().node(node).is_some() {
+                if !self.is_taken_up_later(begin, &mut pause).await {
+                    self.cache.inodes().is_seen(node);
+                    return false;
+                }
+                told = self.outside.tell(Notice::DropAttrs(node)).await;
+            }
+            self.cache.inodes().is_seen(node);
+        }
+        true
+    }
+
+    /// Waits until the kernel has taken up what it was told along with listings. False if that takes too long.
+    pub(super) async fn listings_are_taken_up(&self) -> bool {
+        let (begin, mut pause) = (self.cx.monotonic(), ARRIVES);
+        loop {
+            let untaken = self.cache.inodes().untaken();
+            let Some((listing, shows)) = untaken else {
+                return true;
+            };
+            let taken_up = match shows {
+                Shows::Known(node) => {
+                    self.outside.tell(Notice::DropAttrs(node)).await != Noticed::Unknown
+                }
+                Shows::Unlocked(dir, given) => self.is_unlocked(dir, given).await,
+            };
+            if taken_up {
+                self.cache.inodes().listing_is_taken_up(listing);
+                continue;
+            }
+            if !self.is_taken_up_later(begin, &mut pause).await {
+                return false;
+            }
+        }
+    }
+
+    /// Waits until it is worth looking again whether the kernel has taken up an answer, longer each time. False if it has
+    /// had long enough since `begin`.
+    async fn is_taken_up_later(&self, begin: BootTime, pause: &mut Duration) -> bool {
+        if self.is_over(Some(begin), RETRY * RETRIES) {
+            tracing::error!("the kernel doesn't take up an answer: the lease is left to expire");
+            return false;
+        }
+        self.cx.sleep(*pause).await;
+        *pause = (*pause * 2).min(RETRY);
+        true
+    }
+
+    /// Whether nobody reads a directory, or an answer that was given then must have been taken up. Waits for no longer than that.
+    async fn is_unlocked(&self, dir: NodeId, given: BootTime) -> bool {
+        let over = given + ARRIVES_WITHIN;
+        let left = over.since(self.cx.monotonic());
+        let name = ANY.into();
+        let dropped = self.outside.tell(Notice::DropName { dir, name });
+        let late = async {
+            self.cx.sleep(left).await;
+            Noticed::Done
+        };
+        first(dropped, late).await == Noticed::Done || self.is_over(Some(given), ARRIVES_WITHIN)
+    }
+}
