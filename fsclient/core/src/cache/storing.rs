@@ -144,6 +144,23 @@ impl State {
         kept.flatten()
     }
 
+    /// The attributes of a file with nothing to be flushed, if it has all that is set, nobody else can change it without
+    /// recalling a lease, and `may` says that nothing stands against it.
+    pub fn has(
+        &self,
+        now: BootTime,
+        object: &Handle,
+        set: &SetAttr,
+        may: impl FnOnce(&Attr) -> bool,
+    ) -> Option<Attr> {
+        let live = self.session.witness(now)?;
+        let attr = self.inodes.peek_attr(&live, object)?;
+        let held_up = self.session.is_asleep() || self.inodes.is_changing(object);
+        let alone = !held_up && self.leases.may_buffer(object);
+        let same = set.applied(attr) == Some(attr) && attr.has_no_xattrs();
+        (alone && same && may(&attr)).then_some(attr)
+    }
+
     /// Whether there is no room for so many more bytes until some have been flushed.
     fn is_full(&self, len: usize) -> bool {
         let held = self.inodes.dirty_bytes();

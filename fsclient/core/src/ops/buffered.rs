@@ -112,19 +112,29 @@ impl Ops {
     }
 
     /// Keeps what is set of a file here, with the bytes that are buffered of it, if it is certain that the server
-    /// will take it; else `None`, and [`Ops::setattr`] is asked.
+    /// will take it, or finds that nothing has to be; else `None`, and [`Ops::setattr`] is asked.
     pub fn setattr_at_once(&self, asker: Asker, node: NodeId, set: &SetAttr) -> Option<ShownFor> {
         let object = self.inodes().node(node)?.handle;
-        if !self.manner.buffers || !self.cache().is_dirty(&object) || !is_plain(set) {
+        if !self.manner.buffers || !is_plain(set) {
             return None;
         }
         let (cache, identity) = (self.cache(), self.manner.identity);
-        // It goes under the identity of who has written.
-        let may = |file: &Dirty, attr: &Attr| {
-            let writes = file.writer.caller.uid == asker.uid && !file.appended;
-            writes && attr.mode & !PERMISSIONS == 0 && may_set(identity, asker.uid, attr, set)
+        let may =
+            |attr: &Attr| attr.mode & !PERMISSIONS == 0 && may_set(identity, asker.uid, attr, set);
+        let now = cache.now();
+        let attr = match cache.is_dirty(&object) {
+            true => {
+                // It goes under the identity of who has written.
+                let writes = |file: &Dirty| file.writer.caller.uid == asker.uid && !file.appended;
+                let may = |file: &Dirty, attr: &Attr| writes(file) && may(attr);
+                cache.state().set(now, &object, *set, may)?
+            }
+            // It would move the ctime alone.
+            false => {
+                let may = |attr: &Attr| may(attr) && self.rpc.is_of_now(attr.ctime);
+                cache.state().has(now, &object, set, may)?
+            }
         };
-        let attr = cache.state().set(cache.now(), &object, *set, may)?;
         self.inodes().told(node, &attr);
         Some(ShownFor {
             shown: self.shown(attr),

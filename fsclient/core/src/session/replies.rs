@@ -21,6 +21,11 @@ impl Rpc {
         self.0.server_time.borrow().date(self.0.cx.boot())
     }
 
+    /// Whether this date, by the server's clock, is as good as that of what is done now.
+    pub fn is_of_now(&self, date: Timestamp) -> bool {
+        self.0.server_time.borrow().is_of(self.0.cx.boot(), date)
+    }
+
     /// Whether the session has changed anything.
     pub fn has_changed(&self) -> bool {
         self.0.renewing.borrow().changed

@@ -69,6 +69,12 @@ impl ServerTime {
         self.told
             .map(|told| at_least.map_or(told, |time| time.max(told)))
     }
+
+    /// Whether a host may give this date to what is done now, as far as is known: by its last tick.
+    pub(super) fn is_of(&self, now: BootTime, date: Timestamp) -> bool {
+        let since = |at: Timestamp| nanos(at) - nanos(date);
+        self.date(now).is_some_and(|at| since(at) < TICK)
+    }
 }
 
 #[cfg(test)]
@@ -86,6 +92,18 @@ mod tests {
     #[test]
     fn without_an_answer_nothing_is_dated() {
         assert_eq!(ServerTime::default().date(second(5)), None);
+    }
+
+    #[test]
+    fn a_date_is_of_now_for_a_tick_and_while_nothing_shows_that_it_is_not() {
+        let mut time = ServerTime::default();
+        assert!(!time.is_of(second(5), date(1000)));
+        time.heard(second(5), date(1000));
+        let later = |milliseconds| second(5) + std::time::Duration::from_millis(milliseconds);
+        assert!(time.is_of(later(19), date(1000)));
+        assert!(!time.is_of(later(20), date(1000)));
+        time.heard(later(10), date(1001));
+        assert!(!time.is_of(later(10), date(1000)));
     }
 
     #[test]

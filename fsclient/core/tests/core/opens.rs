@@ -588,9 +588,8 @@ fn a_directory_that_is_opened_while_a_name_is_changed_is_asked_for_and_stays_ope
     }
 }
 
-/// A file is made, with a lease of this mode, written to and closed. Returns what is given back of it.
-fn gives_back(mode: Mode, durable: bool) -> Parts {
-    let mut world = World::new();
+/// A file is made, with a lease of this mode.
+pub fn made_file(world: &mut World, mode: Mode, attr: Attr) -> (NodeId, Fh) {
     let create = world.call(Call::Create {
         parent: NodeId::ROOT,
         name: b"new".as_slice().into(),
@@ -603,7 +602,7 @@ fn gives_back(mode: Mode, durable: bool) -> Parts {
     let asked = world.asked();
     let created = Response::Created(answer::Created {
         handle: handle(2),
-        attr: attr(2, FILE),
+        attr,
         open: OpenId(2),
         token: OpenToken(vec![1]),
     });
@@ -612,10 +611,16 @@ fn gives_back(mode: Mode, durable: bool) -> Parts {
         ..grant(2, Parts::ATTRS | Parts::DATA, 1)
     };
     world.grant(&asked, created, vec![lease]);
-    let Ok(Answer::Created(_, opened)) = world.answered(create) else {
-        panic!("not made")
-    };
-    let fh = opened.fh;
+    match world.answered(create) {
+        Ok(Answer::Created(entry, opened)) => (entry.node.id, opened.fh),
+        other => panic!("not made: {other:?}"),
+    }
+}
+
+/// It is written to and closed. Returns what is given back of it.
+fn gives_back(mode: Mode, durable: bool) -> Parts {
+    let mut world = World::new();
+    let (_, fh) = made_file(&mut world, mode, attr(2, FILE));
     if mode == Mode::Read {
         writes(&mut world, 2, fh);
     }

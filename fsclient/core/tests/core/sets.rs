@@ -1,6 +1,7 @@
 //! What is set of a file while bytes of it are buffered goes to the server with them.
 
 use crate::kernel::{may_buffer, opened_file, writes};
+use crate::opens::made_file;
 use crate::said::{Asked, FILE, attr, grant, handle};
 use crate::world::{Waiter, World};
 use leasefs_client::call::{Asker, Fh, Room, Writing};
@@ -8,13 +9,22 @@ use leasefs_client::{Answer, Call, NodeId, Notice};
 use leasefs_protocol::change::WriteKind;
 use leasefs_protocol::limits::SCATTERED;
 use leasefs_protocol::{
-    Change, Grant, Mode, Parts, Refusal, Reply, Request, Response, SetAttr, SetTime, Timestamp,
-    answer,
+    Attr, Change, Grant, Mode, Parts, Refusal, Reply, Request, Response, SetAttr, SetTime,
+    Timestamp, answer,
 };
 use std::time::Duration;
 
 const ROOT: u32 = 0;
 const SOON: Duration = Duration::from_secs(2);
+
+/// What a file has that was just made.
+fn fresh() -> Attr {
+    Attr {
+        mode: 0o644,
+        xattrs: false,
+        ..attr(2, FILE)
+    }
+}
 
 fn mode(mode: u16) -> SetAttr {
     SetAttr {
@@ -122,6 +132,41 @@ fn what_is_set_of_a_file_that_was_just_written_costs_no_request() {
     flushed(&mut world, &asked);
     world.pass(SOON);
     assert!(!world.is_asked(), "it is sent once");
+}
+
+/// sqlite gives each journal that it has just made to the database's owner.
+#[test]
+fn what_a_new_file_has_already_is_not_set_at_the_server() {
+    let sets_user = Attr {
+        mode: 0o4644,
+        ..fresh()
+    };
+    let capable = Attr {
+        xattrs: true,
+        ..fresh()
+    };
+    for (of, uid, wait, set, asked) in [
+        (fresh(), ROOT, 0, owned(ROOT), false),
+        (fresh(), ROOT, 0, mode(0o644), false),
+        (fresh(), ROOT, 19, owned(ROOT), false),
+        (fresh(), ROOT, 20, owned(ROOT), true),
+        (fresh(), ROOT, 0, owned(7), true),
+        (fresh(), ROOT, 0, mode(0o600), true),
+        (fresh(), 7, 0, mode(0o644), true),
+        (sets_user, ROOT, 0, owned(ROOT), true),
+        (capable, ROOT, 0, owned(ROOT), true),
+    ] {
+        let mut world = World::new();
+        let (node, _) = made_file(&mut world, Mode::Write, of);
+        world.pass(Duration::from_millis(wait));
+        let call = sets(&mut world, uid, node, set);
+        assert_eq!(world.is_asked(), asked, "{of:?} {uid} {wait} {set:?}");
+        assert_eq!(world.waits(call), asked);
+    }
+    let mut world = World::new();
+    let (node, _) = made_file(&mut world, Mode::Read, fresh());
+    sets(&mut world, ROOT, node, owned(ROOT));
+    assert!(world.is_asked(), "others may change it");
 }
 
 #[test]
