@@ -262,7 +262,7 @@ impl<W> ClientCore<W> {
             Event::LockGranted(connection, granted) => self.life.lock_granted(connection, granted),
             Event::Unlinked(connection, object) => {
                 if self.life.is_on(connection) {
-                    self.ops.unlinked_elsewhere(&object);
+                    self.ops.not_kept_closed(&object);
                 }
             }
             Event::Unsendable(id) => self.rpc.unsendable(id),

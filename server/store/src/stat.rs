@@ -35,11 +35,17 @@ pub(crate) fn of(fd: BorrowedFd<'_>) -> io::Result<Attr> {
 /// listed only to who may administer the host.
 pub(crate) fn may_have_xattrs(fd: BorrowedFd<'_>) -> bool {
     let listed = match rustix::fs::flistxattr_query(fd) {
-        // It is only a path (`O_PATH`). By way of /proc that costs ten times as much.
-        Err(Errno::BADF) => rustix::fs::listxattr_query(sys::proc_path(fd)),
-        listed => listed,
+        Err(Errno::BADF) => path_lists_xattrs(fd),
+        listed => listed.ok(),
     };
-    listed != Ok(0)
+    listed != Some(0)
+}
+
+/// As `flistxattr`, of what is only a path (`O_PATH`). By way of /proc that costs ten times as much, and a directory has a name by which
+/// whoever may search it finds it.
+fn path_lists_xattrs(fd: BorrowedFd<'_>) -> Option<usize> {
+    let itself = sys::listxattr_size_at(fd, c".").ok();
+    itself.or_else(|| rustix::fs::listxattr_query(sys::proc_path(fd)).ok())
 }
 
 /// As [`may_have_xattrs`], of what is behind `fd` and has been found by this name: by way of that it costs a third.

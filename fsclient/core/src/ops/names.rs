@@ -385,6 +385,7 @@ impl Ops {
     ) -> Result<(), Refusal> {
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let scope = self.with_victim(scope, dir, name);
+        self.unlinks(&dir, name);
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let mut learned = told.learn(self.cache());
         learned.name(&dir, name.as_bytes(), Dentry::Absent);
@@ -417,6 +418,9 @@ impl Ops {
         let scope = self.with_victim(scope, dir, &name);
         let scope = self.with_victim(scope, new_dir, &new_name);
         let is_dir = self.denotes_directory(&dir, name.as_bytes());
+        if flags == 0 {
+            self.unlinks(&new_dir, &new_name);
+        }
         // The kernel moves its entry with the timeout it has. It has none: if the kernel was
         // told the old name with a timeout, this change makes it look up all names again.
         let told = self.change(ask, scope, request, Bytes::new()).await?;

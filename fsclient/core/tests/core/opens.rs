@@ -1,11 +1,12 @@
 //! Opens at the server: closed, given up with an approval, made for nobody, or refused for want of room.
 
 use crate::calls::{getattr, is_done, opening, removal};
+use crate::kernel::may_buffer;
 use crate::lookups::found;
 use crate::said::{Asked, DIR, FILE, attr, grant, handle, opened, recall};
 use crate::world::{Waiter, World};
 use bytes::Bytes;
-use leasefs_client::call::{Fh, NewMode, Writing};
+use leasefs_client::call::{Fh, NewMode, Opened, Writing};
 use leasefs_client::{Answer, Call, NodeId, Unconnected};
 use leasefs_protocol::control::{HelloRefusal, Standing, ToClient, ToServer};
 use leasefs_protocol::{
@@ -638,6 +639,47 @@ fn gives_back(mode: Mode, durable: bool) -> Parts {
         assert_eq!(release.object, handle(2));
         parts | release.parts
     })
+}
+
+/// Else the server would keep the file for it.
+#[test]
+fn the_open_for_what_may_have_to_be_written_again_is_closed_with_the_files_last_name() {
+    for (nlink, is_open, closed) in [
+        (1, false, vec![OpenId(7)]),
+        (2, false, vec![]),
+        (1, true, vec![]),
+    ] {
+        let mut world = World::new();
+        let node = found(&mut world, 1).node.id;
+        let call = world.call(opening(node, libc::O_RDWR));
+        let asked = world.asked();
+        world.answer(&asked, Ok(opened(7, 1)));
+        let Ok(Answer::Opened(Opened { fh, .. })) = world.answered(call) else {
+            panic!("not opened")
+        };
+        may_buffer(&mut world, fh);
+        let written = crate::kernel::writes(&mut world, fh, 4096);
+        world.answered(written).expect("buffered");
+        world.pass(Duration::from_secs(2));
+        let flush = world.asked();
+        let mut reply = flush.written(answer::Written::plain(flush.payload.len() as u64, 4096));
+        reply.touched[0].attr.nlink = nlink;
+        reply.grants = vec![Grant {
+            mode: Mode::Write,
+            ..grant(1, Parts::ATTRS | Parts::DATA, 1)
+        }];
+        world.reply(reply, b"");
+        if !is_open {
+            world.call(Call::Release { fh });
+        }
+        world.call(Call::Unlink {
+            parent: NodeId::ROOT,
+            name: b"f".as_slice().into(),
+        });
+        let removal = world.asked();
+        let numbered = removal.numbered().expect("a change");
+        assert_eq!(numbered.closed, closed, "{nlink} {is_open}");
+    }
 }
 
 /// Made with a Read lease: so a server says that others look for what is made there.
