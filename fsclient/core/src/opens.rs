@@ -27,9 +27,16 @@ impl ServerOpen {
     /// The server's number for it, to be asked for with each request. What the server has lost or forgotten
     /// has none that it could know, since it may give the old one to another open.
     pub fn id(&self) -> OpenId {
+        match self.stands() {
+            true => self.id,
+            false => NO_OPEN,
+        }
+    }
+
+    /// Whether the server knows it.
+    pub fn stands(&self) -> bool {
         let table = self.opens.0.table.borrow();
-        let stands = table.stands(self.id, self.number);
-        if stands { self.id } else { NO_OPEN }
+        table.stands(self.id, self.number)
     }
 
     /// Whether it was given one of these numbers.

@@ -3,6 +3,7 @@
 use super::rounds::Flushed;
 use super::state::State;
 use super::storing::{Store, Stored};
+use crate::inode::Access;
 use crate::inode::{Dropped, Writer};
 use crate::memory::Memory;
 use crate::opens::Opens;
@@ -89,6 +90,7 @@ pub(crate) fn write_by(writer: Writer, state: &mut State, offset: u64, data: &'s
 pub(crate) fn writer(open: u64) -> Writer {
     Writer {
         open: opened(&Opens::default(), open),
+        allows: Access::Write,
         caller: Caller::default(),
         written: Arc::default(),
     }

@@ -10,6 +10,7 @@ use leasefs_lease::client::Batch;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::answer::Written;
+use leasefs_protocol::limits::OPEN_DATA;
 use leasefs_protocol::{
     Attr, Durability, Grant, Handle, LockEpoch, Parts, Refusal, Reply, SetAttr, Stamp, Timestamp,
     Version,
@@ -128,6 +129,9 @@ impl State {
         let (mut grants, mut after) = (Vec::<Grant>::new(), None);
         match flushed {
             Flushed::Answered(batch, reply, attr) => {
+                if self.is_read_back(object) {
+                    self.inodes.keeps_flushed(*object);
+                }
                 if self.leases.held(object).contains(Parts::DATA) {
                     for run in batch.into_runs() {
                         self.inodes.flushed_clean(object, run.offset, run.data);
@@ -167,6 +171,15 @@ impl State {
             self.put_attr(asked, &grants, object, &attr);
         }
         wake
+    }
+
+    /// Whether the bytes of a file that is being flushed are there to be read, too, since they are kept: they are all that it has, are few, and
+    /// nobody else wants them.
+    fn is_read_back(&self, object: &Handle) -> bool {
+        let file = self.inodes.dirty(object);
+        let whole =
+            file.is_some_and(|file| file.was_empty() && file.buffer.size() <= OPEN_DATA as u64);
+        whole && self.inodes.keeps_written(object) && self.leases.may_buffer(object)
     }
 
     fn again(&mut self, object: &Handle, batch: &Batch, apart: bool) {

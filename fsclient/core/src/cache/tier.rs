@@ -176,6 +176,24 @@ impl<'a> Tier<'a> {
         })
     }
 
+    /// The open of whoever wrote a file last, while that is kept or dirty: an open that its identity may read by as long as `may` says so of
+    /// the file's attributes. `None` while the file is unclean.
+    pub fn open_of_writer(
+        &mut self,
+        object: &Handle,
+        caller: &Caller,
+        may: impl FnOnce(&Attr) -> bool,
+    ) -> Option<Arc<ServerOpen>> {
+        if self.state.inodes.is_unclean(object) {
+            return None;
+        }
+        let written = self.written_attr(object);
+        written.or_else(|| self.peek_attr(object)).filter(may)?;
+        let open = self.state.inodes.open_of_writer(object, caller)?;
+        self.cache.counters.count(Kind::Open);
+        Some(open)
+    }
+
     fn read<T>(
         &mut self,
         kind: Kind,

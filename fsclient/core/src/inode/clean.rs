@@ -1,7 +1,7 @@
 //! Bytes of files as the server has them, for reads that come to the daemon: those on descriptors
 //! that may write. Covered by a lease on DATA.
 
-use super::Inodes;
+use super::{Content, Inodes};
 use bytes::Bytes;
 use leasefs_lease::client::Extents;
 use leasefs_lease::planted::{self, Bug};
@@ -96,6 +96,14 @@ impl Inodes {
     pub fn drop_unfetched(&mut self, object: &Handle) {
         if !self.has_clean_bytes(object) {
             self.drop_clean(object);
+        }
+    }
+
+    /// Bytes of a file are about to be at the server: there is room for them, if nothing else is changing them.
+    pub fn keeps_flushed(&mut self, object: Handle) {
+        let changing = |content: &Content| content.changing.bytes > 0;
+        if !self.content(&object).is_some_and(changing) {
+            self.make_clean(object);
         }
     }
 

@@ -4,9 +4,11 @@ use super::unstable::{
     Committed, Covered, HostLife, LossesTold, MANY_OBJECTS, MOST_FILES, Noted, SYNCED_AT_ONCE,
     Undone, Unstable, Wrote, WroteIn,
 };
-use super::{Content, Inodes, Weight};
+use super::{Access, Content, Inodes, Weight};
+use crate::opens::ServerOpen;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{BootId, Handle};
+use leasefs_protocol::{BootId, Caller, Handle};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Inodes {
@@ -66,6 +68,19 @@ impl Inodes {
     /// As [`Inodes::keeps_written`], of a file that isn't open here.
     pub fn is_kept_closed(&self, object: &Handle) -> bool {
         self.keeps_written(object) && !self.is_open(object)
+    }
+
+    /// The open by which bytes of a file that isn't open here are brought to the server, or may be once more, if it is of this identity and can
+    /// be read by. (Whoever still wrote by it wouldn't hear of a failure of the server's disk that a reader has been told.)
+    pub fn open_of_writer(&self, object: &Handle, caller: &Caller) -> Option<Arc<ServerOpen>> {
+        let content = self
+            .content(object)
+            .filter(|content| content.in_use.is_none())?;
+        let dirty = content.dirty.as_deref().map(|dirty| &dirty.writer);
+        let kept = || content.unstable.as_deref()?.kept.writer();
+        let writer = dirty.or_else(kept)?;
+        let reads = writer.allows == Access::ReadWrite && writer.open.stands();
+        (reads && writer.caller == *caller).then(|| Arc::clone(&writer.open))
     }
 
     /// Nobody here can reach the file any more: nothing of it is kept from now on, until
@@ -157,6 +172,10 @@ impl Inodes {
                 unstable.losses > losses
             });
             lost |= loses.unwrap_or(false);
+            // They were there to be read for as long as they had to be here.
+            if !self.keeps_written(&object) && !self.is_open(&object) {
+                self.drop_clean(&object);
+            }
         }
         Committed::of(lost)
     }

@@ -92,6 +92,11 @@ impl Dirty {
         self.buffer.bytes()
     }
 
+    /// Whether there was nothing in it before what is here was written.
+    pub fn was_empty(&self) -> bool {
+        self.clean.is_some_and(|attr| attr.size == 0)
+    }
+
     /// A descriptor has written.
     pub fn written_by(&mut self, writer: &Writer) {
         self.hearers.add(&writer.written);

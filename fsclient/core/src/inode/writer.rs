@@ -1,5 +1,6 @@
 //! Descriptors that write, and what they are told.
 
+use super::Access;
 use crate::opens::ServerOpen;
 use crate::run::Part;
 use leasefs_protocol::{Caller, Refusal};
@@ -37,6 +38,8 @@ impl Written {
 pub(crate) struct Writer {
     /// Its open at the server.
     pub open: Arc<ServerOpen>,
+    /// What that allows.
+    pub allows: Access,
     /// Whose verdict allowed it.
     pub caller: Caller,
     /// Hears what became of its bytes.

@@ -97,7 +97,7 @@ impl Ops {
     }
 
     /// A change is about to take this name away, or to replace it. If it is a file's last the server would keep that for whoever has it
-    /// open: so nobody has, if it isn't open here.
+    /// open: so nobody has, if it isn't open here. Nor is it likely to be read.
     pub(super) fn unlinks(&self, dir: &Handle, name: &Name) {
         let last = self.cache().live().and_then(|mut tier| {
             let object = tier.denoted(dir, name.as_bytes())?;
@@ -106,6 +106,7 @@ impl Ops {
         });
         if let Some(object) = last {
             self.not_kept_closed(&object);
+            self.inodes().drop_clean(&object);
         }
     }
 

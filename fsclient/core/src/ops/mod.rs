@@ -18,6 +18,7 @@ mod open;
 mod opens;
 mod places;
 mod plus;
+mod read_back;
 mod stale;
 mod stream;
 mod walkers;

@@ -2,7 +2,7 @@
 
 use super::names::NameIn;
 use super::opens::OpenFile;
-use super::{Ask, Ops, Told};
+use super::{Ask, Ops, Told, read_back};
 use crate::cache::Cache;
 use crate::call::{Asker, Caching, Entry, Fh, NewMode, NodeId, Opened};
 use crate::inode::{Access, Fetch, HostLife};
@@ -108,7 +108,11 @@ impl Ops {
         }
         let object = self.inodes().node(node)?.handle;
         let caller = self.caller_of(asker);
-        let server = self.cache().live()?.reuse_open(&object, &caller)?;
+        let shared = self.cache().live()?.reuse_open(&object, &caller);
+        let server = match shared {
+            Some(server) => (server, Access::Read),
+            None => (self.open_of_writer(&object, &caller)?, Access::ReadWrite),
+        };
         self.inodes().is_opened_to_read(&object);
         self.inodes().open_begins(object, Access::Read);
         Some(self.add_file(node, object, server, Access::Read, caller, false))
@@ -133,7 +137,7 @@ impl Ops {
         }?;
         self.prepare(ask, access, object).await?;
         begun.keep();
-        Ok(self.add_file(node, object, server, access, caller, false))
+        Ok(self.add_file(node, object, (server, access), access, caller, false))
     }
 
     /// An open for reading, shared with others of this identity while the verdict holds.
@@ -270,7 +274,7 @@ impl Ops {
         &self,
         node: NodeId,
         object: Handle,
-        server: Arc<ServerOpen>,
+        (server, allows): (Arc<ServerOpen>, Access),
         access: Access,
         caller: Caller,
         looked_for: bool,
@@ -280,6 +284,7 @@ impl Ops {
             node,
             object,
             server,
+            allows,
             access,
             caller,
             written: Arc::default(),
@@ -306,13 +311,17 @@ impl Ops {
     ) -> Result<(Entry, Opened), Refusal> {
         let dir = self.changing(parent)?;
         let name = Name::new(name)?;
+        let keep = self.manner.buffers && Access::of(flags).writes();
         let request = change::Create {
             dir,
             name: name.to_raw(),
             mode: self.mode_of_new(mode),
             umask,
-            flags: servers_flags(flags),
-            keep: self.manner.buffers && Access::of(flags).writes(),
+            flags: match keep {
+                true => read_back::flags_of_new(servers_flags(flags), mode & !umask),
+                false => servers_flags(flags),
+            },
+            keep,
         };
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let caller = self.caller(ask);
@@ -335,7 +344,8 @@ impl Ops {
         let name = name.as_bytes();
         let at = NameIn { parent, dir, name };
         let entry = self.made(&told, at, object, attr);
-        let looked_for = request.keep && !told.is_exclusive(&object);
+        let looked_for = keep && !told.is_exclusive(&object);
+        let open = (open, Access::of(request.flags));
         let opened = self.add_file(entry.node.id, object, open, access, caller, looked_for);
         Ok((entry, opened))
     }

@@ -31,7 +31,9 @@ pub(crate) struct OpenFile {
     pub object: Handle,
     /// The server's; several opens here may share one there.
     pub server: Arc<ServerOpen>,
-    /// What it allows.
+    /// What that allows.
+    pub allows: Access,
+    /// What this one allows.
     pub access: Access,
     /// Whose verdict allowed it.
     pub caller: Caller,
@@ -48,6 +50,7 @@ impl OpenFile {
     pub fn writer(&self) -> Writer {
         Writer {
             open: Arc::clone(&self.server),
+            allows: self.allows,
             caller: self.caller.clone(),
             written: self.written.clone(),
         }

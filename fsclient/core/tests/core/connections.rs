@@ -95,7 +95,7 @@ fn fill(world: &mut World, object: u8, open: u64) {
     assert!(matches!(world.answered(read), Ok(Answer::Bytes(_))));
 }
 
-fn reclaimed(leases: &[u8], opens: &[u64]) -> ToClient {
+pub fn reclaimed(leases: &[u8], opens: &[u64]) -> ToClient {
     ToClient::Reclaimed {
         lost_leases: leases.iter().map(|object| handle(*object)).collect(),
         lost_opens: opens.iter().map(|open| OpenId(*open)).collect(),

@@ -11,6 +11,7 @@ mod kernel;
 mod listings;
 mod lookups;
 mod opens;
+mod read_back;
 mod requests;
 mod said;
 mod sets;

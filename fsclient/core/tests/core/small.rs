@@ -166,7 +166,7 @@ fn what_another_life_of_the_servers_host_says_of_the_bytes_is_not_believed() {
 
 /// The writes went past the kernel's pages; the lease stands.
 #[test]
-fn the_bytes_of_a_file_that_was_written_here_come_with_its_open_too() {
+fn the_bytes_of_a_file_that_was_written_here_are_not_wanted_with_its_open() {
     let mut world = World::new();
     let (node, fh) = written_file(&mut world);
     world.call(opening(node, libc::O_RDONLY));
@@ -177,7 +177,7 @@ fn the_bytes_of_a_file_that_was_written_here_come_with_its_open_too() {
     world.call(Call::Release { fh });
     let call = world.call_by(7, opening(node, libc::O_RDONLY));
     let asked = world.asked();
-    assert!(wants_data(&asked));
+    assert!(!wants_data(&asked), "they are here");
     assert!(world.waits(call));
 }
 

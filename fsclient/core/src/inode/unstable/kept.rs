@@ -85,6 +85,11 @@ impl Kept {
         self.pieces.is_empty()
     }
 
+    /// Through which it was written last.
+    pub fn writer(&self) -> Option<&Writer> {
+        Some(&self.last.as_ref()?.writer)
+    }
+
     /// Whether bytes of this tenure can be kept beside those that are.
     pub fn goes_with(&self, tenure: Tenure) -> bool {
         self.is_empty() || self.tenure == tenure

@@ -1,0 +1,266 @@
+//! What was made here is read back without a request.
+
+use crate::calls::opening;
+use crate::connections::reclaimed;
+use crate::said::{FILE, attr, grant, handle, recall};
+use crate::world::World;
+use bytes::Bytes;
+use leasefs_client::call::{Asker, At, Fh, NewMode, Writing};
+use leasefs_client::{Answer, Call, NodeId};
+use leasefs_protocol::control::Standing;
+use leasefs_protocol::{
+    Attr, Change, Grant, Mode, OpenId, OpenToken, Parts, Query, Reply, Request, Response, SetAttr,
+    Touched, answer,
+};
+use std::time::Duration;
+
+const BYTES: &[u8] = b"all of it";
+const MAKER: Asker = Asker {
+    pid: 0,
+    uid: 5,
+    gid: 5,
+};
+const SOON: Duration = Duration::from_secs(2);
+
+fn file(mode: u32, uid: u32, size: u64) -> Attr {
+    Attr {
+        mode: mode as u16,
+        uid,
+        size,
+        xattrs: false,
+        ..attr(2, FILE)
+    }
+}
+
+fn lease() -> Vec<Grant> {
+    vec![Grant {
+        mode: Mode::Write,
+        ..grant(2, Parts::ATTRS | Parts::DATA, 1)
+    }]
+}
+
+/// A file that was made, and is open at the server under number 2.
+struct Made {
+    node: NodeId,
+    fh: Fh,
+    /// With what flags that was asked for.
+    flags: u32,
+}
+
+fn makes(world: &mut World, flags: i32, mode: u32, uid: u32) -> Made {
+    let create = world.call_of(
+        MAKER,
+        Call::Create {
+            parent: NodeId::ROOT,
+            name: b"new".as_slice().into(),
+            mode: NewMode { mode, umask: 0 },
+            flags: (libc::O_EXCL | flags) as u32,
+        },
+    );
+    let asked = world.asked();
+    let Change::Create(request) = asked.change() else {
+        panic!("another request: {asked:?}")
+    };
+    let created = Response::Created(answer::Created {
+        handle: handle(2),
+        attr: file(mode, uid, 0),
+        open: OpenId(2),
+        token: OpenToken(vec![1]),
+    });
+    let reply = Reply {
+        renews: true,
+        grants: lease(),
+        room: Some(1 << 30),
+        ..asked.reply(Ok(created))
+    };
+    world.reply(reply, b"");
+    match world.answered(create) {
+        Ok(Answer::Created(entry, opened)) => Made {
+            node: entry.node.id,
+            fh: opened.fh,
+            flags: request.flags,
+        },
+        other => panic!("not made: {other:?}"),
+    }
+}
+
+/// It is written and closed.
+fn is_written(world: &mut World, fh: Fh, data: &'static [u8]) {
+    writes(world, fh, data);
+    world.call(Call::Release { fh });
+}
+
+fn writes(world: &mut World, fh: Fh, data: &'static [u8]) {
+    let writing = Writing {
+        offset: 0,
+        data: Bytes::from_static(data),
+        flags: libc::O_WRONLY as u32,
+        writeback: false,
+        kill_priv: false,
+        owner: None,
+    };
+    let write = world.call_of(MAKER, Call::Write { fh, writing });
+    world.answered(write).expect("buffered");
+}
+
+/// What was written comes to the server.
+fn is_flushed(world: &mut World, mode: u32) {
+    world.pass(SOON);
+    let asked = world.asked();
+    let len = asked.payload.len() as u64;
+    let touched = Touched {
+        object: handle(2),
+        attr: file(mode, MAKER.uid, len),
+    };
+    let reply = Reply {
+        renews: true,
+        grants: lease(),
+        touched: vec![touched],
+        ..asked.reply(Ok(Response::Written(answer::Written::plain(len, 0))))
+    };
+    world.reply(reply, b"");
+}
+
+/// Opens it to read, if the server isn't asked for that.
+fn opens(world: &mut World, asker: Asker, node: NodeId) -> Option<Fh> {
+    let open = world.call_of(asker, opening(node, libc::O_RDONLY));
+    if world.is_asked() {
+        return None;
+    }
+    match world.answered(open) {
+        Ok(Answer::Opened(opened)) => Some(opened.fh),
+        other => panic!("not opened: {other:?}"),
+    }
+}
+
+fn reads(world: &mut World, fh: Fh) -> Bytes {
+    let at = At { fh, offset: 0 };
+    let read = world.call(Call::ReadPages { at, len: 4096 });
+    assert!(!world.is_asked());
+    match world.answered(read) {
+        Ok(Answer::Bytes(data)) => data,
+        other => panic!("not read: {other:?}"),
+    }
+}
+
+#[test]
+fn a_small_file_that_was_made_here_is_opened_and_read_without_a_request() {
+    let mut world = World::new();
+    let Made { node, fh, flags } = makes(&mut world, libc::O_WRONLY, 0o644, MAKER.uid);
+    assert_eq!(flags as i32 & libc::O_ACCMODE, libc::O_RDWR);
+    is_written(&mut world, fh, BYTES);
+    let early = opens(&mut world, MAKER, node).expect("before it is at the server");
+    world.call(Call::Release { fh: early });
+    is_flushed(&mut world, 0o644);
+    for again in [false, true] {
+        let fh = opens(&mut world, MAKER, node).expect("without a request");
+        if !again {
+            assert_eq!(reads(&mut world, fh), BYTES);
+        }
+        world.call(Call::Release { fh });
+    }
+    assert!(
+        !world.is_asked(),
+        "it stays open while its bytes may have to be written again"
+    );
+}
+
+#[test]
+fn who_has_not_written_it_or_may_not_read_it_asks_the_server() {
+    let other = Asker { uid: 6, ..MAKER };
+    for (mode, owner, asker, here) in [
+        (0o644, MAKER.uid, MAKER, true),
+        (0o444, MAKER.uid, MAKER, true),
+        (0o644, MAKER.uid, other, false),
+        (0o244, MAKER.uid, MAKER, false),
+        (0o755, MAKER.uid, MAKER, false),
+        // Made for nobody, as root's are under root_squash.
+        (0o644, 65_534, MAKER, false),
+    ] {
+        let mut world = World::new();
+        let Made { node, fh, .. } = makes(&mut world, libc::O_WRONLY, mode, owner);
+        is_written(&mut world, fh, BYTES);
+        let opened = opens(&mut world, asker, node);
+        assert_eq!(opened.is_some(), here, "{mode:o} {owner} {asker:?}");
+    }
+}
+
+#[test]
+fn as_long_as_its_writer_has_it_open_a_reader_gets_an_open_of_his_own() {
+    let mut world = World::new();
+    let Made { node, fh, .. } = makes(&mut world, libc::O_WRONLY, 0o644, MAKER.uid);
+    writes(&mut world, fh, BYTES);
+    assert!(opens(&mut world, MAKER, node).is_none());
+}
+
+#[test]
+fn once_its_mode_is_changed_or_its_attributes_are_recalled_the_server_is_asked() {
+    let mut world = World::new();
+    let Made { node, fh, .. } = makes(&mut world, libc::O_RDWR, 0o644, MAKER.uid);
+    is_written(&mut world, fh, BYTES);
+    let set = SetAttr {
+        mode: Some(0o200),
+        ..SetAttr::default()
+    };
+    let sets = world.call_of(
+        MAKER,
+        Call::SetAttr {
+            node,
+            fh: None,
+            set,
+        },
+    );
+    assert!(!world.is_asked(), "it goes along with the bytes");
+    world.answered(sets).expect("set");
+    assert!(opens(&mut world, MAKER, node).is_none());
+
+    let mut world = World::new();
+    let Made { node, fh, .. } = makes(&mut world, libc::O_WRONLY, 0o644, MAKER.uid);
+    is_written(&mut world, fh, BYTES);
+    is_flushed(&mut world, 0o644);
+    world.recall(recall(1, 2, Parts::ATTRS | Parts::DATA, &[]));
+    assert!(opens(&mut world, MAKER, node).is_none());
+}
+
+#[test]
+fn once_it_is_durable_its_open_and_its_bytes_are_let_go() {
+    let mut world = World::new();
+    let Made { node, fh, .. } = makes(&mut world, libc::O_WRONLY, 0o644, MAKER.uid);
+    is_written(&mut world, fh, BYTES);
+    is_flushed(&mut world, 0o644);
+    world.pass(Duration::from_secs(16));
+    let commit = world.asked();
+    assert!(matches!(
+        commit.frame.request,
+        Request::Query(Query::CommitAll(_))
+    ));
+    world.done(&commit);
+    world.pass(SOON);
+    let close = world.asked();
+    assert!(matches!(
+        close.frame.request,
+        Request::Query(Query::Close(_))
+    ));
+    world.call_of(MAKER, opening(node, libc::O_RDONLY));
+    let asked = world.asked();
+    let wanted =
+        matches!(&asked.frame.request, Request::Query(Query::Open(open)) if open.with_data);
+    assert!(wanted, "{asked:?}");
+}
+
+#[test]
+fn an_open_that_the_server_has_lost_is_not_read_by() {
+    let mut world = World::new();
+    let Made { node, fh, .. } = makes(&mut world, libc::O_WRONLY, 0o644, MAKER.uid);
+    is_written(&mut world, fh, BYTES);
+    is_flushed(&mut world, 0o644);
+    world.cut();
+    world.finds(Standing::Reclaim, 2);
+    world.take_said();
+    for _ in 0..2 {
+        world.say(reclaimed(&[], &[2]));
+    }
+    world.take_said();
+    world.take_asked();
+    assert!(opens(&mut world, MAKER, node).is_none());
+}
