@@ -262,7 +262,7 @@ impl<W> ClientCore<W> {
             Event::LockGranted(connection, granted) => self.life.lock_granted(connection, granted),
             Event::Unlinked(connection, object) => {
                 if self.life.is_on(connection) {
-                    self.ops.not_kept_closed(&object);
+                    self.ops.is_unlinked(&object);
                 }
             }
             Event::Unsendable(id) => self.rpc.unsendable(id),

@@ -97,28 +97,30 @@ impl Ops {
     }
 
     /// A change is about to take this name away, or to replace it. If it is a file's last the server would keep that for whoever has it
-    /// open: so nobody has, if it isn't open here. Nor is it likely to be read.
-    pub(super) fn unlinks(&self, dir: &Handle, name: &Name) {
+    /// open: so nobody has, if it isn't open here. Returns that file.
+    pub(super) fn unlinks(&self, dir: &Handle, name: &Name) -> Option<Handle> {
         let last = self.cache().live().and_then(|mut tier| {
             let object = tier.denoted(dir, name.as_bytes())?;
             let attr = tier.peek_attr(&object)?;
             (attr.kind == FileKind::File && attr.nlink == 1).then_some(object)
-        });
-        if let Some(object) = last {
-            self.not_kept_closed(&object);
-            self.inodes().drop_clean(&object);
-        }
+        })?;
+        let mut inodes = self.inodes();
+        inodes.is_kept_closed(&last).then(|| {
+            inodes.gives_up_open(&last);
+            last
+        })
     }
 
-    /// A file is left without a name, or will be: unless it is open here, what was written to it isn't kept,
-    /// nor is the server's open of it. A crash of the server's host may give it its name back without its bytes, and a change
-    /// may be refused, so they stay noted as not durable.
-    pub fn not_kept_closed(&self, object: &Handle) {
+    /// A file was left without a name: unless it is open here, what was written to it isn't kept,
+    /// nor is the server's open of it. A crash of the server's host may give it its name back without its bytes, so they
+    /// stay noted as not durable.
+    pub fn is_unlinked(&self, object: &Handle) {
         let mut inodes = self.inodes();
         if let Some(host) = inodes.host_life().host()
             && inodes.is_kept_closed(object)
         {
             inodes.unstable_change(*object, host, true);
+            inodes.drop_clean(object);
         }
     }
 
