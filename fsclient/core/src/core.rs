@@ -262,7 +262,7 @@ impl<W> ClientCore<W> {
             Event::LockGranted(connection, granted) => self.life.lock_granted(connection, granted),
             Event::Unlinked(connection, object) => {
                 if self.life.is_on(connection) {
-                    self.ops.is_unlinked(&object);
+                    self.ops.unlinked_elsewhere(&object);
                 }
             }
             Event::Unsendable(id) => self.rpc.unsendable(id),

@@ -39,15 +39,6 @@ impl ServerOpen {
         table.stands(self.id, self.number)
     }
 
-    /// One that the server doesn't know, in place of this one.
-    pub fn ended(&self) -> Self {
-        Self {
-            id: NO_OPEN,
-            number: 0,
-            opens: self.opens.clone(),
-        }
-    }
-
     /// Whether it was given one of these numbers.
     pub fn is_any_of(&self, ids: &[OpenId]) -> bool {
         ids.contains(&self.id)

@@ -83,12 +83,6 @@ impl Inodes {
         (reads && writer.caller == *caller).then(|| Arc::clone(&writer.open))
     }
 
-    /// The server's open of a file is closed, though bytes of it are kept: would they have to be written again, they were for the recovery
-    /// folder.
-    pub fn gives_up_open(&mut self, object: &Handle) {
-        self.change_unstable(object, |unstable| unstable.kept.gives_up_open());
-    }
-
     /// Nobody here can reach the file any more: nothing of it is kept from now on, until
     /// [`Inodes::nothing_to_flush`].
     pub fn out_of_reach(&mut self, object: &Handle) {

@@ -4,7 +4,7 @@ use super::{Ask, Changes, Ops, Told};
 use crate::recall::ChangeScope;
 use crate::session::CallOptions;
 use bytes::Bytes;
-use leasefs_protocol::{BootId, Caller, Change, FileKind, Handle, Name, Parts, Refusal, Touched};
+use leasefs_protocol::{BootId, Caller, Change, Handle, Name, Parts, Refusal, Touched};
 use std::time::Duration;
 
 /// Until the new life of the server's host is known here, in which a change is asked for anew.
@@ -96,31 +96,15 @@ impl Ops {
         }
     }
 
-    /// A change is about to take this name away, or to replace it. If it is a file's last the server would keep that for whoever has it
-    /// open: so nobody has, if it isn't open here. Returns that file.
-    pub(super) fn unlinks(&self, dir: &Handle, name: &Name) -> Option<Handle> {
-        let last = self.cache().live().and_then(|mut tier| {
-            let object = tier.denoted(dir, name.as_bytes())?;
-            let attr = tier.peek_attr(&object)?;
-            (attr.kind == FileKind::File && attr.nlink == 1).then_some(object)
-        })?;
-        let mut inodes = self.inodes();
-        inodes.is_kept_closed(&last).then(|| {
-            inodes.gives_up_open(&last);
-            last
-        })
-    }
-
-    /// A file was left without a name: unless it is open here, what was written to it isn't kept,
+    /// A change of another session has left a file without a name: unless it is open here, what was written to it isn't kept,
     /// nor is the server's open of it. A crash of the server's host may give it its name back without its bytes, so they
     /// stay noted as not durable.
-    pub fn is_unlinked(&self, object: &Handle) {
+    pub fn unlinked_elsewhere(&self, object: &Handle) {
         let mut inodes = self.inodes();
         if let Some(host) = inodes.host_life().host()
             && inodes.is_kept_closed(object)
         {
             inodes.unstable_change(*object, host, true);
-            inodes.drop_clean(object);
         }
     }
 

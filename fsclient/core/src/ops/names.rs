@@ -385,9 +385,7 @@ impl Ops {
     ) -> Result<(), Refusal> {
         let scope = ChangeScope::default().name(dir, name.to_raw());
         let scope = self.with_victim(scope, dir, name);
-        let victim = self.unlinks(&dir, name);
         let told = self.change(ask, scope, request, Bytes::new()).await?;
-        victim.inspect(|victim| self.is_unlinked(victim));
         let mut learned = told.learn(self.cache());
         learned.name(&dir, name.as_bytes(), Dentry::Absent);
         Ok(())
@@ -419,14 +417,9 @@ impl Ops {
         let scope = self.with_victim(scope, dir, &name);
         let scope = self.with_victim(scope, new_dir, &new_name);
         let is_dir = self.denotes_directory(&dir, name.as_bytes());
-        let replaced = match flags {
-            0 => self.unlinks(&new_dir, &new_name),
-            _ => None,
-        };
         // The kernel moves its entry with the timeout it has. It has none: if the kernel was
         // told the old name with a timeout, this change makes it look up all names again.
         let told = self.change(ask, scope, request, Bytes::new()).await?;
-        replaced.inspect(|replaced| self.is_unlinked(replaced));
         // From one name of an object to another of it nothing moves, and nothing is touched.
         if flags & !libc::RENAME_NOREPLACE == 0 && !told.touched.is_empty() {
             let mut learned = told.learn(self.cache());

@@ -1,12 +1,11 @@
 //! Opens at the server: closed, given up with an approval, made for nobody, or refused for want of room.
 
 use crate::calls::{getattr, is_done, opening, removal};
-use crate::kernel::may_buffer;
 use crate::lookups::found;
 use crate::said::{Asked, DIR, FILE, attr, grant, handle, opened, recall};
 use crate::world::{Waiter, World};
 use bytes::Bytes;
-use leasefs_client::call::{Fh, NewMode, Opened, Writing};
+use leasefs_client::call::{Fh, NewMode, Writing};
 use leasefs_client::{Answer, Call, NodeId, Unconnected};
 use leasefs_protocol::control::{HelloRefusal, Standing, ToClient, ToServer};
 use leasefs_protocol::{
@@ -639,80 +638,6 @@ fn gives_back(mode: Mode, durable: bool) -> Parts {
         assert_eq!(release.object, handle(2));
         parts | release.parts
     })
-}
-
-/// The file `f`, of so many names, with bytes that are at the server and not on its disk. Closed unless it `stays` open.
-fn with_bytes_not_durable(nlink: u32, stays: bool) -> World {
-    let mut world = World::new();
-    let node = found(&mut world, 1).node.id;
-    let call = world.call(opening(node, libc::O_RDWR));
-    let asked = world.asked();
-    world.answer(&asked, Ok(opened(7, 1)));
-    let Ok(Answer::Opened(Opened { fh, .. })) = world.answered(call) else {
-        panic!("not opened")
-    };
-    may_buffer(&mut world, fh);
-    let written = crate::kernel::writes(&mut world, fh, 4096);
-    world.answered(written).expect("buffered");
-    world.pass(Duration::from_secs(2));
-    let flush = world.asked();
-    let mut reply = flush.written(answer::Written::plain(flush.payload.len() as u64, 4096));
-    reply.touched[0].attr.nlink = nlink;
-    reply.grants = vec![Grant {
-        mode: Mode::Write,
-        ..grant(1, Parts::ATTRS | Parts::DATA, 1)
-    }];
-    world.reply(reply, b"");
-    if !stays {
-        world.call(Call::Release { fh });
-    }
-    world
-}
-
-/// Its removal is asked for, and closes these.
-fn is_removed_closing(world: &mut World, opens: &[OpenId]) -> (Waiter, Asked) {
-    let removal = world.call(Call::Unlink {
-        parent: NodeId::ROOT,
-        name: b"f".as_slice().into(),
-    });
-    let asked = world.asked();
-    assert_eq!(asked.numbered().expect("a change").closed, opens);
-    (removal, asked)
-}
-
-/// Else the server would keep the file for it.
-#[test]
-fn the_open_for_what_may_have_to_be_written_again_is_closed_with_the_files_last_name() {
-    for (nlink, stays, closed) in [
-        (1, false, vec![OpenId(7)]),
-        (2, false, vec![]),
-        (1, true, vec![]),
-    ] {
-        let mut world = with_bytes_not_durable(nlink, stays);
-        is_removed_closing(&mut world, &closed);
-    }
-}
-
-#[test]
-fn bytes_of_a_file_whose_removal_is_refused_are_for_the_recovery_folder_if_the_host_loses_them() {
-    for refused in [true, false] {
-        let mut world = with_bytes_not_durable(1, false);
-        let (removal, asked) = is_removed_closing(&mut world, &[OpenId(7)]);
-        match refused {
-            true => world.answer(&asked, Err(Refusal::NotPermitted)),
-            false => world.done(&asked),
-        }
-        assert_eq!(world.answered(removal).is_err(), refused);
-        world.finds_another_life_of_the_host();
-        // In one request, and then each by itself.
-        for _ in 0..2 {
-            world.pass(Duration::from_secs(2));
-            for asked in world.take_asked() {
-                world.answer(&asked, Err(Refusal::BadOpen));
-            }
-        }
-        assert_eq!(world.kept.len(), usize::from(refused));
-    }
 }
 
 /// Made with a Read lease: so a server says that others look for what is made there.

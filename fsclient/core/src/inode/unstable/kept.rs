@@ -90,13 +90,6 @@ impl Kept {
         Some(&self.last.as_ref()?.writer)
     }
 
-    /// Gives up the open through which it would be written again.
-    pub fn gives_up_open(&mut self) {
-        if let Some(last) = &mut self.last {
-            last.writer.open = Arc::new(last.writer.open.ended());
-        }
-    }
-
     /// Whether bytes of this tenure can be kept beside those that are.
     pub fn goes_with(&self, tenure: Tenure) -> bool {
         self.is_empty() || self.tenure == tenure
