@@ -161,7 +161,7 @@ impl Runs {
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
             Bug::CloseLost => Self::rough(&["break"]).from(67),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
-            Bug::UntakenNames => Self::rough(&[]).of_two().from(43_790),
+            Bug::UntakenNames => Self::rough(&[]).of_two().from(265),
             Bug::FetchStale => Self::ANY.from(500),
             Bug::SyncLeftOut => Self::ANY.from(795),
             Bug::SyncUntold => Self::rough(&["part"]).from(35),
