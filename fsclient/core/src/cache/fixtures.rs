@@ -3,8 +3,7 @@
 use super::rounds::Flushed;
 use super::state::State;
 use super::storing::{Store, Stored};
-use crate::inode::Access;
-use crate::inode::{Dropped, Writer};
+use crate::inode::{Access, Dropped, Writer};
 use crate::memory::Memory;
 use crate::opens::Opens;
 use crate::opens::fixtures::opened;

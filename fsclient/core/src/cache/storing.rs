@@ -133,8 +133,7 @@ impl State {
         may: impl FnOnce(&Dirty, &Attr) -> bool,
     ) -> Option<Attr> {
         self.session.witness(now)?;
-        let held_up = self.session.is_asleep() || self.inodes.is_changing(object);
-        if held_up || !self.leases.may_buffer(object) {
+        if !self.may_set(object) {
             return None;
         }
         let kept = self.inodes.with_dirty(object, |file| {
@@ -155,10 +154,14 @@ impl State {
     ) -> Option<Attr> {
         let live = self.session.witness(now)?;
         let attr = self.inodes.peek_attr(&live, object)?;
-        let held_up = self.session.is_asleep() || self.inodes.is_changing(object);
-        let alone = !held_up && self.leases.may_buffer(object);
         let same = set.applied(attr) == Some(attr) && attr.has_no_xattrs();
-        (alone && same && may(&attr)).then_some(attr)
+        (self.may_set(object) && same && may(&attr)).then_some(attr)
+    }
+
+    /// Whether nothing but what is done here now changes what is set of a file.
+    fn may_set(&self, object: &Handle) -> bool {
+        let held_up = self.session.is_asleep() || self.inodes.is_changing(object);
+        !held_up && self.leases.may_buffer(object)
     }
 
     /// Whether there is no room for so many more bytes until some have been flushed.

@@ -189,9 +189,9 @@ impl<'a> Tier<'a> {
         }
         let written = self.written_attr(object);
         written.or_else(|| self.peek_attr(object)).filter(may)?;
-        let open = self.state.inodes.open_of_writer(object, caller)?;
-        self.cache.counters.count(Kind::Open);
-        Some(open)
+        self.read(Kind::Open, |inodes, _| {
+            inodes.open_of_writer(object, caller)
+        })
     }
 
     fn read<T>(

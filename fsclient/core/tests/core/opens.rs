@@ -5,12 +5,12 @@ use crate::lookups::found;
 use crate::said::{Asked, DIR, FILE, attr, grant, handle, opened, recall};
 use crate::world::{Waiter, World};
 use bytes::Bytes;
-use leasefs_client::call::{Fh, NewMode, Writing};
+use leasefs_client::call::{Asker, Fh, NewMode, Writing};
 use leasefs_client::{Answer, Call, NodeId, Unconnected};
 use leasefs_protocol::control::{HelloRefusal, Standing, ToClient, ToServer};
 use leasefs_protocol::{
-    Approval, Attr, Grant, Mode, OpenId, OpenToken, Parts, Query, Recall, RecallId, Refusal, Reply,
-    Request, Response, Scope, Stamp, Touched, answer, query,
+    Approval, Attr, Change, Grant, Mode, OpenId, OpenToken, Parts, Query, Recall, RecallId,
+    Refusal, Reply, Request, Response, Scope, Stamp, Touched, answer, query,
 };
 use std::time::Duration;
 
@@ -588,18 +588,32 @@ fn a_directory_that_is_opened_while_a_name_is_changed_is_asked_for_and_stays_ope
     }
 }
 
-/// A file is made, with a lease of this mode.
-pub fn made_file(world: &mut World, mode: Mode, attr: Attr) -> (NodeId, Fh) {
-    let create = world.call(Call::Create {
-        parent: NodeId::ROOT,
-        name: b"new".as_slice().into(),
-        mode: NewMode {
-            mode: 0o644,
-            umask: 0,
+/// A file that was made, and is open at the server under number 2.
+pub struct Made {
+    pub node: NodeId,
+    pub fh: Fh,
+    /// With what flags that was asked for.
+    pub flags: u32,
+}
+
+/// Somebody makes a file, that then is so, with a lease of this mode.
+pub fn makes(world: &mut World, asker: Asker, flags: i32, attr: Attr, mode: Mode) -> Made {
+    let create = world.call_of(
+        asker,
+        Call::Create {
+            parent: NodeId::ROOT,
+            name: b"new".as_slice().into(),
+            mode: NewMode {
+                mode: attr.mode.into(),
+                umask: 0,
+            },
+            flags: flags as u32,
         },
-        flags: libc::O_WRONLY as u32,
-    });
+    );
     let asked = world.asked();
+    let Change::Create(request) = asked.change() else {
+        panic!("another request: {asked:?}")
+    };
     let created = Response::Created(answer::Created {
         handle: handle(2),
         attr,
@@ -610,9 +624,19 @@ pub fn made_file(world: &mut World, mode: Mode, attr: Attr) -> (NodeId, Fh) {
         mode,
         ..grant(2, Parts::ATTRS | Parts::DATA, 1)
     };
-    world.grant(&asked, created, vec![lease]);
+    let reply = Reply {
+        renews: true,
+        grants: vec![lease],
+        room: Some(1 << 30),
+        ..asked.reply(Ok(created))
+    };
+    world.reply(reply, b"");
     match world.answered(create) {
-        Ok(Answer::Created(entry, opened)) => (entry.node.id, opened.fh),
+        Ok(Answer::Created(entry, opened)) => Made {
+            node: entry.node.id,
+            fh: opened.fh,
+            flags: request.flags,
+        },
         other => panic!("not made: {other:?}"),
     }
 }
@@ -620,7 +644,8 @@ pub fn made_file(world: &mut World, mode: Mode, attr: Attr) -> (NodeId, Fh) {
 /// It is written to and closed. Returns what is given back of it.
 fn gives_back(mode: Mode, durable: bool) -> Parts {
     let mut world = World::new();
-    let (_, fh) = made_file(&mut world, mode, attr(2, FILE));
+    let asker = Asker::default();
+    let Made { fh, .. } = makes(&mut world, asker, libc::O_WRONLY, attr(2, FILE), mode);
     if mode == Mode::Read {
         writes(&mut world, 2, fh);
     }

@@ -2,15 +2,15 @@
 
 use crate::calls::opening;
 use crate::connections::reclaimed;
+use crate::opens::Made;
 use crate::said::{FILE, attr, grant, handle, recall};
 use crate::world::World;
 use bytes::Bytes;
-use leasefs_client::call::{Asker, At, Fh, NewMode, Writing};
+use leasefs_client::call::{Asker, At, Fh, Writing};
 use leasefs_client::{Answer, Call, NodeId};
 use leasefs_protocol::control::Standing;
 use leasefs_protocol::{
-    Attr, Change, Grant, Mode, OpenId, OpenToken, Parts, Query, Reply, Request, Response, SetAttr,
-    Touched, answer,
+    Attr, Grant, Mode, Parts, Query, Reply, Request, Response, SetAttr, Touched, answer,
 };
 use std::time::Duration;
 
@@ -39,49 +39,9 @@ fn lease() -> Vec<Grant> {
     }]
 }
 
-/// A file that was made, and is open at the server under number 2.
-struct Made {
-    node: NodeId,
-    fh: Fh,
-    /// With what flags that was asked for.
-    flags: u32,
-}
-
 fn makes(world: &mut World, flags: i32, mode: u32, uid: u32) -> Made {
-    let create = world.call_of(
-        MAKER,
-        Call::Create {
-            parent: NodeId::ROOT,
-            name: b"new".as_slice().into(),
-            mode: NewMode { mode, umask: 0 },
-            flags: (libc::O_EXCL | flags) as u32,
-        },
-    );
-    let asked = world.asked();
-    let Change::Create(request) = asked.change() else {
-        panic!("another request: {asked:?}")
-    };
-    let created = Response::Created(answer::Created {
-        handle: handle(2),
-        attr: file(mode, uid, 0),
-        open: OpenId(2),
-        token: OpenToken(vec![1]),
-    });
-    let reply = Reply {
-        renews: true,
-        grants: lease(),
-        room: Some(1 << 30),
-        ..asked.reply(Ok(created))
-    };
-    world.reply(reply, b"");
-    match world.answered(create) {
-        Ok(Answer::Created(entry, opened)) => Made {
-            node: entry.node.id,
-            fh: opened.fh,
-            flags: request.flags,
-        },
-        other => panic!("not made: {other:?}"),
-    }
+    let flags = libc::O_EXCL | flags;
+    crate::opens::makes(world, MAKER, flags, file(mode, uid, 0), Mode::Write)
 }
 
 /// It is written and closed.
@@ -119,6 +79,14 @@ fn is_flushed(world: &mut World, mode: u32) {
         ..asked.reply(Ok(Response::Written(answer::Written::plain(len, 0))))
     };
     world.reply(reply, b"");
+}
+
+/// A file that was made, written and closed, and is at the server, but not on its disk.
+fn is_kept(world: &mut World) -> NodeId {
+    let Made { node, fh, .. } = makes(world, libc::O_WRONLY, 0o644, MAKER.uid);
+    is_written(world, fh, BYTES);
+    is_flushed(world, 0o644);
+    node
 }
 
 /// Opens it to read, if the server isn't asked for that.
@@ -215,9 +183,7 @@ fn once_its_mode_is_changed_or_its_attributes_are_recalled_the_server_is_asked()
     assert!(opens(&mut world, MAKER, node).is_none());
 
     let mut world = World::new();
-    let Made { node, fh, .. } = makes(&mut world, libc::O_WRONLY, 0o644, MAKER.uid);
-    is_written(&mut world, fh, BYTES);
-    is_flushed(&mut world, 0o644);
+    let node = is_kept(&mut world);
     world.recall(recall(1, 2, Parts::ATTRS | Parts::DATA, &[]));
     assert!(opens(&mut world, MAKER, node).is_none());
 }
@@ -225,9 +191,7 @@ fn once_its_mode_is_changed_or_its_attributes_are_recalled_the_server_is_asked()
 #[test]
 fn once_it_is_durable_its_open_and_its_bytes_are_let_go() {
     let mut world = World::new();
-    let Made { node, fh, .. } = makes(&mut world, libc::O_WRONLY, 0o644, MAKER.uid);
-    is_written(&mut world, fh, BYTES);
-    is_flushed(&mut world, 0o644);
+    let node = is_kept(&mut world);
     world.pass(Duration::from_secs(16));
     let commit = world.asked();
     assert!(matches!(
@@ -251,9 +215,7 @@ fn once_it_is_durable_its_open_and_its_bytes_are_let_go() {
 #[test]
 fn an_open_that_the_server_has_lost_is_not_read_by() {
     let mut world = World::new();
-    let Made { node, fh, .. } = makes(&mut world, libc::O_WRONLY, 0o644, MAKER.uid);
-    is_written(&mut world, fh, BYTES);
-    is_flushed(&mut world, 0o644);
+    let node = is_kept(&mut world);
     world.cut();
     world.finds(Standing::Reclaim, 2);
     world.take_said();

@@ -1,7 +1,7 @@
 //! What is set of a file while bytes of it are buffered goes to the server with them.
 
 use crate::kernel::{may_buffer, opened_file, writes};
-use crate::opens::made_file;
+use crate::opens::makes;
 use crate::said::{Asked, FILE, attr, grant, handle};
 use crate::world::{Waiter, World};
 use leasefs_client::call::{Asker, Fh, Room, Writing};
@@ -157,14 +157,16 @@ fn what_a_new_file_has_already_is_not_set_at_the_server() {
         (capable, ROOT, 0, owned(ROOT), true),
     ] {
         let mut world = World::new();
-        let (node, _) = made_file(&mut world, Mode::Write, of);
+        let asker = Asker::default();
+        let node = makes(&mut world, asker, libc::O_WRONLY, of, Mode::Write).node;
         world.pass(Duration::from_millis(wait));
         let call = sets(&mut world, uid, node, set);
         assert_eq!(world.is_asked(), asked, "{of:?} {uid} {wait} {set:?}");
         assert_eq!(world.waits(call), asked);
     }
     let mut world = World::new();
-    let (node, _) = made_file(&mut world, Mode::Read, fresh());
+    let asker = Asker::default();
+    let node = makes(&mut world, asker, libc::O_WRONLY, fresh(), Mode::Read).node;
     sets(&mut world, ROOT, node, owned(ROOT));
     assert!(world.is_asked(), "others may change it");
 }

@@ -1,7 +1,6 @@
 use super::*;
 use crate::cache::fixtures::{answer, holding, now, object, write, write_by, writer};
 use crate::cache::{Flushed, Round};
-use crate::inode::Access;
 use crate::inode::{Hearers, Inodes, Writer, Written};
 use crate::opens::Opens;
 use crate::opens::fixtures::opened;
@@ -135,7 +134,6 @@ fn an_open_is_held_until_what_is_to_be_written_through_it_is_there() {
     let (mut state, server) = (holding(8), Opens::default());
     let writes = |open| Writer {
         open: opened(&server, open),
-        allows: Access::Write,
         ..writer(open)
     };
     write_by(writes(1), &mut state, 0, b"a");

@@ -1,6 +1,5 @@
 use super::*;
 use crate::cache::fixtures::writer;
-use crate::inode::Access;
 use crate::inode::Inodes;
 use crate::inode::{Hearers, Writer};
 use crate::opens::Opens;
@@ -249,7 +248,6 @@ fn bytes_of_an_earlier_tenure_are_not_written_again_and_the_next_commit_tells_of
 fn writes(server: &Opens, open: u64) -> Writer {
     Writer {
         open: opened(server, open),
-        allows: Access::Write,
         ..writer(open)
     }
 }
