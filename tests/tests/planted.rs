@@ -142,9 +142,9 @@ impl Runs {
             Bug::RunAfterHostCrash | Bug::ForgetHostCrash | Bug::ResendAsNew => {
                 Self::rough(&["crash"]).and_host_crashes().from(11)
             }
-            Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(68),
-            Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(470),
-            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(175),
+            Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(110),
+            Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(700),
+            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(935),
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
@@ -154,36 +154,36 @@ impl Runs {
                 both.and_host_crashes().from(10)
             }
             Bug::ForgetAnswers | Bug::NoGrace | Bug::GraceEndsAtFirst => Self::rough(&["crash"]),
-            Bug::ForgetRemoval => Self::rough(&["crash"]).from(155),
-            Bug::ReadInGrace => Self::rough(&["crash"]).from(18),
+            Bug::ForgetRemoval => Self::rough(&["crash"]).from(240),
+            Bug::ReadInGrace => Self::rough(&["crash"]).from(58),
             Bug::AppendAgain => Self::rough(&["crash"]).from(70),
             Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(435),
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
-            Bug::CloseLost => Self::rough(&["break"]).from(67),
+            Bug::CloseLost => Self::rough(&["break"]).from(90),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
-            Bug::UntakenNames => Self::rough(&[]).of_two().from(265),
+            Bug::UntakenNames => Self::rough(&[]).of_two().from(7200),
             Bug::FetchStale => Self::ANY.from(500),
-            Bug::SyncLeftOut => Self::ANY.from(795),
-            Bug::SyncUntold => Self::rough(&["part"]).from(35),
-            Bug::ForgetRefused => Self::rough(&["part"]).from(1515),
+            Bug::SyncLeftOut => Self::ANY.from(1060),
+            Bug::SyncUntold => Self::rough(&["part"]).from(48),
+            Bug::ForgetRefused => Self::rough(&["part"]).from(1560),
             Bug::CancelBegun => Self::rough(&["part", "stall"]).from(1330),
             Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(325),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(105),
-            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(830),
+            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(855),
             Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(540),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
-            Bug::RenewOverdue => Self::ANY.from(2915),
+            Bug::RenewOverdue => Self::ANY.from(4265),
             Bug::ReleaseStale => Self::rough(&[]).from(470),
             Bug::OldAnswer => Self::rough(&[]).over_slow_links(),
             Bug::LatePages => Self::rough(&["freeze"])
                 .with_maps()
                 .of_files()
                 .of_two()
-                .from(7380),
+                .from(8770),
             Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => Self::ANY.with_locks(),
             Bug::LateUnderLock => Self::ANY.with_locks().from(500),
-            Bug::GrantStale => Self::rough(&["break"]).with_locks().of_files().from(46_140),
-            Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1030),
+            Bug::GrantStale => Self::rough(&["break"]).with_locks().of_files().from(49_735),
+            Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1045),
             _ => Self::ANY,
         }
     }

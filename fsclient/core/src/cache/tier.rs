@@ -4,7 +4,7 @@ use super::Cache;
 use super::state::State;
 use super::status::Kind;
 use crate::call::{Listing, Node, NodeId};
-use crate::inode::{Dentry, Inodes, Place};
+use crate::inode::{Access, Dentry, Inodes, Place};
 use crate::opens::ServerOpen;
 use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
@@ -176,21 +176,22 @@ impl<'a> Tier<'a> {
         })
     }
 
-    /// The open of whoever wrote a file last, while that is kept or dirty: an open that its identity may read by as long as `may` says so of
-    /// the file's attributes. `None` while the file is unclean.
+    /// The open of whoever wrote a file last, while that is kept or dirty, and what it allows: an open for this identity as long as `may` says so
+    /// of the file's attributes. `None` while the file is unclean.
     pub fn open_of_writer(
         &mut self,
         object: &Handle,
         caller: &Caller,
+        access: Access,
         may: impl FnOnce(&Attr) -> bool,
-    ) -> Option<Arc<ServerOpen>> {
+    ) -> Option<(Arc<ServerOpen>, Access)> {
         if self.state.inodes.is_unclean(object) {
             return None;
         }
         let written = self.written_attr(object);
         written.or_else(|| self.peek_attr(object)).filter(may)?;
         self.read(Kind::Open, |inodes, _| {
-            inodes.open_of_writer(object, caller)
+            inodes.open_of_writer(object, caller, access)
         })
     }
 

@@ -23,7 +23,7 @@ impl Inodes {
             unstable.attributes |= !content;
             // Written again, they would come behind it.
             if content {
-                unstable.kept.drop_all();
+                unstable.drop_written();
                 unstable.written = u64::MAX;
             }
         });
@@ -44,18 +44,18 @@ impl Inodes {
         }
         let number = self.commits.next();
         let more = self.weight.kept + wrote.batch.len();
-        let room = more <= self.memory.for_unstable() && self.weight.kept_files < MOST_FILES;
+        let room = more <= self.memory.for_unstable() && self.weight.kept_open < MOST_FILES;
         let object = wrote.object;
         self.make_unstable(object, |unstable| {
             unstable.wrote(wrote, WroteIn { number, host, room })
         });
         let Weight {
-            kept, kept_files, ..
+            kept, kept_open, ..
         } = self.weight;
         Noted {
             undone: false,
             number: Some(number),
-            many: kept > self.memory.many_unstable() || kept_files > MOST_FILES / 4,
+            many: kept > self.memory.many_unstable() || kept_open > MOST_FILES / 4,
         }
     }
 
@@ -65,22 +65,28 @@ impl Inodes {
         unstable.is_some_and(Unstable::keeps)
     }
 
-    /// As [`Inodes::keeps_written`], of a file that isn't open here.
-    pub fn is_kept_closed(&self, object: &Handle) -> bool {
-        self.keeps_written(object) && !self.is_open(object)
+    /// Whether the open of a file's writer is kept, and the file isn't open here.
+    pub fn is_kept_open(&self, object: &Handle) -> bool {
+        let unstable = self.content(object).and_then(|c| c.unstable.as_deref());
+        unstable.is_some_and(|unstable| unstable.writer.is_some()) && !self.is_open(object)
     }
 
-    /// The open by which bytes of a file that isn't open here are brought to the server, or may be once more, if it is of this identity and can
-    /// be read by. (Whoever still wrote by it wouldn't hear of a failure of the server's disk that a reader has been told.)
-    pub fn open_of_writer(&self, object: &Handle, caller: &Caller) -> Option<Arc<ServerOpen>> {
-        let content = self
-            .content(object)
-            .filter(|content| content.in_use.is_none())?;
+    /// The open by which bytes of a file are brought to the server, or may be once more, and what it allows, if it is of this identity and allows
+    /// this, and the file is open here for whoever asks alone. (Of two that share one only the first hears of a failure of the server's disk.)
+    pub fn open_of_writer(
+        &self,
+        object: &Handle,
+        caller: &Caller,
+        access: Access,
+    ) -> Option<(Arc<ServerOpen>, Access)> {
+        let content = self.content(object)?;
+        content.in_use.as_ref().filter(|in_use| in_use.opens == 1)?;
         let dirty = content.dirty.as_deref().map(|dirty| &dirty.writer);
-        let kept = || content.unstable.as_deref()?.kept.writer();
+        let kept = || content.unstable.as_deref()?.writer.as_ref();
         let writer = dirty.or_else(kept)?;
-        let reads = writer.allows == Access::ReadWrite && writer.open.stands();
-        (reads && writer.caller == *caller).then(|| Arc::clone(&writer.open))
+        let stands = writer.allows.covers(access) && writer.open.stands();
+        let own = stands && writer.caller == *caller;
+        own.then(|| (Arc::clone(&writer.open), writer.allows))
     }
 
     /// Nobody here can reach the file any more: nothing of it is kept from now on, until
@@ -89,7 +95,7 @@ impl Inodes {
         self.make_unstable(*object, |unstable| {
             unstable.forgotten = false;
             unstable.out_of_reach = true;
-            unstable.kept.drop_all();
+            unstable.drop_written();
         });
     }
 
@@ -182,7 +188,7 @@ impl Inodes {
 
     /// Whether a commit would let go of anything that matters.
     pub fn has_to_commit(&self) -> bool {
-        self.weight.kept_files > 0 || self.weight.unstable > MANY_OBJECTS
+        self.weight.kept_open > 0 || self.weight.unstable > MANY_OBJECTS
     }
 
     /// The server's host is in this life. Returns what was written in another and no commit covers.
@@ -217,7 +223,7 @@ impl Inodes {
     fn undone(&mut self, host: Option<BootId>) -> Vec<Undone> {
         let keeping = self.unstable_objects(|unstable| !unstable.kept.is_empty());
         let take = |object: Handle| {
-            self.change_unstable(&object, |unstable| unstable.kept.undone(object, host))?
+            self.change_unstable(&object, |unstable| unstable.undone(object, host))?
         };
         keeping.into_iter().filter_map(take).collect()
     }

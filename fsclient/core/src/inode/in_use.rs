@@ -24,6 +24,11 @@ impl Access {
         }
     }
 
+    /// Whether whoever may this may that.
+    pub fn covers(self, other: Self) -> bool {
+        self == Self::ReadWrite || self == other
+    }
+
     /// Whether it may write.
     pub fn writes(self) -> bool {
         self != Self::Read
@@ -33,7 +38,7 @@ impl Access {
 /// The opens of an inode, from before the server is asked for them.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
-    opens: usize,
+    pub opens: usize,
     /// Those of them whose mappings may store.
     stores: usize,
     /// It has no name any more.

@@ -90,9 +90,10 @@ struct Weight {
     clean: usize,
     /// Dirty bytes.
     dirty: usize,
-    /// Unstable bytes that are kept, and of how many of them.
+    /// Unstable bytes that are kept.
     kept: usize,
-    kept_files: usize,
+    /// Those that their writer's open is kept of.
+    kept_open: usize,
     /// Those that have unstable changes.
     unstable: usize,
     /// Those that hold pages without a lease.
@@ -129,7 +130,7 @@ impl Inode {
             clean: clean.map_or(0, Clean::bytes),
             dirty: dirty.map_or(0, Dirty::bytes),
             kept: unstable.map_or(0, Unstable::bytes),
-            kept_files: usize::from(unstable.is_some_and(Unstable::keeps)),
+            kept_open: usize::from(unstable.is_some_and(|unstable| unstable.writer.is_some())),
             unstable: usize::from(unstable.is_some()),
             unclean: usize::from(gate.is_some_and(Gate::is_unclean)),
             passing: usize::from(gate.is_some_and(|gate| gate.passing)),
@@ -167,7 +168,7 @@ impl Weight {
         shift(&mut self.clean, before.clean, after.clean);
         shift(&mut self.dirty, before.dirty, after.dirty);
         shift(&mut self.kept, before.kept, after.kept);
-        shift(&mut self.kept_files, before.kept_files, after.kept_files);
+        shift(&mut self.kept_open, before.kept_open, after.kept_open);
         shift(&mut self.unstable, before.unstable, after.unstable);
         shift(&mut self.unclean, before.unclean, after.unclean);
         shift(&mut self.passing, before.passing, after.passing);

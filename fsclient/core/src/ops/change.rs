@@ -102,7 +102,7 @@ impl Ops {
     pub fn unlinked_elsewhere(&self, object: &Handle) {
         let mut inodes = self.inodes();
         if let Some(host) = inodes.host_life().host()
-            && inodes.is_kept_closed(object)
+            && inodes.is_kept_open(object)
         {
             inodes.unstable_change(*object, host, true);
         }

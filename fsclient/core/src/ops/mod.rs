@@ -18,7 +18,7 @@ mod open;
 mod opens;
 mod places;
 mod plus;
-mod read_back;
+mod reopen;
 mod stale;
 mod stream;
 mod walkers;

@@ -2,7 +2,7 @@
 
 use super::names::NameIn;
 use super::opens::OpenFile;
-use super::{Ask, Ops, Told, read_back};
+use super::{Ask, Ops, Told, reopen};
 use crate::cache::Cache;
 use crate::call::{Asker, Caching, Entry, Fh, NewMode, NodeId, Opened};
 use crate::inode::{Access, Fetch, HostLife};
@@ -108,13 +108,14 @@ impl Ops {
         }
         let object = self.inodes().node(node)?.handle;
         let caller = self.caller_of(asker);
+        let begun = Begun::new(self.cache(), Access::Read, object);
         let shared = self.cache().live()?.reuse_open(&object, &caller);
         let server = match shared {
             Some(server) => (server, Access::Read),
-            None => (self.open_of_writer(&object, &caller)?, Access::ReadWrite),
+            None => self.open_of_writer(&object, &caller, Access::Read)?,
         };
+        begun.keep();
         self.inodes().is_opened_to_read(&object);
-        self.inodes().open_begins(object, Access::Read);
         Some(self.add_file(node, object, server, Access::Read, caller, false))
     }
 
@@ -129,15 +130,17 @@ impl Ops {
         let caller = self.caller(ask);
         let begun = Begun::new(self.cache(), access, object);
         let server = match access {
-            Access::Read => self.open_reading(ask, &caller, object, flags).await,
-            Access::Write | Access::ReadWrite => {
-                let flags = servers_flags(flags);
-                self.open_alone(ask, &caller, object, flags).await
+            Access::Read => {
+                let server = self.open_reading(ask, &caller, object, flags).await?;
+                (server, access)
             }
-        }?;
+            Access::Write | Access::ReadWrite => {
+                self.open_writing(ask, &caller, object, flags).await?
+            }
+        };
         self.prepare(ask, access, object).await?;
         begun.keep();
-        Ok(self.add_file(node, object, (server, access), access, caller, false))
+        Ok(self.add_file(node, object, server, access, caller, false))
     }
 
     /// An open for reading, shared with others of this identity while the verdict holds.
@@ -159,6 +162,23 @@ impl Ops {
             }
             result => result.inspect(|_| self.inodes().is_opened_to_read(&object)),
         }
+    }
+
+    /// An open for writing, and what it allows.
+    async fn open_writing(
+        &self,
+        ask: &Ask,
+        caller: &Caller,
+        object: Handle,
+        flags: u32,
+    ) -> Result<(Arc<ServerOpen>, Access), Refusal> {
+        let access = Access::of(flags);
+        if let Some(open) = self.open_of_writer(&object, caller, access) {
+            return Ok(open);
+        }
+        let flags = servers_flags(flags);
+        let server = self.open_alone(ask, caller, object, flags).await?;
+        Ok((server, access))
     }
 
     pub(super) async fn open_shared(
@@ -318,7 +338,7 @@ impl Ops {
             mode: self.mode_of_new(mode),
             umask,
             flags: match keep {
-                true => read_back::flags_of_new(servers_flags(flags), mode & !umask),
+                true => reopen::flags_of_new(servers_flags(flags), mode & !umask),
                 false => servers_flags(flags),
             },
             keep,

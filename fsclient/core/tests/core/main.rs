@@ -11,7 +11,7 @@ mod kernel;
 mod listings;
 mod lookups;
 mod opens;
-mod read_back;
+mod reopen;
 mod requests;
 mod said;
 mod sets;

@@ -59,7 +59,6 @@ struct Piece {
 #[derive(Debug)]
 struct Last {
     base: Version,
-    writer: Writer,
     path: Option<PathBuf>,
 }
 
@@ -85,11 +84,6 @@ impl Kept {
         self.pieces.is_empty()
     }
 
-    /// Through which it was written last.
-    pub fn writer(&self) -> Option<&Writer> {
-        Some(&self.last.as_ref()?.writer)
-    }
-
     /// Whether bytes of this tenure can be kept beside those that are.
     pub fn goes_with(&self, tenure: Tenure) -> bool {
         self.is_empty() || self.tenure == tenure
@@ -112,7 +106,6 @@ impl Kept {
         let base = base.filter(|base| key(base) > key(&wrote.version));
         self.last = Some(Last {
             base: base.unwrap_or(wrote.version),
-            writer: wrote.writer,
             path: wrote.path,
         });
     }
@@ -138,7 +131,12 @@ impl Kept {
     }
 
     /// Takes out what was written in other lives of the host than this.
-    pub fn undone(&mut self, object: Handle, host: Option<BootId>) -> Option<Undone> {
+    pub fn undone(
+        &mut self,
+        object: Handle,
+        writer: &Writer,
+        host: Option<BootId>,
+    ) -> Option<Undone> {
         let (gone, here): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pieces)
             .into_iter()
             .partition(|piece| Some(piece.host) != host);
@@ -152,7 +150,7 @@ impl Kept {
             .for_each(|piece| hearers.add_all(&piece.hearers));
         let undone = Undone {
             object,
-            writer: last.writer.clone(),
+            writer: writer.clone(),
             hearers,
             runs: gone.into_iter().map(|piece| piece.run).collect(),
             base: last.base,

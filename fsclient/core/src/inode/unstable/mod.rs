@@ -9,13 +9,14 @@ mod kept;
 
 pub(crate) use kept::{Undone, Wrote};
 
+use super::Writer;
 use kept::Kept;
-use leasefs_protocol::{BootId, OpenId};
+use leasefs_protocol::{BootId, Handle, OpenId};
 use std::sync::atomic::AtomicU64;
 
 /// With so many objects that were changed it is time for a commit.
 pub(super) const MANY_OBJECTS: usize = 65_536;
-/// Of so many files bytes are kept: each holds an open at the server.
+/// So many files are kept open at the server for what was written to them.
 pub(super) const MOST_FILES: usize = 16_384;
 /// So many bytes of a file are made durable along with its last write. More may take a disk long, and nobody else gets
 /// at the file meanwhile.
@@ -37,6 +38,8 @@ pub(super) struct Unstable {
     pub(super) known: u64,
     /// What can be done again.
     pub(super) kept: Kept,
+    /// Through which it was written last, as long as there is anything that a commit covers.
+    pub(super) writer: Option<Writer>,
     /// How many bytes the server's disk may not have, as far as they were written here; `u64::MAX` if nobody knows.
     pub(super) written: u64,
     /// Nobody has it open.
@@ -182,6 +185,25 @@ impl Unstable {
         !self.kept.is_empty()
     }
 
+    /// Nothing that was written is kept from now on, nor is its writer's open.
+    pub(super) fn drop_written(&mut self) {
+        self.kept.drop_all();
+        self.writer = None;
+    }
+
+    /// Takes out the bytes that were written in other lives of the host than this.
+    pub(super) fn undone(&mut self, object: Handle, host: Option<BootId>) -> Option<Undone> {
+        let undone = self.kept.undone(object, self.writer.as_ref()?, host);
+        self.without_use();
+        undone
+    }
+
+    fn without_use(&mut self) {
+        if self.since.is_none() && self.kept.is_empty() {
+            self.writer = None;
+        }
+    }
+
     /// Bytes were written.
     pub(super) fn wrote(&mut self, wrote: Wrote, at: WroteIn) {
         if self.out_of_reach {
@@ -190,6 +212,7 @@ impl Unstable {
         self.written = self.written.saturating_add(wrote.batch.len() as u64);
         let WroteIn { number, host, room } = at;
         let tenure = wrote.tenure.filter(|_| room);
+        self.writer = Some(wrote.writer.clone()).filter(|_| room);
         if let Some(tenure) = tenure.filter(|tenure| self.kept.goes_with(*tenure)) {
             self.kept.keep(wrote, tenure, number, host);
             return;
@@ -203,6 +226,7 @@ impl Unstable {
         if let Some(tenure) = tenure {
             self.kept.keep(wrote, tenure, number, host);
         }
+        self.without_use();
     }
 
     /// Whether there is nothing to be noted of it any more. What is out of reach is noted until its
@@ -223,6 +247,7 @@ impl Unstable {
             self.attributes = false;
         }
         self.kept.committed(covered, host);
+        self.without_use();
         if self.since.is_none() && self.kept.is_empty() {
             self.written = 0;
         }

@@ -1,4 +1,4 @@
-//! What was made here is read back without a request.
+//! What was written here is opened again, and read back, without a request.
 
 use crate::calls::opening;
 use crate::connections::reclaimed;
@@ -91,7 +91,11 @@ fn is_kept(world: &mut World) -> NodeId {
 
 /// Opens it to read, if the server isn't asked for that.
 fn opens(world: &mut World, asker: Asker, node: NodeId) -> Option<Fh> {
-    let open = world.call_of(asker, opening(node, libc::O_RDONLY));
+    opens_for(world, asker, node, libc::O_RDONLY)
+}
+
+fn opens_for(world: &mut World, asker: Asker, node: NodeId, flags: i32) -> Option<Fh> {
+    let open = world.call_of(asker, opening(node, flags));
     if world.is_asked() {
         return None;
     }
@@ -225,4 +229,129 @@ fn an_open_that_the_server_has_lost_is_not_read_by() {
     world.take_said();
     world.take_asked();
     assert!(opens(&mut world, MAKER, node).is_none());
+}
+
+#[test]
+fn who_has_written_a_file_that_he_owns_opens_it_again_to_write_without_a_request() {
+    for at_server in [false, true] {
+        let mut world = World::new();
+        let node = match at_server {
+            true => is_kept(&mut world),
+            false => {
+                let Made { node, fh, .. } = makes(&mut world, libc::O_WRONLY, 0o644, MAKER.uid);
+                is_written(&mut world, fh, BYTES);
+                node
+            }
+        };
+        for flags in [
+            libc::O_WRONLY,
+            libc::O_WRONLY | libc::O_APPEND,
+            libc::O_RDWR,
+        ] {
+            let fh = opens_for(&mut world, MAKER, node, flags).expect("without a request");
+            is_written(&mut world, fh, BYTES);
+        }
+    }
+}
+
+/// It is written to and closed, where others use it: the server has the bytes, and nobody a Write lease.
+fn is_written_through(world: &mut World, fh: Fh) {
+    let writing = Writing {
+        offset: 0,
+        data: Bytes::from_static(BYTES),
+        flags: libc::O_WRONLY as u32,
+        writeback: false,
+        kill_priv: false,
+        owner: None,
+    };
+    let write = world.call_of(MAKER, Call::Write { fh, writing });
+    let asked = world.asked();
+    let len = BYTES.len() as u64;
+    let attr = file(0o644, MAKER.uid, len);
+    let touched = Touched {
+        object: handle(2),
+        attr,
+    };
+    let reply = Reply {
+        renews: true,
+        grants: vec![grant(2, Parts::ATTRS | Parts::DATA, 3)],
+        touched: vec![touched],
+        ..asked.reply(Ok(Response::Written(answer::Written::plain(len, 0))))
+    };
+    world.reply(reply, b"");
+    world.answered(write).expect("written");
+    world.call(Call::Release { fh });
+    world.take_said();
+}
+
+#[test]
+fn a_file_that_is_written_where_others_use_it_is_opened_again_without_a_request_until_that_is_durable()
+ {
+    let mut world = World::new();
+    let attr = file(0o644, MAKER.uid, 0);
+    let made = crate::opens::makes(&mut world, MAKER, libc::O_WRONLY, attr, Mode::Read);
+    is_written_through(&mut world, made.fh);
+    // Its maker has given the lease back.
+    world.call_of(MAKER, Call::GetAttr { node: made.node });
+    let asked = world.asked();
+    let attr = Response::Attr(file(0o644, MAKER.uid, BYTES.len() as u64));
+    world.grant(&asked, attr, vec![grant(2, Parts::ATTRS, 5)]);
+    let fh = opens_for(&mut world, MAKER, made.node, libc::O_WRONLY).expect("without a request");
+    is_written_through(&mut world, fh);
+    assert_eq!(world.core.session_status().opens, 1);
+
+    world.pass(Duration::from_secs(16));
+    let commit = world.asked();
+    assert!(matches!(
+        commit.frame.request,
+        Request::Query(Query::CommitAll(_))
+    ));
+    world.done(&commit);
+    world.pass(SOON);
+    assert_eq!(world.core.session_status().opens, 0);
+    assert!(opens_for(&mut world, MAKER, made.node, libc::O_WRONLY).is_none());
+}
+
+#[test]
+fn what_was_written_where_others_use_it_is_closed_once_somebody_has_removed_it() {
+    let mut world = World::new();
+    let attr = file(0o644, MAKER.uid, 0);
+    let made = crate::opens::makes(&mut world, MAKER, libc::O_WRONLY, attr, Mode::Read);
+    is_written_through(&mut world, made.fh);
+    world.unlinked(handle(2));
+    world.pass(SOON);
+    assert_eq!(world.core.session_status().opens, 0);
+}
+
+#[test]
+fn who_may_not_write_it_or_has_it_open_otherwise_asks_the_server() {
+    let other = Asker { uid: 6, ..MAKER };
+    for (mode, owner, asker, flags, here) in [
+        (0o644, MAKER.uid, MAKER, libc::O_WRONLY, true),
+        (0o755, MAKER.uid, MAKER, libc::O_WRONLY, true),
+        (0o200, MAKER.uid, MAKER, libc::O_WRONLY, true),
+        (0o444, MAKER.uid, MAKER, libc::O_WRONLY, false),
+        (0o200, MAKER.uid, MAKER, libc::O_RDWR, false),
+        (0o666, MAKER.uid, other, libc::O_WRONLY, false),
+        (0o644, 65_534, MAKER, libc::O_WRONLY, false),
+    ] {
+        let mut world = World::new();
+        let Made { node, fh, .. } = makes(&mut world, libc::O_WRONLY, mode, owner);
+        is_written(&mut world, fh, BYTES);
+        let opened = opens_for(&mut world, asker, node, flags);
+        assert_eq!(
+            opened.is_some(),
+            here,
+            "{mode:o} {owner} {asker:?} {flags:o}"
+        );
+    }
+
+    let mut world = World::new();
+    let node = is_kept(&mut world);
+    let _reads = opens(&mut world, MAKER, node).expect("without a request");
+    let second = opens_for(&mut world, MAKER, node, libc::O_WRONLY);
+    assert!(
+        second.is_none(),
+        "it would not hear of what a reader has heard of"
+    );
 }
