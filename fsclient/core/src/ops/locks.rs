@@ -510,7 +510,10 @@ impl Ops {
                 return Ok(answered);
             }
         }
-        // The server may have been told of the loss before, and have it now.
+        // The server may have been told of the loss before, and have it now, or wait with it.
+        if let Some(wait) = wait {
+            self.cancel(open.object, wait).await;
+        }
         let all = query::Unlock {
             object: open.object,
             owner: call.owner,

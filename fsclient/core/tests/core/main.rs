@@ -9,6 +9,7 @@ mod hostile;
 mod interface;
 mod kernel;
 mod listings;
+mod locks;
 mod lookups;
 mod opens;
 mod reopen;
