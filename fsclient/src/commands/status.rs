@@ -252,12 +252,26 @@ fn identity(policy: Option<&str>) -> &'static str {
 }
 
 fn mount_for_people(mount: &MountStatus) -> String {
+    let mut lines = summary(mount);
+    if mount.unmounting {
+        lines.push("  unmounts  as soon as all of that is on the server's disk".to_owned());
+    }
+    lines.extend(mount.session.waiting.iter().map(waiting_for_people));
+    lines.extend(mount.locks.iter().take(NAMED_LOCKS).map(lock_for_people));
+    let more = mount.locks.len().saturating_sub(NAMED_LOCKS);
+    if more > 0 {
+        lines.push(format!("  and {more} more locks: see --json"));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn summary(mount: &MountStatus) -> Vec<String> {
     let rpc = &mount.session;
     let trouble = rpc
         .trouble
         .as_ref()
         .map_or(String::new(), |trouble| format!(" ({})", escaped(trouble)));
-    let mut lines = vec![
+    vec![
         format!(
             "{}  from {}{}",
             path_for_people(&mount.dir),
@@ -298,21 +312,7 @@ fn mount_for_people(mount: &MountStatus) -> String {
             to_write(&mount.dirty),
             not_durable(mount)
         ),
-    ];
-    if mount.unmounting {
-        lines.push("  unmounts  as soon as all of that is on the server's disk".to_owned());
-    }
-    lines.extend(rpc.waiting.iter().map(waiting_for_people));
-    lines.extend(mount.locks.iter().take(NAMED_LOCKS).map(lock_for_people));
-    if let Some(more) = mount
-        .locks
-        .len()
-        .checked_sub(NAMED_LOCKS)
-        .filter(|more| *more > 0)
-    {
-        lines.push(format!("  and {more} more locks: see --json"));
-    }
-    lines.join("\n") + "\n"
+    ]
 }
 
 pub(super) fn lock_for_people(lock: &Lock) -> String {

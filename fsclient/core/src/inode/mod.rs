@@ -4,6 +4,7 @@
 //! [`Inodes`] holds all of them. What crosses inodes stands there beside the map: drops of pages, the
 //! eviction's ring, budgets.
 
+mod access;
 mod cached;
 mod caching;
 mod changing;
@@ -27,13 +28,13 @@ mod unstable;
 mod untaken;
 mod writer;
 
+pub(crate) use access::Access;
 pub(crate) use cached::{Dentry, Dropped, ToldName};
 pub(crate) use changing::Changing;
 pub(crate) use clean::Fetch;
 pub(crate) use dirty::{Dirty, MAX_END, Tell};
 pub(crate) use dropping::Kept;
 pub(crate) use drops::{Approvable, Arrived, Outcome, PagesOf, Then};
-pub(crate) use in_use::Access;
 pub(crate) use standing::Place;
 pub(crate) use table::Inodes;
 pub(crate) use unstable::{

@@ -6,21 +6,9 @@
 //! taken up in their order. And as long as a directory is read it is locked, so that none of its names is changed, nor dropped.
 
 use super::Inodes;
+use super::table::ToldListing;
 use crate::call::{Fh, NodeId};
-use crate::run::Map;
 use leasefs_lease::time::BootTime;
-
-/// Of each listing its last answer.
-pub(super) type Untaken = Map<Fh, Last>;
-
-/// An answer with what entries denote.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Last {
-    dir: NodeId,
-    /// What was told last in it.
-    node: NodeId,
-    given: BootTime,
-}
 
 /// What shows that an answer was taken up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +22,8 @@ pub(crate) enum Shows {
 impl Inodes {
     /// The kernel is told nodes along with a listing of `dir`, this one last.
     pub fn told_with_listing(&mut self, listing: Fh, dir: NodeId, node: NodeId, given: BootTime) {
-        self.untaken.insert(listing, Last { dir, node, given });
+        self.untaken
+            .insert(listing, ToldListing { dir, node, given });
     }
 
     /// The kernel has taken up what it was told along with a listing.
@@ -50,7 +39,7 @@ impl Inodes {
     /// A listing of which the kernel may not have taken up the last answer.
     pub fn untaken(&mut self) -> Option<(Fh, Shows)> {
         loop {
-            let (listing, Last { dir, node, given }) = self.untaken.iter().next()?;
+            let (listing, ToldListing { dir, node, given }) = self.untaken.iter().next()?;
             let (listing, dir, node, given) = (*listing, *dir, *node, *given);
             match self.known(node).map(|known| known.lookups) {
                 Some(1) => return Some((listing, Shows::Known(node))),

@@ -178,11 +178,13 @@ impl<O: Copy + Eq> Locks<O> {
         any
     }
 
-    /// Gives up what stands against a lock that its owner has been given: theirs were given up before.
+    /// Gives up what stands against a lock that its owner has been given: theirs were given up before. What they hold of the
+    /// same bytes and doesn't stand against it they keep.
     pub fn make_way(&mut self, lock: &LockWanted<O>) {
-        let theirs: Vec<O> = self.against(lock).map(|held| held.owner).collect();
-        for owner in theirs {
-            self.give_up(owner, lock.kind, lock.range);
+        let common = |held: &HeldLock<O>| Some((held.owner, held.range.common(lock.range)?));
+        let theirs: Vec<(O, LockRange)> = self.against(lock).filter_map(common).collect();
+        for (owner, range) in theirs {
+            self.give_up(owner, lock.kind, range);
         }
     }
 

@@ -72,6 +72,17 @@ fn of_several_that_stand_in_the_way_the_owner_that_came_first_is_told() {
 }
 
 #[test]
+fn who_makes_way_for_a_lock_keeps_what_does_not_stand_against_it() {
+    let mut locks = Locks::default();
+    locks.take(&wants(1, Exclusive, 0, 9), Fence(1));
+    locks.take(&wants(1, Shared, 5, 9), Fence(2));
+    locks.make_way(&wants(2, Shared, 3, 7));
+    assert_eq!(shown(&locks), [(1, Exclusive, 0, 2), (1, Shared, 5, 9)]);
+    locks.make_way(&wants(2, Exclusive, 2, 6));
+    assert_eq!(shown(&locks), [(1, Exclusive, 0, 1), (1, Shared, 7, 9)]);
+}
+
+#[test]
 fn a_flock_that_is_converted_is_given_up_first() {
     let mut locks = Locks::default();
     let flock = |owner, mode| LockWanted {
