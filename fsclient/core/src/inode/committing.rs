@@ -109,7 +109,7 @@ impl Inodes {
     /// For a new open of the object, which earlier losses don't concern, unless nobody was told of them.
     pub fn losses_told(&mut self, object: &Handle) -> LossesTold {
         let known = self.change_unstable(object, |unstable| {
-            unstable.out_of_reach = false;
+            (unstable.out_of_reach, unstable.forgotten) = (false, false);
             unstable.known
         });
         LossesTold(AtomicU64::new(known.unwrap_or(0)))

@@ -32,11 +32,15 @@ fn wrote_by(
     data: &'static [u8],
     host: BootId,
 ) -> Noted {
+    inodes.unstable_write(written(writer, offset, data), host)
+}
+
+fn written(writer: &Writer, offset: u64, data: &'static [u8]) -> Wrote {
     let run = Run {
         offset,
         data: Bytes::from_static(data),
     };
-    let wrote = Wrote {
+    Wrote {
         object: object(),
         batch: run.into(),
         version: Version::default(),
@@ -45,8 +49,7 @@ fn wrote_by(
         path: None,
         tenure: Some(Tenure::default()),
         durable: false,
-    };
-    inodes.unstable_write(wrote, host)
+    }
 }
 
 fn commit(inodes: &mut Inodes, host: BootId, told: &LossesTold) -> Committed {
@@ -80,6 +83,22 @@ fn nothing_stays_of_a_file_that_was_forgotten_before_its_bytes_were_written_and_
     let _ = wrote(&mut inodes, 0, b"late", BEFORE);
     assert_eq!(commit(&mut inodes, BEFORE, &open), Committed::Durable);
     assert!(inodes.iter().next().is_none());
+}
+
+#[test]
+fn who_opens_a_file_that_was_forgotten_is_told_of_what_he_writes_where_others_use_it() {
+    let mut inodes = Inodes::default();
+    let _ = wrote(&mut inodes, 0, b"kept", BEFORE);
+    inodes.nobody_commits(&object());
+    let open = inodes.losses_told(&object());
+    let shared = Wrote {
+        tenure: None,
+        ..written(&writer(8), 4, b"shared")
+    };
+    let _ = inodes.unstable_write(shared, BEFORE);
+    assert_eq!(undone(&mut inodes, AFTER), []);
+    assert_eq!(commit(&mut inodes, AFTER, &open), Committed::Lost);
+    assert_eq!(commit(&mut inodes, AFTER, &open), Committed::Durable);
 }
 
 #[test]
