@@ -144,7 +144,7 @@ impl Runs {
             }
             Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(110),
             Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(700),
-            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(935),
+            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(1195),
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
@@ -182,7 +182,7 @@ impl Runs {
                 .from(8770),
             Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => Self::ANY.with_locks(),
             Bug::LateUnderLock => Self::ANY.with_locks().from(500),
-            Bug::GrantStale => Self::rough(&["break"]).with_locks().of_files().from(49_735),
+            Bug::GrantStale => Self::rough(&["break"]).with_locks().of_files().from(75_575),
             Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1045),
             _ => Self::ANY,
         }
