@@ -61,14 +61,16 @@ impl Inodes {
 
     /// Whether bytes are kept of a file until they are durable.
     pub fn keeps_written(&self, object: &Handle) -> bool {
-        let unstable = self.content(object).and_then(|c| c.unstable.as_deref());
-        unstable.is_some_and(Unstable::keeps)
+        self.unstable(object).is_some_and(Unstable::keeps)
     }
 
     /// Whether the open of a file's writer is kept, and the file isn't open here.
     pub fn is_kept_open(&self, object: &Handle) -> bool {
-        let unstable = self.content(object).and_then(|c| c.unstable.as_deref());
-        unstable.is_some_and(|unstable| unstable.writer.is_some()) && !self.is_open(object)
+        self.unstable(object).is_some_and(Unstable::keeps_open) && !self.is_open(object)
+    }
+
+    fn unstable(&self, object: &Handle) -> Option<&Unstable> {
+        self.content(object)?.unstable.as_deref()
     }
 
     /// The open by which bytes of a file are brought to the server, or may be once more, and what it allows, if it is of this identity and allows

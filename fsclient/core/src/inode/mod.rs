@@ -131,7 +131,7 @@ impl Inode {
             clean: clean.map_or(0, Clean::bytes),
             dirty: dirty.map_or(0, Dirty::bytes),
             kept: unstable.map_or(0, Unstable::bytes),
-            kept_open: usize::from(unstable.is_some_and(|unstable| unstable.writer.is_some())),
+            kept_open: usize::from(unstable.is_some_and(Unstable::keeps_open)),
             unstable: usize::from(unstable.is_some()),
             unclean: usize::from(gate.is_some_and(Gate::is_unclean)),
             passing: usize::from(gate.is_some_and(|gate| gate.passing)),

@@ -130,10 +130,10 @@ impl Ops {
         let caller = self.caller(ask);
         let begun = Begun::new(self.cache(), access, object);
         let server = match access {
-            Access::Read => {
-                let server = self.open_reading(ask, &caller, object, flags).await?;
-                (server, access)
-            }
+            Access::Read => (
+                self.open_reading(ask, &caller, object, flags).await?,
+                access,
+            ),
             Access::Write | Access::ReadWrite => {
                 self.open_writing(ask, &caller, object, flags).await?
             }

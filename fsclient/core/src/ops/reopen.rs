@@ -25,15 +25,15 @@ fn bits(access: Access) -> u16 {
 /// Whether the server lets this caller open a file that has these attributes; false if that isn't known.
 fn may(policy: IdentityPolicy, caller: &Caller, access: Access, attr: &Attr) -> bool {
     let (bits, mode) = (bits(access), attr.mode);
-    match policy {
-        IdentityPolicy::Trust => attr.uid == caller.uid && mode >> 6 & bits == bits,
-        IdentityPolicy::RootSquash if caller.uid != 0 => {
-            attr.uid == caller.uid && mode >> 6 & bits == bits
-        }
+    let as_himself = match policy {
+        IdentityPolicy::Trust => true,
+        IdentityPolicy::RootSquash => caller.uid != 0,
+        IdentityPolicy::Squash => false,
+    };
+    match as_himself {
+        true => attr.uid == caller.uid && mode >> 6 & bits == bits,
         // As whom he does isn't known here.
-        IdentityPolicy::RootSquash | IdentityPolicy::Squash => {
-            mode & (bits * 0o111) == bits * 0o111 && attr.has_no_xattrs()
-        }
+        false => mode & (bits * 0o111) == bits * 0o111 && attr.has_no_xattrs(),
     }
 }
 

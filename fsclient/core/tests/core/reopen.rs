@@ -4,7 +4,7 @@ use crate::calls::opening;
 use crate::connections::reclaimed;
 use crate::opens::Made;
 use crate::said::{FILE, attr, grant, handle, recall};
-use crate::world::World;
+use crate::world::{Waiter, World};
 use bytes::Bytes;
 use leasefs_client::call::{Asker, At, Fh, Writing};
 use leasefs_client::{Answer, Call, NodeId};
@@ -51,6 +51,11 @@ fn is_written(world: &mut World, fh: Fh, data: &'static [u8]) {
 }
 
 fn writes(world: &mut World, fh: Fh, data: &'static [u8]) {
+    let write = begins_to_write(world, fh, data);
+    world.answered(write).expect("buffered");
+}
+
+fn begins_to_write(world: &mut World, fh: Fh, data: &'static [u8]) -> Waiter {
     let writing = Writing {
         offset: 0,
         data: Bytes::from_static(data),
@@ -59,13 +64,17 @@ fn writes(world: &mut World, fh: Fh, data: &'static [u8]) {
         kill_priv: false,
         owner: None,
     };
-    let write = world.call_of(MAKER, Call::Write { fh, writing });
-    world.answered(write).expect("buffered");
+    world.call_of(MAKER, Call::Write { fh, writing })
 }
 
 /// What was written comes to the server.
 fn is_flushed(world: &mut World, mode: u32) {
     world.pass(SOON);
+    comes(world, mode, lease());
+}
+
+/// Bytes of the file have come to the server, which answers with these leases.
+fn comes(world: &mut World, mode: u32, grants: Vec<Grant>) {
     let asked = world.asked();
     let len = asked.payload.len() as u64;
     let touched = Touched {
@@ -74,7 +83,7 @@ fn is_flushed(world: &mut World, mode: u32) {
     };
     let reply = Reply {
         renews: true,
-        grants: lease(),
+        grants,
         touched: vec![touched],
         ..asked.reply(Ok(Response::Written(answer::Written::plain(len, 0))))
     };
@@ -256,29 +265,8 @@ fn who_has_written_a_file_that_he_owns_opens_it_again_to_write_without_a_request
 
 /// It is written to and closed, where others use it: the server has the bytes, and nobody a Write lease.
 fn is_written_through(world: &mut World, fh: Fh) {
-    let writing = Writing {
-        offset: 0,
-        data: Bytes::from_static(BYTES),
-        flags: libc::O_WRONLY as u32,
-        writeback: false,
-        kill_priv: false,
-        owner: None,
-    };
-    let write = world.call_of(MAKER, Call::Write { fh, writing });
-    let asked = world.asked();
-    let len = BYTES.len() as u64;
-    let attr = file(0o644, MAKER.uid, len);
-    let touched = Touched {
-        object: handle(2),
-        attr,
-    };
-    let reply = Reply {
-        renews: true,
-        grants: vec![grant(2, Parts::ATTRS | Parts::DATA, 3)],
-        touched: vec![touched],
-        ..asked.reply(Ok(Response::Written(answer::Written::plain(len, 0))))
-    };
-    world.reply(reply, b"");
+    let write = begins_to_write(world, fh, BYTES);
+    comes(world, 0o644, vec![grant(2, Parts::ATTRS | Parts::DATA, 3)]);
     world.answered(write).expect("written");
     world.call(Call::Release { fh });
     world.take_said();

@@ -56,10 +56,11 @@ struct Piece {
     host: BootId,
 }
 
+/// How a write left its file, and where that was.
 #[derive(Debug)]
-struct Last {
-    base: Version,
-    path: Option<PathBuf>,
+pub(super) struct Last {
+    pub base: Version,
+    pub path: Option<PathBuf>,
 }
 
 /// What is kept of one file until it is known to be on the server's disk.
@@ -90,23 +91,28 @@ impl Kept {
     }
 
     /// Keeps the bytes of a write, which was the client's change of this number.
-    pub fn keep(&mut self, wrote: Wrote, tenure: Tenure, change: u64, host: BootId) {
+    pub(super) fn keep(
+        &mut self,
+        (batch, hearers): (Batch, &Arc<Hearers>),
+        last: Last,
+        tenure: Tenure,
+        (change, host): (u64, BootId),
+    ) {
         self.tenure = tenure;
-        self.bytes += wrote.batch.len();
+        self.bytes += batch.len();
         let piece = |run| Piece {
             run,
-            hearers: Arc::clone(&wrote.hearers),
+            hearers: Arc::clone(hearers),
             change,
             host,
         };
-        self.pieces
-            .extend(wrote.batch.into_runs().into_iter().map(piece));
+        self.pieces.extend(batch.into_runs().into_iter().map(piece));
         let key = |v: &Version| (v.ctime, v.size);
         let base = self.last.take().map(|last| last.base);
-        let base = base.filter(|base| key(base) > key(&wrote.version));
+        let base = base.filter(|base| key(base) > key(&last.base));
         self.last = Some(Last {
-            base: base.unwrap_or(wrote.version),
-            path: wrote.path,
+            base: base.unwrap_or(last.base),
+            path: last.path,
         });
     }
 

@@ -10,7 +10,7 @@ mod kept;
 pub(crate) use kept::{Undone, Wrote};
 
 use super::Writer;
-use kept::Kept;
+use kept::{Kept, Last};
 use leasefs_protocol::{BootId, Handle, OpenId};
 use std::sync::atomic::AtomicU64;
 
@@ -185,6 +185,11 @@ impl Unstable {
         !self.kept.is_empty()
     }
 
+    /// Whether its writer's open is kept.
+    pub fn keeps_open(&self) -> bool {
+        self.writer.is_some()
+    }
+
     /// Nothing that was written is kept from now on, nor is its writer's open.
     pub(super) fn drop_written(&mut self) {
         self.kept.drop_all();
@@ -194,11 +199,12 @@ impl Unstable {
     /// Takes out the bytes that were written in other lives of the host than this.
     pub(super) fn undone(&mut self, object: Handle, host: Option<BootId>) -> Option<Undone> {
         let undone = self.kept.undone(object, self.writer.as_ref()?, host);
-        self.without_use();
+        self.let_writer_go();
         undone
     }
 
-    fn without_use(&mut self) {
+    /// Of what nothing is to be committed, the writer's open isn't kept.
+    fn let_writer_go(&mut self) {
         if self.since.is_none() && self.kept.is_empty() {
             self.writer = None;
         }
@@ -212,21 +218,22 @@ impl Unstable {
         self.written = self.written.saturating_add(wrote.batch.len() as u64);
         let WroteIn { number, host, room } = at;
         let tenure = wrote.tenure.filter(|_| room);
-        self.writer = Some(wrote.writer.clone()).filter(|_| room);
-        if let Some(tenure) = tenure.filter(|tenure| self.kept.goes_with(*tenure)) {
-            self.kept.keep(wrote, tenure, number, host);
-            return;
-        }
-        let (alone, durable) = (self.kept.is_empty(), wrote.durable);
-        self.kept.drop_all();
-        if !alone || (tenure.is_none() && !durable) {
-            self.since.get_or_insert(host);
-            self.last = number;
+        if !tenure.is_some_and(|tenure| self.kept.goes_with(tenure)) {
+            let alone = self.kept.is_empty();
+            self.kept.drop_all();
+            if !alone || (tenure.is_none() && !wrote.durable) {
+                self.since.get_or_insert(host);
+                self.last = number;
+            }
         }
         if let Some(tenure) = tenure {
-            self.kept.keep(wrote, tenure, number, host);
+            let (base, path) = (wrote.version, wrote.path);
+            let written = (wrote.batch, &wrote.hearers);
+            let last = Last { base, path };
+            self.kept.keep(written, last, tenure, (number, host));
         }
-        self.without_use();
+        self.writer = room.then_some(wrote.writer);
+        self.let_writer_go();
     }
 
     /// Whether there is nothing to be noted of it any more. What is out of reach is noted until its
@@ -247,7 +254,7 @@ impl Unstable {
             self.attributes = false;
         }
         self.kept.committed(covered, host);
-        self.without_use();
+        self.let_writer_go();
         if self.since.is_none() && self.kept.is_empty() {
             self.written = 0;
         }
