@@ -71,6 +71,8 @@ struct Runs {
     locks: bool,
     /// Whether names change.
     names: bool,
+    /// Whether processes do nothing else.
+    only_names: bool,
     /// Whether links are slow, and files large.
     slow: bool,
     /// So many clients; 0 is as many as the seed says.
@@ -86,6 +88,7 @@ impl Runs {
         maps: true,
         locks: false,
         names: true,
+        only_names: false,
         slow: false,
         clients: 0,
         first: 0,
@@ -117,6 +120,13 @@ impl Runs {
         }
     }
 
+    fn of_names(self) -> Self {
+        Self {
+            only_names: true,
+            ..self
+        }
+    }
+
     fn of_two(self) -> Self {
         Self { clients: 2, ..self }
     }
@@ -142,7 +152,7 @@ impl Runs {
             Bug::RunAfterHostCrash | Bug::ForgetHostCrash | Bug::ResendAsNew => {
                 Self::rough(&["crash"]).and_host_crashes().from(11)
             }
-            Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(110),
+            Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(195),
             Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(700),
             Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(1195),
             Bug::LostKept => Self::rough(&["crash"])
@@ -161,7 +171,7 @@ impl Runs {
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
             Bug::CloseLost => Self::rough(&["break"]).from(90),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
-            Bug::UntakenNames => Self::rough(&[]).of_two().from(7200),
+            Bug::UntakenNames => Self::rough(&[]).of_names().from(540),
             Bug::FetchStale => Self::ANY.from(500),
             Bug::SyncLeftOut => Self::ANY.from(1060),
             Bug::SyncUntold => Self::rough(&["part"]).from(48),
@@ -179,7 +189,7 @@ impl Runs {
                 .with_maps()
                 .of_files()
                 .of_two()
-                .from(8770),
+                .from(8890),
             Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => Self::ANY.with_locks(),
             Bug::LateUnderLock => Self::ANY.with_locks().from(500),
             Bug::GrantStale => Self::rough(&["break"]).with_locks().of_files().from(75_575),
@@ -201,6 +211,7 @@ impl Runs {
                 rough: Some(self.host_crashes),
                 maps: self.maps,
                 names: self.names,
+                only_names: self.only_names,
                 ..plan.with_only(kinds)
             },
         }

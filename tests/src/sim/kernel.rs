@@ -168,6 +168,8 @@ pub struct Habit {
     pub mixed: bool,
     /// Chance that a name is changed which might be, in a thousand.
     pub names: usize,
+    /// Whether nothing but names is looked at and changed.
+    pub only_names: bool,
     /// Cells that a write has at most.
     pub run: usize,
     /// Cells that a file has as a rule.
@@ -185,6 +187,7 @@ impl Habit {
             stores: [0, 40, 90][cx.rng.below(3)],
             mixed: false,
             names: [0, 20, 1_000, 1_000][cx.rng.below(4)],
+            only_names: false,
             run: 3,
             cells: 14,
             locks: false,
@@ -985,7 +988,7 @@ impl Kernel {
             Item::Cell(_, cell) => {
                 let (node, inode) = self.inodes.iter().find(|(_, inode)| of_it(inode))?;
                 let mapped = self.maps_count(cx);
-                if !mapped && self.attrs(cx, *node).is_none() {
+                if !self.is_read(*node) || !mapped && self.attrs(cx, *node).is_none() {
                     return None;
                 }
                 let number = cell / CELLS;
@@ -996,6 +999,12 @@ impl Kernel {
                 (within && readable && !blocked).then(|| page.cells[(cell % CELLS) as usize])
             }
         }
+    }
+
+    /// Whether a process can look at pages of a file: it has it open to read, as it has for a mapping too.
+    fn is_read(&self, node: NodeId) -> bool {
+        let mut open = self.processes.iter().flat_map(Proc::fds);
+        open.any(|fd| fd.node == node && fd.reads())
     }
 
     /// Whether its processes have done all that they were told.

@@ -151,7 +151,7 @@ impl Fd {
         self.flags & 3 != 0
     }
 
-    fn reads(&self) -> bool {
+    pub(super) fn reads(&self) -> bool {
         self.flags & 3 != O_WRONLY
     }
 }
@@ -443,7 +443,10 @@ impl Kernel {
             };
             Kind::Open(kernel.any_path(cx), flags)
         };
-        let drawn = cx.rng.below(100);
+        let drawn = match self.habit.only_names {
+            true => 76 + cx.rng.below(24),
+            false => cx.rng.below(100),
+        };
         let proc = &self.processes[process];
         if drawn < 12 && proc.fds.len() < 3 {
             return open(self, cx);

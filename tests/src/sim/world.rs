@@ -34,6 +34,8 @@ pub struct Plan {
     pub maps: bool,
     /// Whether names change.
     pub names: bool,
+    /// Whether processes do nothing else.
+    pub only_names: bool,
     /// Whether the disk may be full.
     pub fills: bool,
     /// Whether links are slow, and files large.
@@ -56,6 +58,7 @@ impl Plan {
             allowed: [true; KINDS.len()],
             maps: true,
             names: true,
+            only_names: false,
             fills: true,
             slow: false,
             away: true,
@@ -239,6 +242,9 @@ impl World {
         let pace = [20, 100, 400, 1_500][self.cx.rng.below(4)] * MS;
         let mut habit = Habit::any(&mut self.cx);
         habit.names *= usize::from(self.plan.names);
+        if self.plan.only_names {
+            (habit.names, habit.only_names) = (1_000, true);
+        }
         habit.locks = self.plan.has_locks();
         habit.stores *= usize::from(self.plan.maps);
         if self.plan.slow {

@@ -93,7 +93,8 @@ impl State {
         let small =
             |attr: Attr| attr.kind == FileKind::File && (1..=OPEN_DATA as u64).contains(&attr.size);
         let inodes = &mut self.inodes;
-        let here = inodes.has_clean_bytes(object) || inodes.may_hold_pages(object);
+        let paged = inodes.may_hold_pages(object) && !inodes.is_unclean(object);
+        let here = paged || inodes.has_clean_bytes(object);
         let changes = inodes.is_dirty(object) || inodes.may_store(object);
         (known.is_none_or(small) && !here && !changes).then(|| inodes.fetch(*object, 0, OPEN_DATA))
     }

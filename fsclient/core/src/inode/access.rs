@@ -26,6 +26,11 @@ impl Access {
         self == Self::ReadWrite || self == other
     }
 
+    /// Whether it may read.
+    pub fn reads(self) -> bool {
+        self != Self::Write
+    }
+
     /// Whether it may write.
     pub fn writes(self) -> bool {
         self != Self::Read

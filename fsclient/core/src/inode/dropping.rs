@@ -165,6 +165,16 @@ impl Inodes {
         self.drop_pages(&pages, DropKind::Sweep, Then::Nothing, out);
     }
 
+    /// If nobody here can see pages of a file: they go as soon as they can, and nobody has to wait for that but who opens
+    /// it then.
+    pub fn sweep_unseen(&mut self, file: Handle, out: &mut Outcome) -> bool {
+        let unseen = !self.may_see_pages(&file);
+        if unseen {
+            self.sweep_pages(file, out);
+        }
+        unseen
+    }
+
     /// Recalls are void: what they asked for is still to be dropped, but not to be approved.
     pub fn void_recalls(&mut self, out: &mut Outcome) {
         let void = |(id, ticket): (&DropId, &mut Ticket)| {

@@ -7,6 +7,8 @@ use leasefs_protocol::Handle;
 #[derive(Debug, Default)]
 pub(super) struct InUse {
     pub opens: usize,
+    /// Those of them that show pages: reads and mappings need one.
+    shows: usize,
     /// Those of them whose mappings may store.
     stores: usize,
     /// It has no name any more.
@@ -14,13 +16,21 @@ pub(super) struct InUse {
 }
 
 impl InUse {
+    fn begin(&mut self, access: Access) {
+        self.opens += 1;
+        self.shows += usize::from(access.reads());
+        self.stores += usize::from(access == Access::ReadWrite);
+    }
+
     fn end(&mut self, access: Access) {
-        let stores = usize::from(access == Access::ReadWrite);
+        let (shows, stores) = (access.reads(), access == Access::ReadWrite);
+        let (shows, stores) = (usize::from(shows), usize::from(stores));
         assert!(
-            self.opens > 0 && self.stores >= stores,
+            self.opens > 0 && self.shows >= shows && self.stores >= stores,
             "an open ends that did not begin"
         );
         self.opens -= 1;
+        self.shows -= shows;
         self.stores -= stores;
     }
 }
@@ -30,9 +40,7 @@ impl Inodes {
     /// (O_RDWR) stored into.
     pub fn open_begins(&mut self, object: Handle, access: Access) {
         self.make_content(object, |content| {
-            let in_use = content.in_use.get_or_insert_default();
-            in_use.opens += 1;
-            in_use.stores += usize::from(access == Access::ReadWrite);
+            content.in_use.get_or_insert_default().begin(access);
         });
     }
 
@@ -64,6 +72,14 @@ impl Inodes {
     pub fn is_open(&self, object: &Handle) -> bool {
         self.content(object)
             .is_some_and(|content| content.in_use.is_some())
+    }
+
+    /// Whether anybody here can see pages of a file that the kernel has: by a descriptor, or a mapping, which has one.
+    pub fn may_see_pages(&self, object: &Handle) -> bool {
+        let in_use = self
+            .content(object)
+            .and_then(|content| content.in_use.as_ref());
+        in_use.is_some_and(|in_use| in_use.shows > 0)
     }
 
     /// Whether a shared mapping of this mount may store into pages of the object.

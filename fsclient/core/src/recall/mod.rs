@@ -17,7 +17,10 @@
 //!   moment in which it is taken up; so no epoch begins before all such replies have been ([`crate::inode::Shows`]).
 //!   Negative entries are never given a timeout.
 //! - *Pages:* see [`leasefs_lease::client::PageGate`]. The recall is approved when nothing of the
-//!   file is in the kernel and no READ is in flight that would bring something back.
+//!   file is in the kernel and no READ is in flight that would bring something back. Or when nobody here can see
+//!   pages of it: they are reached by a descriptor that may read, or a mapping, which keeps its descriptor, and each
+//!   counts from before its OPEN is sent until its RELEASE. They go behind the approval, the file is *unclean* until
+//!   they have, and whoever opens it waits for that ([`Engine::clean`]).
 //!
 //! *Grant and recall on different streams:* judged by stamps ([`leasefs_lease::client::Leases`]).
 //!

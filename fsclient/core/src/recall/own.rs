@@ -206,7 +206,7 @@ impl OwnChange {
         };
         let inner = Arc::clone(&self.inner);
         let (tell, told) = oneshot::channel();
-        self.gate = inner.with(|state, out| {
+        let (gate, unseen) = inner.with(|state, out| {
             let exclusive = state.leases.is_exclusive(&file);
             let unclean = state.inodes.is_unclean(&file);
             let inodes = &mut state.inodes;
@@ -216,7 +216,7 @@ impl OwnChange {
                 let (pages, then) = ([PagesOf { file, span }], Then::Wake(tell));
                 AtGate::Dropped(inodes.drop_pages(&pages, DropKind::Change, then, out))
             };
-            match change {
+            let gate = match change {
                 PageChange::WriteBack(span) => {
                     AtGate::WriteBack(file, inodes.write_arrives(file, span, out))
                 }
@@ -227,11 +227,14 @@ impl OwnChange {
                 }
                 PageChange::Drop(span) => dropped(inodes, span, out),
                 PageChange::Truncate { .. } => dropped(inodes, Span::ALL, out),
-            }
+            };
+            let drops = matches!(gate, AtGate::Dropped(_));
+            (gate, drops && inodes.sweep_unseen(file, out))
         });
+        self.gate = gate;
         match self.gate {
-            AtGate::Dropped(_) => self.inner.wait(told).await,
-            AtGate::Nothing | AtGate::WriteBack(..) => Ok(()),
+            AtGate::Dropped(_) if !unseen => self.inner.wait(told).await,
+            _ => Ok(()),
         }
     }
 

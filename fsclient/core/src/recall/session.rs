@@ -220,9 +220,9 @@ impl EngineInner {
             if !state.leases.open_recalls().any(|open| open == recall) {
                 return;
             }
-            let pages = state.recalled_pages(recall);
-            let (inodes, then) = (&mut state.inodes, Then::Approve(approvable));
-            inodes.drop_pages(&pages, DropKind::Recall, then, out);
+            let (mut pages, inodes) = (state.recalled_pages(recall), &mut state.inodes);
+            pages.retain(|pages| !inodes.sweep_unseen(pages.file, out));
+            inodes.drop_pages(&pages, DropKind::Recall, Then::Approve(approvable), out);
         });
     }
 

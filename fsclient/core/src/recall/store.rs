@@ -4,6 +4,7 @@ use super::{ChangeScope, Engine, EngineInner, Span};
 use crate::cache::{Store, Stored};
 use crate::inode::Dropped;
 use leasefs_protocol::Refusal;
+use std::sync::Arc;
 
 impl Engine {
     /// As [`Engine::store`], if it need not wait: it answers [`Stored::Pages`] where pages have to be
@@ -41,13 +42,17 @@ impl Engine {
 
 impl EngineInner {
     /// To be called while nothing is being dropped. `clear`: no page of its range is in the kernel, nor can one come in.
-    fn store(&self, store: &Store, clear: bool) -> Stored {
+    fn store(self: &Arc<Self>, store: &Store, clear: bool) -> Stored {
         let mut dropped = Dropped::default();
-        let stored = {
-            let mut state = self.cache.state();
-            let now = self.cache.look(&mut state);
-            state.store(now, store, clear, &mut dropped)
-        };
+        let stored = self.with(|state, out| {
+            let now = self.cache.look(state);
+            match state.store(now, store, clear, &mut dropped) {
+                Stored::Pages if state.inodes.sweep_unseen(store.object, out) => {
+                    state.store(now, store, true, &mut dropped)
+                }
+                stored => stored,
+            }
+        });
         for object in &dropped.attrs {
             drop(self.drop_attrs(object));
         }

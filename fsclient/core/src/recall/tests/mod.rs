@@ -1,7 +1,7 @@
 use super::*;
 use crate::cache::fixtures::writer;
 use crate::cache::{Store, Stored};
-use crate::inode::{Hearers, Undone};
+use crate::inode::{Access, Hearers, Undone};
 use crate::memory::Memory;
 use crate::opens::ServerOpen;
 use crate::session::{Answered, Changed};
@@ -23,7 +23,7 @@ fn approve(id: u64) -> Told {
     Told::Approve(RecallId(id), Vec::new())
 }
 
-/// A READ of the first page, answered and delivered.
+/// A READ of the first page by a descriptor that stays open, answered and delivered.
 fn fill(world: &World, object: u8, stamp: u64) {
     let mut read = begin_read(world, object);
     let delivered = read.judge(&reply(0, vec![grant(object, DATA, stamp)]));
@@ -31,6 +31,10 @@ fn fill(world: &World, object: u8, stamp: u64) {
 }
 
 fn begin_read(world: &World, object: u8) -> PageRead {
+    world
+        .cache
+        .inodes()
+        .open_begins(handle(object), Access::Read);
     let read = world.engine.page_read(handle(object), 0, 4096, Mode::Read);
     world.run(read).expect("sent")
 }
@@ -77,6 +81,54 @@ fn pages_leave_the_kernel_before_the_approval() {
     world.wait_for(&approve(1));
     let expected = vec![Told::DropPages(handle(1), 0, 4096), approve(1)];
     assert_eq!(world.told(), expected);
+}
+
+/// A page of a file that nobody has open any more, which the kernel doesn't drop at once.
+fn fill_and_leave(world: &World, object: u8, stamp: u64) {
+    fill(world, object, stamp);
+    let mut inodes = world.cache.inodes();
+    inodes.open_ends(&handle(object), Access::Read);
+    drop(inodes);
+    world.block(handle(object));
+}
+
+/// Somebody opens a file, and has to wait until pages have left the kernel.
+fn opens_when_dropped(world: &World, object: u8, access: Access) {
+    let engine = world.engine.clone();
+    let mut inodes = world.cache.inodes();
+    inodes.open_begins(handle(object), access);
+    drop(inodes);
+    let mut opens = world.start(async move { engine.clean(&handle(object)).await });
+    assert_eq!(world.begun(), 1);
+    assert!(opens.end().is_none());
+    world.free(&handle(object));
+    opens.end().expect("it goes on").expect("dropped");
+}
+
+#[test]
+fn pages_that_nobody_can_see_go_behind_the_approval_and_before_the_next_open() {
+    let world = World::new();
+    fill_and_leave(&world, 1, 3);
+    // Who only writes sees none.
+    world.cache.inodes().open_begins(handle(1), Access::Write);
+    world.recall(1, 5, 1, DATA, &[]);
+    assert!(world.is_approved(1));
+    opens_when_dropped(&world, 1, Access::Read);
+}
+
+#[test]
+fn an_own_change_waits_for_no_page_that_nobody_can_see_and_the_next_open_does() {
+    let world = World::new();
+    fill_and_leave(&world, 1, 3);
+    let scope = ChangeScope::default().pages(handle(1), PageChange::Drop(Span::new(0, 10)));
+    let change = world.run(world.engine.own_change(scope)).expect("at once");
+    opens_when_dropped(&world, 1, Access::Read);
+    let engine = world.engine.clone();
+    let read = world.start(async move { engine.page_read(handle(1), 0, 4096, Mode::Read).await });
+    let mut read = read;
+    assert!(read.end().is_none(), "it would bring the state before");
+    world.run(change.finish(&mut changed(7)));
+    read.end().expect("it goes on").expect("sent");
 }
 
 #[test]
@@ -216,6 +268,9 @@ fn reads_of_the_range_wait_for_the_answer_of_an_own_change() {
 #[test]
 fn under_a_write_lease_too_pages_go_before_the_change_is_sent() {
     let world = World::new();
+    let mut inodes = world.cache.inodes();
+    inodes.open_begins(handle(1), Access::ReadWrite);
+    drop(inodes);
     let read = world.engine.page_read(handle(1), 0, 4096, Mode::Write);
     let mut read = world.run(read).expect("sent");
     let lease = leasefs_protocol::Grant {
@@ -549,6 +604,15 @@ fn nothing_is_buffered_of_a_file_while_a_change_of_its_bytes_is_under_way() {
     assert_eq!(write(&world, 1), Stored::Through);
     change.never_sent();
     assert_eq!(write(&world, 1), Stored::Done { first: false });
+}
+
+#[test]
+fn a_write_is_buffered_though_there_are_pages_that_nobody_can_see() {
+    let world = World::new();
+    fill_and_leave(&world, 1, 3);
+    hold_exclusively(&world, 1);
+    assert_eq!(write(&world, 1), Stored::Done { first: true });
+    opens_when_dropped(&world, 1, Access::Read);
 }
 
 #[test]
