@@ -362,3 +362,30 @@ fn a_mapping_follows_what_the_other_mount_writes() {
         }
     });
 }
+
+#[test]
+fn a_file_mapped_again_shows_what_was_written_while_nobody_had_it_open() {
+    two_mounts("mapped-again", |here, there| {
+        let (file, elsewhere) = (here.join("f"), there.join("f"));
+        fs::write(&file, [0; 8192]).expect("a file");
+        let first_byte = |offset| {
+            let reader = File::open(&file).expect("an open");
+            let map = leasefs_tests::mapping::Mapping::new(&reader, 0, 8192, false);
+            let mut seen = [0; 1];
+            map.expect("a mapping").copy_to(offset, &mut seen);
+            seen[0]
+        };
+        for round in 0..200_u8 {
+            // By turns elsewhere and here, where pages are that nobody sees.
+            let writer = [&elsewhere, &file][usize::from(round % 2)];
+            let writer = OpenOptions::new().write(true).open(writer);
+            let writer = writer.expect("an open");
+            writer.write_all_at(&[round; 8192], 0).expect("a write");
+            // By another date the kernel would drop them itself.
+            let date = std::time::UNIX_EPOCH + Duration::from_secs(1);
+            writer.set_modified(date).expect("a date");
+            drop(writer);
+            assert_eq!([first_byte(0), first_byte(4096)], [round; 2]);
+        }
+    });
+}
