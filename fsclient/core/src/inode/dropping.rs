@@ -169,7 +169,7 @@ impl Inodes {
     /// it then.
     pub fn sweep_unseen(&mut self, file: Handle, out: &mut Outcome) -> bool {
         let unseen = !self.may_see_pages(&file);
-        if unseen {
+        if unseen && self.may_hold_pages(&file) {
             self.sweep_pages(file, out);
         }
         unseen
