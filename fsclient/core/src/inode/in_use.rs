@@ -70,24 +70,21 @@ impl Inodes {
 
     /// Whether a file is open.
     pub fn is_open(&self, object: &Handle) -> bool {
-        self.content(object)
-            .is_some_and(|content| content.in_use.is_some())
+        self.in_use(object).is_some()
     }
 
     /// Whether anybody here can see pages of a file that the kernel has: by a descriptor, or a mapping, which has one.
     pub fn may_see_pages(&self, object: &Handle) -> bool {
-        let in_use = self
-            .content(object)
-            .and_then(|content| content.in_use.as_ref());
-        in_use.is_some_and(|in_use| in_use.shows > 0)
+        self.in_use(object).is_some_and(|in_use| in_use.shows > 0)
     }
 
     /// Whether a shared mapping of this mount may store into pages of the object.
     pub fn may_store(&self, object: &Handle) -> bool {
-        let in_use = self
-            .content(object)
-            .and_then(|content| content.in_use.as_ref());
-        in_use.is_some_and(|in_use| in_use.stores > 0)
+        self.in_use(object).is_some_and(|in_use| in_use.stores > 0)
+    }
+
+    fn in_use(&self, object: &Handle) -> Option<&InUse> {
+        self.content(object)?.in_use.as_deref()
     }
 }
 

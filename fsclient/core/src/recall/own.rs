@@ -206,7 +206,7 @@ impl OwnChange {
         };
         let inner = Arc::clone(&self.inner);
         let (tell, told) = oneshot::channel();
-        let (gate, unseen) = inner.with(|state, out| {
+        let (gate, waits) = inner.with(|state, out| {
             let exclusive = state.leases.is_exclusive(&file);
             let unclean = state.inodes.is_unclean(&file);
             let inodes = &mut state.inodes;
@@ -229,12 +229,12 @@ impl OwnChange {
                 PageChange::Truncate { .. } => dropped(inodes, Span::ALL, out),
             };
             let drops = matches!(gate, AtGate::Dropped(_));
-            (gate, drops && inodes.sweep_unseen(file, out))
+            (gate, drops && !inodes.sweep_unseen(file, out))
         });
         self.gate = gate;
-        match self.gate {
-            AtGate::Dropped(_) if !unseen => self.inner.wait(told).await,
-            _ => Ok(()),
+        match waits {
+            true => self.inner.wait(told).await,
+            false => Ok(()),
         }
     }
 

@@ -93,10 +93,10 @@ fn fill_and_leave(world: &World, object: u8, stamp: u64) {
 }
 
 /// Somebody opens a file, and has to wait until pages have left the kernel.
-fn opens_when_dropped(world: &World, object: u8, access: Access) {
+fn opens_when_dropped(world: &World, object: u8) {
     let engine = world.engine.clone();
     let mut inodes = world.cache.inodes();
-    inodes.open_begins(handle(object), access);
+    inodes.open_begins(handle(object), Access::Read);
     drop(inodes);
     let mut opens = world.start(async move { engine.clean(&handle(object)).await });
     assert_eq!(world.begun(), 1);
@@ -113,7 +113,7 @@ fn pages_that_nobody_can_see_go_behind_the_approval_and_before_the_next_open() {
     world.cache.inodes().open_begins(handle(1), Access::Write);
     world.recall(1, 5, 1, DATA, &[]);
     assert!(world.is_approved(1));
-    opens_when_dropped(&world, 1, Access::Read);
+    opens_when_dropped(&world, 1);
 }
 
 #[test]
@@ -122,10 +122,10 @@ fn an_own_change_waits_for_no_page_that_nobody_can_see_and_the_next_open_does() 
     fill_and_leave(&world, 1, 3);
     let scope = ChangeScope::default().pages(handle(1), PageChange::Drop(Span::new(0, 10)));
     let change = world.run(world.engine.own_change(scope)).expect("at once");
-    opens_when_dropped(&world, 1, Access::Read);
+    opens_when_dropped(&world, 1);
     let engine = world.engine.clone();
-    let read = world.start(async move { engine.page_read(handle(1), 0, 4096, Mode::Read).await });
-    let mut read = read;
+    let mut read =
+        world.start(async move { engine.page_read(handle(1), 0, 4096, Mode::Read).await });
     assert!(read.end().is_none(), "it would bring the state before");
     world.run(change.finish(&mut changed(7)));
     read.end().expect("it goes on").expect("sent");
@@ -612,7 +612,7 @@ fn a_write_is_buffered_though_there_are_pages_that_nobody_can_see() {
     fill_and_leave(&world, 1, 3);
     hold_exclusively(&world, 1);
     assert_eq!(write(&world, 1), Stored::Done { first: true });
-    opens_when_dropped(&world, 1, Access::Read);
+    opens_when_dropped(&world, 1);
 }
 
 #[test]
