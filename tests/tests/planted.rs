@@ -154,11 +154,11 @@ impl Runs {
             }
             Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(195),
             Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(700),
-            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(1195),
+            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(3820),
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
-                .from(820),
+                .from(1300),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
                 both.and_host_crashes().from(10)
@@ -171,29 +171,32 @@ impl Runs {
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
             Bug::CloseLost => Self::rough(&["break"]).from(90),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
-            Bug::UntakenNames => Self::rough(&[]).of_names().from(540),
+            Bug::UntakenNames => Self::rough(&[]).of_names().from(3325),
             Bug::FetchStale => Self::ANY.from(500),
-            Bug::SyncLeftOut => Self::ANY.from(1060),
+            Bug::SyncLeftOut => Self::ANY.from(1480),
             Bug::SyncUntold => Self::rough(&["part"]).from(48),
             Bug::ForgetRefused => Self::rough(&["part"]).from(1560),
-            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(1330),
+            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(2055),
             Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(325),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(105),
             Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(855),
             Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(540),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
-            Bug::RenewOverdue => Self::ANY.from(4265),
+            Bug::RenewOverdue => Self::ANY.from(6130),
             Bug::ReleaseStale => Self::rough(&[]).from(470),
             Bug::OldAnswer => Self::rough(&[]).over_slow_links(),
             Bug::LatePages => Self::rough(&["freeze"])
                 .with_maps()
                 .of_files()
                 .of_two()
-                .from(8890),
+                .from(11_680),
             Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => Self::ANY.with_locks(),
             Bug::LateUnderLock => Self::ANY.with_locks().from(500),
-            Bug::GrantStale => Self::rough(&["break"]).with_locks().of_files().from(75_575),
-            Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1045),
+            Bug::GrantStale => Self::rough(&["break"])
+                .with_locks()
+                .of_files()
+                .from(100_230),
+            Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1665),
             _ => Self::ANY,
         }
     }

@@ -88,7 +88,7 @@ impl Waiter {
         match (self, answer) {
             (Self::Lookup(reply), Answer::Found(Some(found))) => lookup(reply, &found),
             (Self::Lookup(reply), Answer::Found(None)) => reply.error(Errno::ENOENT),
-            (Self::Entry(reply), Answer::Made(made)) => entry(reply, &made, AT_ONCE, AT_ONCE),
+            (Self::Entry(reply), Answer::Made(made)) => entry(reply, &made, made.attr_valid),
             (Self::Attr(reply), Answer::Attr(known)) => {
                 reply.attr(&known.valid, &file_attr(&known.shown));
             }
@@ -151,12 +151,12 @@ fn lookup(reply: ReplyEntry, found: &Entry) {
         true => FAULTY,
         false => found.attr_valid,
     };
-    entry(reply, found, attr, found.valid);
+    entry(reply, found, attr);
 }
 
-fn entry(reply: ReplyEntry, entry: &Entry, attr_valid: Duration, valid: Duration) {
+fn entry(reply: ReplyEntry, entry: &Entry, attr_valid: Duration) {
     let attr = entry_attr(entry);
-    reply.entry_with_ttls(&attr_valid, &valid, &attr, ONLY_GENERATION);
+    reply.entry_with_ttls(&attr_valid, &entry.valid, &attr, ONLY_GENERATION);
 }
 
 /// fuser takes the node id from the attributes. Where that isn't `st_ino` the kernel believes these at no time, and asks
@@ -169,8 +169,9 @@ fn entry_attr(entry: &Entry) -> FileAttr {
 }
 
 fn created(reply: ReplyCreate, made: &Entry, opened: Opened) {
-    reply.created(
-        &AT_ONCE,
+    reply.created_with_ttls(
+        &made.attr_valid,
+        &made.valid,
         &entry_attr(made),
         ONLY_GENERATION,
         FileHandle(opened.fh.0),

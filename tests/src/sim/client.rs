@@ -402,6 +402,7 @@ impl Client {
         if self.core.is_none() {
             self.begin(cx, &welcome);
         }
+        self.is_cut_off(cx.now);
         let index = self.make.index;
         cx.trace(None, || {
             format!("client {index}: welcome {:?}", welcome.standing)
@@ -412,6 +413,12 @@ impl Client {
             sent,
         };
         self.tell(cx, connected);
+    }
+
+    fn is_cut_off(&mut self, until: Nanos) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.cut_until = until;
+        }
     }
 
     fn begin(&mut self, cx: &mut Cx, welcome: &Welcome) {
@@ -598,6 +605,7 @@ impl Client {
                 }
                 if self.stands(connection) {
                     self.connection = None;
+                    self.is_cut_off(Nanos::MAX);
                     let last = cx.now + 20 * MS;
                     cx.net.cut(link_of(connection), last, cx.now);
                     let left = Blow::Left(link_of(connection));

@@ -215,6 +215,8 @@ pub struct Kernel {
     pub(super) processes: Vec<Proc>,
     /// The daemon stands or stood still, and has not cleaned up since: mapped pages may be stale.
     pub stale_until: Nanos,
+    /// The daemon is or was cut off: a page that was on its way meanwhile may have outlived its lease.
+    pub cut_until: Nanos,
     /// No further operations begin.
     pub winding_down: bool,
     /// How long processes pause at most.
@@ -249,6 +251,7 @@ impl Kernel {
             next_fd: 0,
             processes: (0..processes).map(|_| Proc::default()).collect(),
             stale_until: 0,
+            cut_until: 0,
             winding_down: false,
             pace,
             habit,
@@ -430,6 +433,22 @@ impl Kernel {
     ) -> Option<PagesFollow> {
         let asked = Asked {
             epoch: self.epoch,
+            ..asked.clone()
+        };
+        self.told_entry(cx, &asked, Some(at), entry)
+    }
+
+    /// As [`Kernel::told_entry`], of what was made: taken up whatever has changed since that was asked for.
+    pub(super) fn told_made(
+        &mut self,
+        cx: &mut Cx,
+        asked: &Asked,
+        at: (NodeId, &[u8]),
+        entry: &Entry,
+    ) -> Option<PagesFollow> {
+        let asked = Asked {
+            version: u64::MAX,
+            evictions: self.evictions,
             ..asked.clone()
         };
         self.told_entry(cx, &asked, Some(at), entry)
@@ -1042,9 +1061,12 @@ impl Kernel {
             == 0
     }
 
-    /// As [`Kernel::maps_count`], of one page.
+    /// As [`Kernel::maps_count`], of one page. Not of one that its own processes see until it is taken in or refused.
     pub(super) fn maps_count_at(&self, cx: &Cx, node: NodeId, page: u32) -> bool {
-        self.is_shown(cx, node, page) && self.maps_count(cx)
+        let is_it = |asked: &&Asked| matches!(asked.want, Want::Page { node: of, number } if (of, number) == (node, page));
+        let mut written_back = self.asked.values().filter(is_it);
+        let outlived = written_back.any(|asked| asked.since <= self.cut_until);
+        !outlived && self.is_shown(cx, node, page) && self.maps_count(cx)
     }
 
     /// Takes an inode's lock; `false`: it is told when it has it.

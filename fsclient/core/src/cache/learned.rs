@@ -72,6 +72,15 @@ impl<'a> Learned<'a> {
         valid
     }
 
+    /// A node is told in the answer to what made it, or gave it this name if it was known.
+    pub fn made(&mut self, node: Node, known: bool) {
+        let now = self.cache.cx.monotonic();
+        match known {
+            true => self.state.inodes.believes_firmly(node.id, now),
+            false => self.state.inodes.is_made(node.id, now),
+        }
+    }
+
     /// What a name denotes.
     pub fn name(&mut self, dir: &Handle, name: &[u8], dentry: Dentry) {
         self.state
@@ -89,6 +98,11 @@ impl<'a> Learned<'a> {
         }
         let now = self.cache.look(&mut self.state);
         self.cache.name_timeout(&mut self.state, now, dir, name)
+    }
+
+    /// Whether the kernel has an object.
+    pub fn is_known(&self, object: &Handle) -> bool {
+        self.state.inodes.node_of(object).is_some()
     }
 
     /// Counts a reference that the kernel is about to be given, see [`crate::inode::Inodes::refer`].

@@ -109,6 +109,11 @@ impl<'a> Tier<'a> {
         self.state.inodes.node_of(object)
     }
 
+    /// See [`Inodes::made_elsewhere`].
+    pub fn made_elsewhere(&self, object: &Handle, dir: NodeId) -> Option<NodeId> {
+        self.state.inodes.made_elsewhere(object, dir)
+    }
+
     /// Counts a reference, see [`Inodes::refer`].
     pub fn refer(&mut self, object: Handle, attr: &Attr, at: Place<'_>) -> Node {
         self.state.inodes.refer(object, attr, at)

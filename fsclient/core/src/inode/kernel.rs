@@ -9,21 +9,39 @@ use super::cached::ToldName;
 use super::habit::Habit;
 use super::looks::Looks;
 use super::standing::{KnownAs, Place, Stands, id_at};
-use super::{Inode, Inodes};
+use super::{ARRIVES_WITHIN, Inode, Inodes};
 use crate::call::{Node, NodeId};
 use crate::memory::Memory;
+use leasefs_lease::time::BootTime;
 use leasefs_protocol::{Attr, FileKind, Handle};
 use smallvec::SmallVec;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Names of a path that is told to people.
 const MAX_DEPTH: usize = 1024;
 
 /// Ids that aren't inode numbers begin here.
 const OWN_IDS: u64 = 1 << 63;
+
+/// When an answer was given, in milliseconds and modulo 49 days: of what is as old it may say once that it is new.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent(u32);
+
+impl Recent {
+    fn at(now: BootTime) -> Self {
+        Self(now.since(BootTime::ZERO).as_millis() as u32)
+    }
+
+    /// Whether the kernel may not have taken it up.
+    fn is_on_its_way(self, now: BootTime) -> bool {
+        let age = Self::at(now).0.wrapping_sub(self.0);
+        Duration::from_millis(age.into()) <= ARRIVES_WITHIN
+    }
+}
 
 /// What the kernel knows an inode by, and what it believes of it.
 #[derive(Debug)]
@@ -37,6 +55,8 @@ pub(super) struct KernelRefs {
     floor: u64,
     /// An answer that tells less than one before may still be on its way to the kernel.
     shrinks: bool,
+    /// When it was last told what it believes whatever it has heard since that answer was given.
+    firmly: Recent,
     /// What it was told may be outdated, its size as well.
     outdated: bool,
     /// Of files.
@@ -53,6 +73,7 @@ impl KernelRefs {
             looks: None,
             floor,
             shrinks: false,
+            firmly: Recent::default(),
             outdated: false,
             habit: Habit::default(),
             told: None,
@@ -132,6 +153,9 @@ impl Inodes {
         self.inode_mut(id).and_then(|inode| inode.is_told(attr));
         if let Some(known) = self.known_mut(id) {
             known.lookups += u64::from(id != NodeId::ROOT);
+            // Where it makes something it looks up nothing before it has taken that up.
+            let near = known.stands.last();
+            known.made &= near.is_some_and(|found| found.parent != at.parent);
         }
         let kind = self.refs(id).map_or(attr.kind, |refs| refs.kind);
         self.stands(id, kind, at);
@@ -170,6 +194,7 @@ impl Inodes {
                 id,
                 lookups: 0,
                 unseen: false,
+                made: false,
                 stands: Stands::default(),
             });
         });
@@ -229,6 +254,20 @@ impl Inodes {
         }
     }
 
+    /// The kernel is told these attributes in the answer to SETATTR.
+    pub fn told_set(&mut self, id: NodeId, attr: &Attr, now: BootTime) {
+        self.told(id, attr);
+        self.believes_firmly(id, now);
+    }
+
+    /// What the kernel is told now it is told in the answer to a change: `fuse_do_setattr`, and `fuse_iget` without a
+    /// version (what makes and links), take the size up whatever has come since the answer was given.
+    pub fn believes_firmly(&mut self, id: NodeId, now: BootTime) {
+        if let Some(refs) = self.refs_mut(id) {
+            refs.firmly = Recent::at(now);
+        }
+    }
+
     /// The kernel is told attributes with a timeout along with a name, by which it may come to know the id.
     pub fn told_with_name(&mut self, id: NodeId) {
         if let Some(known) = self.known_mut(id) {
@@ -242,6 +281,29 @@ impl Inodes {
         let known = refs.into_iter().flat_map(|refs| &refs.known);
         let unseen = known.filter(|known| known.unseen);
         unseen.map(|known| known.id).collect()
+    }
+
+    /// The kernel is told something that was made.
+    pub fn is_made(&mut self, id: NodeId, now: BootTime) {
+        self.believes_firmly(id, now);
+        if let Some(known) = self.known_mut(id) {
+            known.made = true;
+        }
+    }
+
+    /// The kernel asks for something by its id: it knows of it.
+    pub fn is_asked_for(&mut self, id: NodeId) {
+        if let Some(known) = self.known_mut(id) {
+            known.made = false;
+        }
+    }
+
+    /// The node of what was made, of which the kernel may not have taken that up although it looks for it in this directory.
+    pub fn made_elsewhere(&self, object: &Handle, dir: NodeId) -> Option<NodeId> {
+        let refs = self.get(object)?.kernel.as_deref()?;
+        let known = refs.known.first().filter(|known| known.made)?;
+        let elsewhere = known.stands.last().is_some_and(|found| found.parent != dir);
+        elsewhere.then_some(known.id)
     }
 
     /// The kernel knows an id, or never will.
@@ -310,9 +372,10 @@ impl Inodes {
             .is_some_and(|refs| std::mem::take(&mut refs.shrinks))
     }
 
-    /// The kernel believes that the file has at least this size.
-    pub fn grown(&mut self, id: NodeId, size: u64) {
-        if let Some(refs) = self.refs_mut(id).filter(|refs| !refs.shrinks) {
+    /// The kernel has been made to believe that the file has at least this size. That may not last.
+    pub fn grown(&mut self, id: NodeId, size: u64, now: BootTime) {
+        let lasts = |refs: &&mut KernelRefs| !refs.shrinks && !refs.firmly.is_on_its_way(now);
+        if let Some(refs) = self.refs_mut(id).filter(lasts) {
             refs.floor = refs.floor.max(size);
         }
     }
@@ -417,10 +480,10 @@ mod tests {
 
     #[test]
     fn a_file_may_be_short_to_the_kernel_once_it_was_told_less() {
-        let mut inodes = inodes();
+        let (mut inodes, now) = (inodes(), BootTime::ZERO + ARRIVES_WITHIN * 2);
         let id = refer(&mut inodes, handle(1), &attr(12, FileKind::File)).id;
         assert!(!inodes.may_be_short(id, 5) && inodes.may_be_short(id, 6));
-        inodes.grown(id, 6);
+        inodes.grown(id, 6, now);
         assert!(!inodes.may_be_short(id, 6));
         inodes.told_size(id, 2);
         assert!(inodes.may_be_short(id, 6));
@@ -428,16 +491,42 @@ mod tests {
 
     #[test]
     fn a_file_may_be_short_as_long_as_an_answer_that_tells_less_may_be_on_its_way() {
-        let mut inodes = inodes();
+        let (mut inodes, now) = (inodes(), BootTime::ZERO + ARRIVES_WITHIN * 2);
         let id = refer(&mut inodes, handle(1), &attr(12, FileKind::File)).id;
         assert!(!inodes.take_shrinks(id), "it knew nothing before");
-        inodes.grown(id, 9);
+        inodes.grown(id, 9, now);
         inodes.told_size(id, 2);
-        inodes.grown(id, 6);
+        inodes.grown(id, 6, now);
         assert!(inodes.may_be_short(id, 6));
         assert!(inodes.take_shrinks(id) && !inodes.take_shrinks(id));
-        inodes.grown(id, 6);
+        inodes.grown(id, 6, now);
         assert!(!inodes.may_be_short(id, 6));
+    }
+
+    #[test]
+    fn a_file_may_be_short_as_long_as_the_answer_to_a_change_may_be_on_its_way() {
+        let (mut inodes, now) = (inodes(), BootTime::ZERO + ARRIVES_WITHIN * 2);
+        let id = refer(&mut inodes, handle(1), &attr(12, FileKind::File)).id;
+        inodes.believes_firmly(id, now);
+        inodes.grown(id, 6, now + ARRIVES_WITHIN);
+        assert!(inodes.may_be_short(id, 6));
+        inodes.grown(id, 6, now + ARRIVES_WITHIN + Duration::from_millis(1));
+        assert!(!inodes.may_be_short(id, 6));
+    }
+
+    #[test]
+    fn what_was_made_is_made_elsewhere_until_the_kernel_looks_where_it_was_or_asks_for_it() {
+        let mut inodes = inodes();
+        let new = attr(12, FileKind::File);
+        let id = refer(&mut inodes, handle(1), &new).id;
+        let made = |inodes: &Inodes, dir| inodes.made_elsewhere(&handle(1), NodeId(dir));
+        inodes.is_made(id, BootTime::ZERO);
+        assert_eq!((made(&inodes, 1), made(&inodes, 5)), (None, Some(id)));
+        refer(&mut inodes, handle(1), &new);
+        assert_eq!(made(&inodes, 5), None);
+        inodes.is_made(id, BootTime::ZERO);
+        inodes.is_asked_for(id);
+        assert_eq!(made(&inodes, 5), None);
     }
 
     #[test]

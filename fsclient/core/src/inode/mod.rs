@@ -50,7 +50,12 @@ use in_use::InUse;
 use kernel::KernelRefs;
 use leasefs_protocol::Attr;
 use std::sync::Arc;
+use std::time::Duration;
 use unstable::Unstable;
+
+/// How long the kernel takes at most to take up an answer, as it is assumed of all answers with a timeout: that is
+/// shortened by as much.
+pub(crate) const ARRIVES_WITHIN: Duration = Duration::from_secs(1);
 
 /// What is known of one object. It is there as long as it isn't idle.
 #[derive(Debug, Default)]

@@ -72,6 +72,8 @@ pub(super) struct KnownAs {
     pub lookups: u64,
     /// It was told attributes along with a name, and nothing has shown since that it knows the id.
     pub unseen: bool,
+    /// It was told as something that was made, and nothing has shown since that the kernel has taken that up.
+    pub made: bool,
     pub stands: Stands,
 }
 

@@ -181,7 +181,7 @@ impl Ops {
         }
         let grown = self.outside.tell(Notice::Grow { node, size }).await;
         if grown == Noticed::Done {
-            self.inodes().grown(node, size);
+            self.inodes().grown(node, size, self.cx.monotonic());
         }
     }
 
@@ -227,7 +227,7 @@ impl Ops {
         let request = change::SetAttr { object, open, set };
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let attr = self.newest(ask, &object, told.answer).await;
-        self.inodes().told(node, &attr);
+        self.inodes().told_set(node, &attr, self.cx.monotonic());
         Ok(ShownFor {
             shown: self.shown(attr),
             valid: Duration::ZERO,

@@ -135,7 +135,7 @@ impl Ops {
                 cache.state().has(now, &object, set, may)?
             }
         };
-        self.inodes().told(node, &attr);
+        self.inodes().told_set(node, &attr, self.cx.monotonic());
         Some(ShownFor {
             shown: self.shown(attr),
             valid: Duration::ZERO,

@@ -1,6 +1,7 @@
 //! Names: lookup, and everything that makes, moves or removes one.
 
 use super::{Ask, Changes, Ops, Told};
+use crate::cache::Learned;
 use crate::call::{Entry, NewMode, Node, NodeId};
 use crate::inode::{Dentry, Place};
 use crate::recall::ChangeScope;
@@ -48,11 +49,26 @@ impl ToldNames {
     }
 }
 
-/// Whether the kernel may be told attributes along with a name that it is told for this long. Not of a file that it
-/// knows already ([`Ops::found`]), and not where GETATTR has another `st_ino` to tell.
-pub(super) fn tells_attr(node: Node, attr: &Attr, known: bool, valid: Duration) -> bool {
-    let by_number = node.id.0 == attr.ino;
-    !valid.is_zero() && by_number && !(known && node.kind == FileKind::File)
+/// Whether the kernel may be told attributes along with a name. Not of a file that it knows already ([`Ops::found`]),
+/// and not where GETATTR has another `st_ino` to tell.
+pub(super) fn tells_attr(node: Node, attr: &Attr, known: bool) -> bool {
+    node.id.0 == attr.ino && !(known && node.kind == FileKind::File)
+}
+
+/// Caches the attributes of what the kernel is told under a name, and counts a reference; with how long it may believe
+/// the attributes.
+fn learn_object(
+    learned: &mut Learned<'_>,
+    at: NameIn<'_>,
+    (object, attr): (Handle, &Attr),
+    tells: impl FnOnce(Node) -> bool,
+) -> (Node, Duration) {
+    let node = learned.refer(object, attr, at.place());
+    if tells(node) {
+        return (node, learned.attr_with_name(node, attr));
+    }
+    learned.attr(&object, attr);
+    (node, Duration::ZERO)
 }
 
 impl Ops {
@@ -74,6 +90,9 @@ impl Ops {
                 }
                 Dentry::Absent => return Some(None),
             };
+            if tier.made_elsewhere(&handle, parent).is_some() {
+                return None;
+            }
             let known = tier.node_of(&handle).is_some();
             let attr = match tier.attr(&handle) {
                 Some(attr) => attr,
@@ -85,7 +104,7 @@ impl Ops {
                 false => Duration::ZERO,
             };
             let node = tier.refer(handle, &attr, at.place());
-            let attr_valid = match tells_attr(node, &attr, known, valid) {
+            let attr_valid = match tells_attr(node, &attr, known) {
                 true => tier.attr_with_name(node),
                 false => Duration::ZERO,
             };
@@ -125,23 +144,29 @@ impl Ops {
             return Ok(None);
         };
         let attr = self.settled_attr(ask, &handle, attr).await?;
+        let made = self.inodes().made_elsewhere(&handle, parent);
+        if let Some(node) = made {
+            // It would be known by this answer before it is told what it was then.
+            self.engine.is_made(node).await;
+        }
         self.inodes().search(parent, name);
-        let known = self.inodes().node_of(&handle).is_some();
-        let entry = self.learn_name(&told, NameIn { parent, dir, name }, (handle, attr), known);
+        let (entry, known) = self.learn_name(&told, NameIn { parent, dir, name }, (handle, attr));
         Ok(Some(self.found(entry, known)))
     }
 
-    /// Caches what a LOOKUP was answered. Returns what the kernel is told, counted as a reference.
+    /// Caches what a LOOKUP was answered. Returns what the kernel is told, counted as a reference, and whether it knew
+    /// the object.
     fn learn_name<A>(
         &self,
         told: &Told<A>,
         at: NameIn<'_>,
         (handle, attr): (Handle, Attr),
-        known: bool,
-    ) -> Entry {
+    ) -> (Entry, bool) {
         let tells = self.told(at).includes(attr.kind);
         let mut learned = told.learn(self.cache());
-        let node = learned.refer(handle, &attr, at.place());
+        let known = learned.is_known(&handle);
+        let tells_attr = |node| tells_attr(node, &attr, known);
+        let (node, attr_valid) = learn_object(&mut learned, at, (handle, &attr), tells_attr);
         let dentry = Dentry::Object(handle);
         let valid = match tells {
             true => learned.name_for_kernel(&at.dir, at.name, dentry),
@@ -150,14 +175,7 @@ impl Ops {
                 Duration::ZERO
             }
         };
-        let attr_valid = match tells_attr(node, &attr, known, valid) {
-            true => learned.attr_with_name(node, &attr),
-            false => {
-                learned.attr(&handle, &attr);
-                Duration::ZERO
-            }
-        };
-        self.entry(node, attr, (valid, attr_valid))
+        (self.entry(node, attr, (valid, attr_valid)), known)
     }
 
     /// An entry for an answer to LOOKUP. Of a file that the kernel knows already it is made to ignore
@@ -203,7 +221,8 @@ impl Ops {
         Ok(self.node(dir)?.handle)
     }
 
-    /// Caches a name that a change has made, and shows what it denotes.
+    /// Caches a name that a change has made, and shows what it denotes. Names come and go here, so the kernel isn't told
+    /// this one for any time. Nor attributes of what it knows: it takes them up whatever was taken back meanwhile.
     pub(super) fn made<A>(
         &self,
         told: &Told<A>,
@@ -211,16 +230,19 @@ impl Ops {
         handle: Handle,
         attr: Attr,
     ) -> Entry {
-        let node = {
-            let mut learned = told.learn(self.cache());
-            learned.attr(&handle, &attr);
-            learned.name(&at.dir, at.name, Dentry::Object(handle));
-            if attr.kind == FileKind::Directory {
-                learned.empty_directory(&handle);
-            }
-            learned.refer(handle, &attr, at.place())
-        };
-        self.entry(node, attr, (Duration::ZERO, Duration::ZERO))
+        let mut learned = told.learn(self.cache());
+        let known = learned.is_known(&handle);
+        let told = learn_object(&mut learned, at, (handle, &attr), |node| {
+            !known && tells_attr(node, &attr, known)
+        });
+        learned.made(told.0, known);
+        learned.name(&at.dir, at.name, Dentry::Object(handle));
+        if attr.kind == FileKind::Directory {
+            learned.empty_directory(&handle);
+        }
+        drop(learned);
+        let (node, attr_valid) = told;
+        self.entry(node, attr, (Duration::ZERO, attr_valid))
     }
 
     /// A node as the kernel is told it under a name; it has been counted as a reference.
@@ -331,6 +353,7 @@ impl Ops {
         name: &[u8],
     ) -> Result<Entry, Refusal> {
         let object = self.node(node)?.handle;
+        self.inodes().is_asked_for(node);
         self.settle(ask, &object).await?;
         let dir = self.changing(parent)?;
         let name = Name::new(name)?;

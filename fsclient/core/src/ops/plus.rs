@@ -77,7 +77,7 @@ impl Ops {
             return None;
         }
         let node = tier.refer(object, &attr, at.place());
-        let attr_valid = match tells_attr(node, &attr, false, valid) {
+        let attr_valid = match tells_attr(node, &attr, false) {
             true => tier.attr_with_name(node),
             false => Duration::ZERO,
         };

@@ -3,7 +3,7 @@
 use super::{EngineInner, RETRIES, RETRY};
 use crate::api::{Notice, Noticed};
 use crate::call::NodeId;
-use crate::inode::Shows;
+use crate::inode::{ARRIVES_WITHIN, Shows};
 use crate::run::first;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::Handle;
@@ -11,8 +11,6 @@ use std::time::Duration;
 
 /// How long whoever has asked the kernel takes to go on with the answer, usually.
 const ARRIVES: Duration = Duration::from_micros(50);
-/// How long it may take at most, as it is assumed of all answers with a timeout: that is shortened by as much.
-const ARRIVES_WITHIN: Duration = Duration::from_secs(1);
 /// Dropped of a directory so as to have its lock once. There may be such a name; it is looked up again then.
 const ANY: &[u8] = b"\xff";
 
@@ -20,19 +18,35 @@ impl EngineInner {
     /// The kernel was told to drop an object's attributes, with this result: insists until it knows each id with which
     /// it may have been told some. False if that takes too long.
     pub(super) async fn drop_unseen(&self, object: &Handle, told: Noticed) -> bool {
-        let (unseen, begin) = (self.cache.inodes().unseen(object), self.cx.monotonic());
+        let unseen = self.cache.inodes().unseen(object);
         for node in unseen {
-            let (mut told, mut pause) = (told, ARRIVES);
-            while told == Noticed::Unknown && self.cache.inodes().node(node).is_some() {
-                if !self.is_taken_up_later(begin, &mut pause).await {
-                    self.cache.inodes().is_seen(node);
-                    return false;
-                }
-                told = self.outside.tell(Notice::DropAttrs(node)).await;
-            }
+            let known = self.is_known(node, told).await;
             self.cache.inodes().is_seen(node);
+            if !known {
+                return false;
+            }
         }
         true
+    }
+
+    /// The kernel was told to drop a node's attributes, with this result: insists until it knows the node, or has given it
+    /// back. False if that takes too long.
+    async fn is_known(&self, node: NodeId, mut told: Noticed) -> bool {
+        let (begin, mut pause) = (self.cx.monotonic(), ARRIVES);
+        while told == Noticed::Unknown && self.cache.inodes().node(node).is_some() {
+            if !self.is_taken_up_later(begin, &mut pause).await {
+                return false;
+            }
+            told = self.outside.tell(Notice::DropAttrs(node)).await;
+        }
+        true
+    }
+
+    /// Waits until the kernel has taken up that something was made, of which it can't know otherwise.
+    pub(super) async fn is_made(&self, node: NodeId) {
+        let told = self.outside.tell(Notice::DropAttrs(node)).await;
+        self.is_known(node, told).await;
+        self.cache.inodes().is_asked_for(node);
     }
 
     /// Waits until the kernel has taken up what it was told along with listings. False if that takes too long.

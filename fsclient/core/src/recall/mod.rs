@@ -72,6 +72,7 @@ pub(crate) use leasefs_lease::client::{Span, Verdict};
 
 use crate::api::{Notice, Noticed};
 use crate::cache::{Cache, State};
+use crate::call::NodeId;
 use crate::inode::{Dropped, Outcome, PagesOf, ToldName};
 use crate::outside::{Outside, Pending};
 use crate::run::{Cx, Part, first};
@@ -199,6 +200,11 @@ impl Engine {
             Some(told) => self.0.wait(told).await,
             None => Ok(()),
         }
+    }
+
+    /// See [`EngineInner::is_made`].
+    pub async fn is_made(&self, node: NodeId) {
+        self.0.is_made(node).await;
     }
 
     /// Makes the kernel ignore attributes in answers that it has not taken in yet.

@@ -1,11 +1,11 @@
 //! What the kernel believes of a name that it has looked up.
 
-use crate::said::{FILE, attr, grant, handle, recall};
+use crate::said::{DIR, FILE, attr, grant, handle, recall};
 use crate::world::{Waiter, World};
-use leasefs_client::call::Entry;
+use leasefs_client::call::{Entry, NewMode};
 use leasefs_client::{Answer, Call, Event, NodeId, Notice};
 use leasefs_protocol::control::ToServer;
-use leasefs_protocol::{Parts, Response, answer};
+use leasefs_protocol::{FileKind, Parts, Response, answer};
 use std::time::Duration;
 
 fn looks_up(world: &mut World) -> Waiter {
@@ -115,6 +115,87 @@ fn attributes_that_came_with_a_name_are_given_up_when_the_kernel_knows_of_what()
         }
         world.pass(Duration::from_secs(1));
         assert!(approves(&mut world));
+    }
+}
+
+/// The object of this number is made, or gets a name, under a lease.
+fn makes(world: &mut World, number: u8, kind: FileKind, call: Call) -> Entry {
+    let call = world.call(call);
+    let asked = world.asked();
+    let made = Response::Object(answer::Object {
+        handle: handle(number),
+        attr: attr(number, kind),
+    });
+    world.grant(&asked, made, vec![grant(number, Parts::ATTRS, 1)]);
+    match world.answered(call) {
+        Ok(Answer::Made(entry)) => entry,
+        other => panic!("not made: {other:?}"),
+    }
+}
+
+fn make(name: &[u8]) -> Call {
+    Call::MakeNode {
+        parent: NodeId::ROOT,
+        name: name.into(),
+        mode: NewMode {
+            mode: 0o644,
+            umask: 0,
+        },
+        rdev: (0, 0),
+    }
+}
+
+#[test]
+fn what_is_made_comes_with_its_attributes_and_not_what_is_linked() {
+    let mut world = World::new();
+    let new = makes(&mut world, 2, FILE, make(b"new"));
+    assert!(!new.attr_valid.is_zero() && new.valid.is_zero());
+    let link = Call::Link {
+        node: new.node.id,
+        parent: NodeId::ROOT,
+        name: (*b"link").into(),
+    };
+    assert!(makes(&mut world, 2, FILE, link).attr_valid.is_zero());
+}
+
+/// The server finds the object of number 2.
+fn finds(world: &mut World, dir: NodeId, name: &[u8]) -> Waiter {
+    let lookup = world.call(Call::Lookup {
+        parent: dir,
+        name: name.into(),
+    });
+    let asked = world.asked();
+    let (handle, attr) = (handle(2), attr(2, FILE));
+    let object = Response::Object(answer::Object { handle, attr });
+    world.grant(&asked, object, vec![]);
+    lookup
+}
+
+/// It would know it by this answer, and then take up what it was when it was made.
+#[test]
+fn what_was_made_here_is_told_in_another_directory_once_the_kernel_knows_it() {
+    for looked_for in [false, true] {
+        let mut world = World::new();
+        let mkdir = Call::MakeDir {
+            parent: NodeId::ROOT,
+            name: (*b"d").into(),
+            mode: NewMode {
+                mode: 0o755,
+                umask: 0,
+            },
+        };
+        let dir = makes(&mut world, 3, DIR, mkdir);
+        makes(&mut world, 2, FILE, make(b"new"));
+        world.knows_nothing = true;
+        if looked_for {
+            finds(&mut world, NodeId::ROOT, b"new");
+        }
+        let moved = finds(&mut world, dir.node.id, b"moved");
+        world.pass(Duration::from_secs(1));
+        assert_eq!(world.waits(moved), !looked_for);
+        world.knows_nothing = false;
+        world.pass(Duration::from_secs(1));
+        assert!(!world.waits(moved));
     }
 }
 
