@@ -402,7 +402,7 @@ impl Client {
         if self.core.is_none() {
             self.begin(cx, &welcome);
         }
-        self.is_cut_off(cx.now);
+        self.cut_off_until(cx.now);
         let index = self.make.index;
         cx.trace(None, || {
             format!("client {index}: welcome {:?}", welcome.standing)
@@ -415,7 +415,7 @@ impl Client {
         self.tell(cx, connected);
     }
 
-    fn is_cut_off(&mut self, until: Nanos) {
+    fn cut_off_until(&mut self, until: Nanos) {
         if let Some(kernel) = &mut self.kernel {
             kernel.cut_until = until;
         }
@@ -605,7 +605,7 @@ impl Client {
                 }
                 if self.stands(connection) {
                     self.connection = None;
-                    self.is_cut_off(Nanos::MAX);
+                    self.cut_off_until(Nanos::MAX);
                     let last = cx.now + 20 * MS;
                     cx.net.cut(link_of(connection), last, cx.now);
                     let left = Blow::Left(link_of(connection));

@@ -423,35 +423,21 @@ impl Kernel {
         follow
     }
 
-    /// As [`Kernel::told_entry`], of an entry that came along with its listing: as of now, whenever that was asked for.
-    pub(super) fn told_listed(
-        &mut self,
-        cx: &mut Cx,
-        asked: &Asked,
-        at: (NodeId, &[u8]),
-        entry: &Entry,
-    ) -> Option<PagesFollow> {
-        let asked = Asked {
+    /// Of an entry that came along with its listing: as of now, whenever that was asked for.
+    pub(super) fn as_listed(&self, asked: &Asked) -> Asked {
+        Asked {
             epoch: self.epoch,
             ..asked.clone()
-        };
-        self.told_entry(cx, &asked, Some(at), entry)
+        }
     }
 
-    /// As [`Kernel::told_entry`], of what was made: taken up whatever has changed since that was asked for.
-    pub(super) fn told_made(
-        &mut self,
-        cx: &mut Cx,
-        asked: &Asked,
-        at: (NodeId, &[u8]),
-        entry: &Entry,
-    ) -> Option<PagesFollow> {
-        let asked = Asked {
+    /// Of what was made: taken up whatever has changed since that was asked for.
+    pub(super) fn as_made(&self, asked: &Asked) -> Asked {
+        Asked {
             version: u64::MAX,
             evictions: self.evictions,
             ..asked.clone()
-        };
-        self.told_entry(cx, &asked, Some(at), entry)
+        }
     }
 
     /// A reference that nothing keeps is given back.
@@ -1063,9 +1049,12 @@ impl Kernel {
 
     /// As [`Kernel::maps_count`], of one page. Not of one that its own processes see until it is taken in or refused.
     pub(super) fn maps_count_at(&self, cx: &Cx, node: NodeId, page: u32) -> bool {
-        let is_it = |asked: &&Asked| matches!(asked.want, Want::Page { node: of, number } if (of, number) == (node, page));
-        let mut written_back = self.asked.values().filter(is_it);
-        let outlived = written_back.any(|asked| asked.since <= self.cut_until);
+        let outlived = self.asked.values().any(|asked| match asked.want {
+            Want::Page { node: of, number } => {
+                (of, number) == (node, page) && asked.since <= self.cut_until
+            }
+            _ => false,
+        });
         !outlived && self.is_shown(cx, node, page) && self.maps_count(cx)
     }
 

@@ -1377,7 +1377,8 @@ impl Kernel {
             }
             (Kind::Create(path, flags), Ok(Answer::Created(entry, opened))) => {
                 let dir = self.slot(process, DIR).unwrap_or(NodeId::ROOT);
-                self.told_made(cx, asked, (dir, path.1.as_slice()), &entry);
+                let at = Some((dir, path.1.as_slice()));
+                self.told_entry(cx, &self.as_made(asked), at, &entry);
                 let caching = (opened.fh, opened.caching);
                 self.add_fd(process, caching, Some(entry.node.id), flags);
                 self.forget_attrs(dir);
@@ -1461,7 +1462,8 @@ impl Kernel {
             }
             (Kind::Link(_, to), Ok(Answer::Made(entry))) => {
                 let dir = self.slot(process, DIR2).unwrap_or(NodeId::ROOT);
-                let follow = self.told_made(cx, asked, (dir, to.1.as_slice()), &entry);
+                let at = Some((dir, to.1.as_slice()));
+                let follow = self.told_entry(cx, &self.as_made(asked), at, &entry);
                 self.forget_attrs(dir);
                 self.follow(process, follow);
             }

@@ -147,7 +147,7 @@ impl Ops {
         let made = self.inodes().made_elsewhere(&handle, parent);
         if let Some(node) = made {
             // It would be known by this answer before it is told what it was then.
-            self.engine.is_made(node).await;
+            self.engine.comes_to_know(node).await;
         }
         self.inodes().search(parent, name);
         let (entry, known) = self.learn_name(&told, NameIn { parent, dir, name }, (handle, attr));
@@ -232,16 +232,13 @@ impl Ops {
     ) -> Entry {
         let mut learned = told.learn(self.cache());
         let known = learned.is_known(&handle);
-        let told = learn_object(&mut learned, at, (handle, &attr), |node| {
-            !known && tells_attr(node, &attr, known)
-        });
-        learned.made(told.0, known);
+        let tells_attr = |node| !known && tells_attr(node, &attr, false);
+        let (node, attr_valid) = learn_object(&mut learned, at, (handle, &attr), tells_attr);
+        learned.made(node, known);
         learned.name(&at.dir, at.name, Dentry::Object(handle));
         if attr.kind == FileKind::Directory {
             learned.empty_directory(&handle);
         }
-        drop(learned);
-        let (node, attr_valid) = told;
         self.entry(node, attr, (Duration::ZERO, attr_valid))
     }
 

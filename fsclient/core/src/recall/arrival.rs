@@ -20,7 +20,7 @@ impl EngineInner {
     pub(super) async fn drop_unseen(&self, object: &Handle, told: Noticed) -> bool {
         let unseen = self.cache.inodes().unseen(object);
         for node in unseen {
-            let known = self.is_known(node, told).await;
+            let known = self.until_known(node, told).await;
             self.cache.inodes().is_seen(node);
             if !known {
                 return false;
@@ -31,7 +31,7 @@ impl EngineInner {
 
     /// The kernel was told to drop a node's attributes, with this result: insists until it knows the node, or has given it
     /// back. False if that takes too long.
-    async fn is_known(&self, node: NodeId, mut told: Noticed) -> bool {
+    async fn until_known(&self, node: NodeId, mut told: Noticed) -> bool {
         let (begin, mut pause) = (self.cx.monotonic(), ARRIVES);
         while told == Noticed::Unknown && self.cache.inodes().node(node).is_some() {
             if !self.is_taken_up_later(begin, &mut pause).await {
@@ -43,9 +43,9 @@ impl EngineInner {
     }
 
     /// Waits until the kernel has taken up that something was made, of which it can't know otherwise.
-    pub(super) async fn is_made(&self, node: NodeId) {
+    pub(super) async fn comes_to_know(&self, node: NodeId) {
         let told = self.outside.tell(Notice::DropAttrs(node)).await;
-        self.is_known(node, told).await;
+        self.until_known(node, told).await;
         self.cache.inodes().is_asked_for(node);
     }
 

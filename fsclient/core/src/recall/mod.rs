@@ -202,9 +202,9 @@ impl Engine {
         }
     }
 
-    /// See [`EngineInner::is_made`].
-    pub async fn is_made(&self, node: NodeId) {
-        self.0.is_made(node).await;
+    /// See [`EngineInner::comes_to_know`].
+    pub async fn comes_to_know(&self, node: NodeId) {
+        self.0.comes_to_know(node).await;
     }
 
     /// Makes the kernel ignore attributes in answers that it has not taken in yet.

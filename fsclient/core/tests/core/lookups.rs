@@ -8,10 +8,10 @@ use leasefs_protocol::control::ToServer;
 use leasefs_protocol::{FileKind, Parts, Response, answer};
 use std::time::Duration;
 
-fn looks_up(world: &mut World) -> Waiter {
+fn looks_up(world: &mut World, parent: NodeId, name: &[u8]) -> Waiter {
     world.call(Call::Lookup {
-        parent: NodeId::ROOT,
-        name: (*b"f").into(),
+        parent,
+        name: name.into(),
     })
 }
 
@@ -24,7 +24,7 @@ fn entry(world: &mut World, lookup: Waiter) -> Entry {
 
 /// It is looked up at the server, which grants everything, by leases of this stamp.
 pub fn found(world: &mut World, stamp: u64) -> Entry {
-    let lookup = looks_up(world);
+    let lookup = looks_up(world, NodeId::ROOT, b"f");
     let asked = world.asked();
     let (handle, attr) = (handle(1), attr(1, FILE));
     let object = Response::Object(answer::Object { handle, attr });
@@ -160,10 +160,7 @@ fn what_is_made_comes_with_its_attributes_and_not_what_is_linked() {
 
 /// The server finds the object of number 2.
 fn finds(world: &mut World, dir: NodeId, name: &[u8]) -> Waiter {
-    let lookup = world.call(Call::Lookup {
-        parent: dir,
-        name: name.into(),
-    });
+    let lookup = looks_up(world, dir, name);
     let asked = world.asked();
     let (handle, attr) = (handle(2), attr(2, FILE));
     let object = Response::Object(answer::Object { handle, attr });

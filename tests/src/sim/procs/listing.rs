@@ -119,7 +119,7 @@ impl Kernel {
         let Some(dir) = self.slot(process, DIR) else {
             return false;
         };
-        let follow = self.told_listed(cx, &asked, (dir, &name), &entry);
+        let follow = self.told_entry(cx, &self.as_listed(&asked), Some((dir, &name)), &entry);
         if let (Some(_), Some(op)) = (&follow, self.op(process)) {
             op.found[THE] = Some(entry.node.id);
         }
