@@ -37,6 +37,8 @@ bugs! {
     UntakenNames,
     /// What the kernel doesn't know counts as gone from it, though an answer that brings it is on its way.
     UnseenIsGone,
+    /// A recall is approved although what it covers is being swept from the kernel.
+    SweepUnawaited,
     /// What could not be reclaimed stays cached.
     LostKept,
     /// What is cached without contact stays until it is asked for.

@@ -157,7 +157,7 @@ impl Judge {
         };
         old.push(before);
         self.effect(now, item, value, Some(by));
-        if let Some(was) = self.history.get_mut(&item).and_then(|all| all.last_mut()) {
+        if let Some(was) = self.last_mut(item) {
             was.own = Some((by, old));
         }
         self.ledger_mut().pending.insert((by, item));
@@ -185,6 +185,10 @@ impl Judge {
         self.history.get(&item)?.last()
     }
 
+    fn last_mut(&mut self, item: Item) -> Option<&mut Was> {
+        self.history.get_mut(&item)?.last_mut()
+    }
+
     /// What an item is now; `initial` if nothing was ever told of it.
     pub fn current_or(&self, item: Item, initial: u64) -> u64 {
         self.last(item).map_or(initial, |was| was.value)
@@ -206,6 +210,18 @@ impl Judge {
     /// Whether an item may be another one than it is.
     pub fn is_unsettled(&self, item: Item) -> bool {
         self.last(item).is_some_and(|was| !was.or.is_empty())
+    }
+
+    /// What a crash of the host has undone of it, and may be written again.
+    pub(super) fn undone(&self, item: Item) -> Vec<u64> {
+        self.last(item).map_or_else(Vec::new, |was| was.or.clone())
+    }
+
+    /// As [`Judge::undone`] said before it changed.
+    pub(super) fn may_come_back(&mut self, item: Item, undone: Vec<u64>) {
+        if let Some(was) = self.last_mut(item) {
+            was.or.extend(undone);
+        }
     }
 
     /// Whose change an item shows, where that is known.

@@ -524,12 +524,19 @@ impl Kernel {
                 }
             }
         }
-        inode.pages.retain(|number, page| {
-            u64::from(*number) * PAGE < size
-                || matches!(page.state, State::Locked | State::Writeback)
-        });
         for value in gone {
             cx.judge.page_gone(cx.now, value);
+        }
+        self.cut_whole(node);
+    }
+
+    /// As [`Kernel::cut`], of pages that are behind the size altogether.
+    fn cut_whole(&mut self, node: NodeId) {
+        if let Some(Inode { size, pages, .. }) = self.inodes.get_mut(&node) {
+            pages.retain(|number, page| {
+                u64::from(*number) * PAGE < *size
+                    || matches!(page.state, State::Locked | State::Writeback)
+            });
         }
     }
 
@@ -823,6 +830,8 @@ impl Kernel {
         let cells = inode.size.saturating_sub(begins).div_ceil(CELL);
         let cells = cells.min(u64::from(CELLS)) as usize;
         let values = page.cells[..cells].to_vec();
+        // What lies behind the end is cleared, be it the server's (`iomap_writeback_handle_eof`, Linux 6.17).
+        page.cells[cells..].fill(0);
         let (Some(fh), false) = (fh, values.is_empty()) else {
             page.state = State::Full;
             return;
@@ -869,7 +878,7 @@ impl Kernel {
         if done {
             inode.until = BootTime::ZERO;
         }
-        self.cut(cx, node);
+        self.cut_whole(node);
         self.page_event(cx, node);
     }
 
@@ -894,7 +903,6 @@ impl Kernel {
         for number in std::mem::take(&mut inode.held_back) {
             self.send_page(cx, node, number);
         }
-        self.cut(cx, node);
         self.page_event(cx, node);
     }
 

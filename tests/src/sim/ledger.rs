@@ -25,8 +25,8 @@ struct Held {
     cell: u32,
     since: Nanos,
     session: SessionId,
-    /// The host had it, before it crashed.
-    undone: bool,
+    /// What a crash of the host has undone there: nobody misses it once this is stored.
+    instead: Option<u64>,
 }
 
 /// The content of a file.
@@ -47,6 +47,8 @@ struct Content {
     /// When the host's file was last changed.
     changed: Nanos,
     len: u32,
+    /// How long it was before a crash of the host, while what that has undone may be written again.
+    undone: u32,
 }
 
 impl Content {
@@ -153,10 +155,16 @@ impl Judge {
             if self.current(item) == value {
                 continue;
             }
+            // A gap, where what a crash of the host has undone may come back.
+            let undone = match value {
+                0 => self.undone(item),
+                _ => Vec::new(),
+            };
             match by {
                 Some(by) if value != TORN => self.own_effect(now, item, value, by),
                 _ => self.effect(now, item, value, by),
             }
+            self.may_come_back(item, undone);
         }
         if moved && told != attrs {
             // Of what was flushed, before the rest was kept.
@@ -172,23 +180,33 @@ impl Judge {
         let Some(by) = values.first().map(|value| session(life_of(*value))) else {
             return;
         };
+        let first = at.unwrap_or_else(|| self.end_for(object, by));
+        let cells = (first..).take(values.len());
+        let undone = cells.filter_map(|cell| {
+            let undone = self.undone(Item::Cell(object, cell));
+            Some((cell, *undone.last()?))
+        });
+        let undone: BTreeMap<u32, u64> = undone.collect();
         let content = self.ledger.contents.entry(object).or_default();
-        let first = at.unwrap_or_else(|| content.size());
         let other = content
             .owner
             .filter(|owner| *owner != by && !content.over.is_empty());
         content.owner = Some(by);
         for (cell, value) in (first..).zip(values) {
-            if let Some(before) = content.over.insert(cell, *value) {
-                self.ledger.held.remove(&before);
+            let before = content.over.insert(cell, *value);
+            let before = before.map(|before| {
                 self.ledger.silent.remove(&before);
-            }
+                self.ledger.held.remove(&before)
+            });
             let held = Held {
                 object,
                 cell,
                 since: now,
                 session: by,
-                undone: false,
+                instead: match before {
+                    Some(before) => before.and_then(|before| before.instead),
+                    None => undone.get(&cell).copied(),
+                },
             };
             self.ledger.held.insert(*value, held);
         }
@@ -199,6 +217,18 @@ impl Judge {
             });
         }
         self.refresh(now, object, Some(by));
+    }
+
+    /// Where a file ends to this session: what it has written last, and a crash of the host has undone, it writes again.
+    fn end_for(&self, object: Obj, by: SessionId) -> u32 {
+        let content = self.ledger.contents.get(&object);
+        let (size, undone) = content.map_or((0, 0), |content| (content.size(), content.undone));
+        let last = Item::Cell(object, undone.saturating_sub(1));
+        let stored = self.ledger.last.get(&last);
+        match stored.is_some_and(|(_, of)| *of == by) {
+            true => size.max(undone),
+            false => size,
+        }
     }
 
     /// A process stores into a mapped page.
@@ -242,8 +272,12 @@ impl Judge {
             if before != Some(*value) {
                 self.ledger.last.insert(item, (now, by));
             }
-            let was_held = self.ledger.held.remove(value).is_some();
-            self.ledger.lost.remove(value);
+            let held = self.ledger.held.remove(value);
+            let was_held = held.is_some();
+            let instead = held.and_then(|held| held.instead);
+            for value in instead.iter().chain([value]) {
+                self.ledger.lost.remove(value);
+            }
             let content = self.ledger.contents.entry(object).or_default();
             let before = content.host.get(cell as usize).copied();
             let over = content.over.get(&cell).copied();
@@ -320,6 +354,7 @@ impl Judge {
         let Some(content) = self.ledger.contents.get_mut(&object) else {
             return;
         };
+        content.undone = 0;
         if content.owner == Some(by) {
             let beyond = content.over.split_off(&size);
             for value in beyond.values() {
@@ -399,6 +434,8 @@ impl Judge {
             return;
         }
         self.ledger.unsettled.insert(object);
+        let content = self.ledger.contents.entry(object).or_default();
+        content.undone = content.undone.max(content.host.len() as u32);
         let most = before.host.len().max(host.len()) as u32;
         let mut undone = Vec::new();
         for cell in 0..most {
@@ -447,6 +484,7 @@ impl Judge {
             }
             self.ledger.unsettled.remove(&object);
             let content = self.ledger.contents.entry(object).or_default();
+            content.undone = 0;
             let cells = content.host.len().max(64) as u32;
             let cells = (0..cells).map(|cell| Item::Cell(object, cell));
             for item in cells.chain([Item::Attrs(object)]) {
@@ -534,7 +572,7 @@ impl Judge {
     pub fn commits(&mut self, by: SessionId, file: Obj) {
         let held = self.ledger.held.iter();
         let here = |h: &Held| h.session == by && h.object == file;
-        let held = held.filter(|(_, h)| here(h) && !h.undone);
+        let held = held.filter(|(_, h)| here(h));
         let held = held.map(|(value, h)| (*value, h.since)).collect();
         self.ledger.uncommitted.insert((by, file), held);
     }

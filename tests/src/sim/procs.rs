@@ -1428,8 +1428,11 @@ impl Kernel {
                 if let Ok(Answer::Attr(shown)) = told {
                     let follow = self.told_set(node, &shown.shown.attr);
                     self.release_writes(cx, node);
-                    self.follow(process, follow.filter(|follow| follow.resized));
-                    self.cut(cx, node);
+                    let resized = follow.filter(|follow| follow.resized);
+                    if resized.is_some() {
+                        self.cut(cx, node);
+                    }
+                    self.follow(process, resized);
                     self.first(process, []);
                 } else {
                     self.release_writes(cx, node);

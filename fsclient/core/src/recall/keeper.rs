@@ -68,8 +68,7 @@ impl EngineInner {
             self.give_up();
         }
         if let Some(work) = swept {
-            let inner = Arc::clone(self);
-            self.cx.spawn(async move { inner.sweep(work).await });
+            self.begin_sweep(work);
         }
         under_way
     }
@@ -92,7 +91,7 @@ impl EngineInner {
         drop(self.outside.tell(Notice::End));
     }
 
-    async fn release_idle(&self) {
+    async fn release_idle(self: &Arc<Self>) {
         // What leaves the tables has left the kernel when this can be had.
         let _dropping = self.dropping().await;
         let releases = self.cache.state().release_idle();
@@ -106,7 +105,7 @@ impl EngineInner {
     }
 
     /// Evicts what was not used for the longest time, and gives its leases back.
-    async fn keep_budget(&self) {
+    async fn keep_budget(self: &Arc<Self>) {
         for _ in 0..ROUNDS {
             if !self.cache.is_over_budget(&self.cache.state()) {
                 return;
@@ -123,7 +122,7 @@ impl EngineInner {
     }
 
     /// Gives back what is held of a closed file, as far as it covers nothing that only its maker has.
-    pub(super) async fn leave(&self, object: Handle) {
+    pub(super) async fn leave(self: &Arc<Self>, object: Handle) {
         let _dropping = self.dropping().await;
         let victims = [ChangeOf::whole(object)];
         let mut dropped = Dropped::default();

@@ -47,7 +47,8 @@
 //! A client out of contact drops everything shortly before its leases end by its own clock, and at
 //! once after a suspend. Replies that were under way are not cached any more. A file that could not
 //! be dropped yet (a READ is in flight) is *unclean*: GETATTR, OPEN and READ wait for
-//! [`Engine::clean`].
+//! [`Engine::clean`]. Leases that end here may stand at the server, and what they covered be recalled before the kernel has
+//! dropped it: recalls and own changes wait for such sweeps, too.
 //!
 //! # Waiting
 //!
@@ -63,6 +64,7 @@ mod read;
 mod restless;
 mod session;
 mod store;
+mod sweep;
 
 pub(crate) use crate::cache::{ChangeScope, PageChange};
 pub use faults::Fault;
@@ -80,7 +82,7 @@ use crate::session::{Patience, Rpc};
 use crate::writeback::Writeback;
 use futures_channel::oneshot;
 use futures_util::FutureExt;
-use futures_util::lock::{Mutex, MutexGuard};
+use futures_util::lock::Mutex;
 use leasefs_lease::client::{PageGate, Step};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
@@ -89,6 +91,7 @@ use restless::Restless;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use sweep::Sweeps;
 
 /// How long a failed drop waits before it is tried again.
 const RETRY: Duration = Duration::from_millis(100);
@@ -116,6 +119,7 @@ struct EngineInner {
     /// Held from marking an object until the kernel has dropped what never blocks: whoever finds
     /// that the kernel knows nothing of it (any more) can rely on that.
     dropping: Mutex<()>,
+    sweeps: Sweeps,
     fault: Option<Fault>,
     /// When the kernel was last made to forget all names, and the time before.
     forgot: Part<[Option<BootTime>; 2]>,
@@ -149,6 +153,7 @@ impl Engine {
             rpc: on.rpc,
             writeback: on.writeback,
             dropping: Mutex::default(),
+            sweeps: Sweeps::default(),
             fault,
             forgot: Part::default(),
             recalled_names: Part::default(),
@@ -385,10 +390,6 @@ impl EngineInner {
     fn drop_attrs(&self, object: &Handle) -> Pending {
         self.cache.inodes().outdates(object);
         self.outside.tell_of(object, Notice::DropAttrs)
-    }
-
-    async fn dropping(&self) -> MutexGuard<'_, ()> {
-        self.dropping.lock().await
     }
 
     /// Makes the kernel look all names up again.

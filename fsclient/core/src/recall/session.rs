@@ -4,7 +4,7 @@ use super::faults::LATE;
 use super::{Engine, EngineInner, Fault};
 use crate::api::Noticed;
 use crate::cache::{State, Work};
-use crate::inode::{Approvable, Dropped, PagesOf, Then};
+use crate::inode::{Approvable, PagesOf, Then};
 use futures_channel::oneshot;
 use leasefs_lease::client::DropKind;
 use leasefs_lease::planted::{self, Bug};
@@ -237,47 +237,5 @@ impl EngineInner {
         // The sender goes away only together with what was waited for.
         let _ = is_done.await;
         self.with(|state, out| state.inodes.end_drop(drop, out));
-    }
-
-    fn sweep_until(
-        self: &Arc<Self>,
-        work: Work,
-        done: oneshot::Receiver<()>,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let inner = Arc::clone(self);
-        self.cx.spawn(async move { inner.sweep(work).await });
-        async move {
-            // The sender goes away only together with what was waited for.
-            let _ = done.await;
-        }
-    }
-
-    /// Drops what a loss of leases has left in the kernel.
-    pub(super) async fn sweep(self: Arc<Self>, work: Work) {
-        let Work {
-            mut dropped,
-            outcome,
-        } = work;
-        dropped.opens.clear();
-        let done = self.sweep_names_and_attrs(&dropped).await;
-        if !done {
-            tracing::error!("the kernel keeps what is no longer leased, until its timeouts end");
-        }
-        self.perform(outcome);
-    }
-
-    async fn sweep_names_and_attrs(&self, dropped: &Dropped) -> bool {
-        let noticed = self.drop_at_once(dropped).await;
-        self.have_left(dropped, noticed).await
-    }
-
-    /// Whether all that was dropped at once, with this result, has left the kernel; names that can't be forgotten
-    /// together go one by one.
-    async fn have_left(&self, dropped: &Dropped, noticed: Noticed) -> bool {
-        match noticed {
-            Noticed::Done | Noticed::Unknown => true,
-            Noticed::Failed => false,
-            Noticed::Unable => self.drop_names(dropped).await,
-        }
     }
 }

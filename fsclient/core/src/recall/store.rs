@@ -10,7 +10,7 @@ impl Engine {
     /// As [`Engine::store`], if it need not wait: it answers [`Stored::Pages`] where pages have to be
     /// dropped.
     pub fn store_at_once(&self, store: &Store) -> Stored {
-        match self.0.dropping.try_lock() {
+        match self.0.dropping_at_once() {
             Some(_dropping) => self.0.store(store, false),
             None => Stored::Pages,
         }

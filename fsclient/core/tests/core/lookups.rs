@@ -5,7 +5,7 @@ use crate::world::{Waiter, World};
 use leasefs_client::call::{Entry, NewMode};
 use leasefs_client::{Answer, Call, Event, NodeId, Notice};
 use leasefs_protocol::control::ToServer;
-use leasefs_protocol::{FileKind, Parts, Response, answer};
+use leasefs_protocol::{FileKind, Parts, Response, SetAttr, answer};
 use std::time::Duration;
 
 fn looks_up(world: &mut World, parent: NodeId, name: &[u8]) -> Waiter {
@@ -115,6 +115,40 @@ fn attributes_that_came_with_a_name_are_given_up_when_the_kernel_knows_of_what()
         }
         world.pass(Duration::from_secs(1));
         assert!(approves(&mut world));
+    }
+}
+
+/// The server has granted what the client has given up by itself.
+#[test]
+fn what_a_suspend_takes_back_is_waited_for_by_who_finds_nothing_to_take_back_any_more() {
+    for recalled in [true, false] {
+        let mut world = World::new();
+        let entry = found(&mut world, 1);
+        assert!(!entry.attr_valid.is_zero());
+        world.knows_nothing = true;
+        world.sleep(Duration::from_secs(1));
+        let set = match recalled {
+            true => {
+                recalls(&mut world, 1, 1, Parts::ATTRS, &[]);
+                None
+            }
+            false => Some(world.call(Call::SetAttr {
+                node: entry.node.id,
+                fh: None,
+                set: SetAttr {
+                    mode: Some(0o600),
+                    ..SetAttr::default()
+                },
+            })),
+        };
+        world.pass(Duration::from_millis(500));
+        assert!(!approves(&mut world) && !world.is_asked());
+        world.knows_nothing = false;
+        world.pass(Duration::from_secs(1));
+        match set {
+            Some(_) => assert!(world.is_asked()),
+            None => assert!(approves(&mut world)),
+        }
     }
 }
 

@@ -1,0 +1,94 @@
+//! What a loss of leases has left in the kernel.
+
+use super::EngineInner;
+use crate::api::Noticed;
+use crate::cache::Work;
+use crate::inode::Dropped;
+use crate::run::{Bell, Part};
+use futures_channel::oneshot;
+use futures_util::lock::MutexGuard;
+use leasefs_lease::planted::{self, Bug};
+use std::future::Future;
+use std::sync::Arc;
+
+/// Sweeps under way: nothing is known here any more of what they take back, and the kernel may have it still.
+#[derive(Debug, Default)]
+pub(super) struct Sweeps {
+    under_way: Part<usize>,
+    over: Bell,
+}
+
+impl EngineInner {
+    /// Has the kernel drop what has been dropped here.
+    pub(super) fn begin_sweep(self: &Arc<Self>, work: Work) {
+        *self.sweeps.under_way.borrow_mut() += 1;
+        let inner = Arc::clone(self);
+        self.cx.spawn(async move { inner.sweep(work).await });
+    }
+
+    async fn sweep(self: Arc<Self>, work: Work) {
+        let Work {
+            mut dropped,
+            outcome,
+        } = work;
+        dropped.opens.clear();
+        let noticed = self.drop_at_once(&dropped).await;
+        // Names that have to be dropped one by one wait for requests of their directories, which may wait for this.
+        *self.sweeps.under_way.borrow_mut() -= 1;
+        self.sweeps.over.ring_all();
+        if !self.have_left(&dropped, noticed).await {
+            tracing::error!("the kernel keeps what is no longer leased, until its timeouts end");
+        }
+        self.perform(outcome);
+    }
+
+    /// As [`EngineInner::begin_sweep`].
+    pub(super) fn sweep_until(
+        self: &Arc<Self>,
+        work: Work,
+        done: oneshot::Receiver<()>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        self.begin_sweep(work);
+        async move {
+            // The sender goes away only together with what was waited for.
+            let _ = done.await;
+        }
+    }
+
+    /// Whether all that was dropped at once, with this result, has left the kernel; names that can't be forgotten
+    /// together go one by one.
+    pub(super) async fn have_left(&self, dropped: &Dropped, noticed: Noticed) -> bool {
+        match noticed {
+            Noticed::Done | Noticed::Unknown => true,
+            Noticed::Failed => false,
+            Noticed::Unable => self.drop_names(dropped).await,
+        }
+    }
+
+    /// See [`EngineInner::dropping`]: what is no longer known here has left the kernel, too, unless pages are in the way.
+    pub(super) async fn dropping(self: &Arc<Self>) -> MutexGuard<'_, ()> {
+        loop {
+            let dropping = self.dropping.lock().await;
+            if self.is_swept() {
+                return dropping;
+            }
+            drop(dropping);
+            self.sweeps.over.listen().await;
+        }
+    }
+
+    /// As [`EngineInner::dropping`], if nothing has to be waited for.
+    pub(super) fn dropping_at_once(self: &Arc<Self>) -> Option<MutexGuard<'_, ()>> {
+        let dropping = self.dropping.try_lock();
+        dropping.filter(|_| self.is_swept())
+    }
+
+    /// Whether no sweep is under way, one included that nobody has begun yet.
+    fn is_swept(self: &Arc<Self>) -> bool {
+        let work = self.cache.state().swept.take();
+        if let Some(work) = work {
+            self.begin_sweep(work);
+        }
+        *self.sweeps.under_way.borrow() == 0 || planted::is(Bug::SweepUnawaited)
+    }
+}
