@@ -3,6 +3,7 @@
 use leasefs_tests::mapping::Mapping;
 use leasefs_tests::mounted::{World, WorldOptions, Writes, within};
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Barrier;
@@ -218,6 +219,45 @@ fn writes_beside_stores_on_one_mount(name: &str, writes: Writes) {
         let bytes = fs::read(host).expect("the storage host's file");
         let lost: Vec<usize> = places.filter(|at| bytes[*at] != 1).collect();
         assert!(lost.is_empty(), "lost on the storage host at {lost:?}");
+    });
+}
+
+/// What another mount appends to a file behind a page's last byte shows in the page, is there after the page has been written
+/// back, and isn't written over by it: its kernel knows where the file ends before it has the page.
+#[test]
+fn what_another_mount_appends_to_a_page_that_is_stored_into_stays() {
+    const FIRST: usize = 1000;
+    const APPENDED: [u8; 1000] = [b'b'; 1000];
+    let name = "what another mount appends to a page";
+    let world = World::start_on(name, &WorldOptions::mounts(2), |export| {
+        fs::write(export.join("f"), [b'a'; FIRST]).expect("a file");
+    });
+    let [appends, stores] = [0, 1].map(|mount| world.mount(mount).path("f"));
+    let host = world.server.export.join("f");
+    within(name, LIMIT, move || {
+        let file = OpenOptions::new().read(true).write(true).open(stores);
+        let file = file.expect("a file to store into");
+        let map = Mapping::new(&file, 0, PAGE, true).expect("a mapping");
+        map.store(0, 1);
+        map.sync().expect("msync");
+        let to_append = OpenOptions::new().append(true).open(appends);
+        let to_append = to_append.expect("a file to append to");
+        for round in 1..=3 {
+            (&to_append).write_all(&APPENDED).expect("appended");
+            let end = FIRST + round * APPENDED.len();
+            let mut seen = vec![0; end - FIRST];
+            for value in 2..=4 {
+                map.store(0, value);
+                map.copy_to(FIRST, &mut seen);
+                assert_eq!(seen, vec![b'b'; end - FIRST], "in round {round}");
+                map.sync().expect("msync");
+            }
+            map.store(0, 5);
+            assert_eq!(file.metadata().expect("stat").len(), end as u64);
+            map.sync().expect("msync");
+            let stored = fs::read(&host).expect("the storage host's file");
+            assert_eq!(stored[FIRST..], vec![b'b'; end - FIRST], "in round {round}");
+        }
     });
 }
 

@@ -172,6 +172,7 @@ impl Runs {
             Bug::CloseLost => Self::rough(&["break"]).from(90),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
             Bug::UntakenNames => Self::rough(&[]).of_names().from(3325),
+            Bug::EndCleared => Self::ANY.from(136_790),
             Bug::SweepUnawaited => Self::ANY.from(110_690),
             Bug::FetchStale => Self::ANY.from(500),
             Bug::SyncLeftOut => Self::ANY.from(1480),

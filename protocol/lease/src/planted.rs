@@ -39,6 +39,8 @@ bugs! {
     UnseenIsGone,
     /// A recall is approved although what it covers is being swept from the kernel.
     SweepUnawaited,
+    /// The kernel isn't told that a file has grown before it gets a page of its end to store into.
+    EndCleared,
     /// What could not be reclaimed stays cached.
     LostKept,
     /// What is cached without contact stays until it is asked for.

@@ -7,10 +7,14 @@ use crate::recall::{ChangeScope, PageChange};
 use bytes::Bytes;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{Attr, FileKind, Handle, Parts, Refusal, SetAttr, change, query};
+use std::future::Future;
 use std::time::Duration;
 
 /// How often attributes are asked for that no lease covers while pages come.
 const MOST_OUTDATED: usize = 3;
+
+/// How long the kernel is given to take a size in while it waits for what is being read.
+const TAKES_SIZE: Duration = Duration::from_millis(2);
 
 /// Whom a mount shows as the owner of everything, where the server makes all callers one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,8 +174,29 @@ impl Ops {
     }
 
     pub(super) async fn grow(&self, node: NodeId, object: &Handle, attr: &Attr) {
+        if let Some(grown) = self.begin_to_grow(node, object, attr).await {
+            grown.await;
+        }
+    }
+
+    /// As [`Ops::grow`], where the file ends in pages that are being read. The kernel takes the size in, and then waits for these pages
+    /// to be there: it doesn't say when it has, so it is given time.
+    pub(super) async fn grow_in_read(&self, node: NodeId, object: &Handle, attr: &Attr) {
+        if let Some(grown) = self.begin_to_grow(node, object, attr).await {
+            self.cx.spawn(grown);
+            self.cx.sleep(TAKES_SIZE).await;
+        }
+    }
+
+    /// Returns what is to be waited for, if the kernel may believe in less.
+    async fn begin_to_grow(
+        &self,
+        node: NodeId,
+        object: &Handle,
+        attr: &Attr,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
         if !self.must_grow(node, object, attr) {
-            return;
+            return None;
         }
         let size = attr.size;
         // While the kernel believes in more than that it wouldn't notice, and would then read the answer that
@@ -179,10 +204,14 @@ impl Ops {
         if self.inodes().take_shrinks(node) {
             self.outside.tell(Notice::DropAttrs(node)).await;
         }
-        let grown = self.outside.tell(Notice::Grow { node, size }).await;
-        if grown == Noticed::Done {
-            self.inodes().grown(node, size, self.cx.monotonic());
-        }
+        let grown = self.outside.tell(Notice::Grow { node, size });
+        let (engine, cx) = (self.engine.clone(), self.cx.clone());
+        Some(async move {
+            if grown.await == Noticed::Done {
+                let mut inodes = engine.cache().inodes();
+                inodes.grown(node, size, cx.monotonic());
+            }
+        })
     }
 
     /// Sets attributes. An open authorises a change of size.

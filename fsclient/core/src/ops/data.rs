@@ -9,6 +9,7 @@ use crate::run::within;
 use crate::session::Answered;
 use bytes::Bytes;
 use futures_util::future::join;
+use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::query::Fill;
@@ -63,6 +64,12 @@ fn allocated(mode: u32, offset: u64, len: u64) -> Span {
         0 => Span::new(offset, len),
         _ => Span::new(offset, 0),
     }
+}
+
+/// Of a page that is stored into the kernel clears what lies behind the size it knows as soon as it writes the page back
+/// (`iomap_writeback_handle_eof`, Linux 6.17), and writes that back, too, once it knows better.
+fn clears_behind_the_end(fill: Fill) -> bool {
+    fill == Fill::PagesForStore && !planted::is(Bug::EndCleared)
 }
 
 impl Ops {
@@ -120,17 +127,23 @@ impl Ops {
             // Behind the gate: a write that comes later waits for this READ to be gone.
             self.settle(ask, &open.object).await?;
             if fill == Fill::Pages && self.inodes().has_clean_bytes(&open.object) {
-                self.know_size(ask, &open, at.offset, len).await;
+                self.know_size(ask, &open, range, fill).await;
                 if let Some(data) = read.answered_here(range) {
                     return Ok(self.fills_pages(&open, at, len, data));
                 }
             }
             let bytes = self.ask_bytes(ask, &open, at.offset, len, fill);
-            let (answer, ()) = join(bytes, self.know_size(ask, &open, at.offset, len)).await;
+            let size = self.know_size(ask, &open, range, fill);
+            let (answer, known) = join(bytes, size).await;
             let answer = answer?;
             let refused = answer.reply.result.is_err();
             if refused || read.judge(&answer.reply) == Verdict::Deliver {
                 answer.reply.result?;
+                let end = at.offset.saturating_add(answer.payload.len() as u64);
+                if clears_behind_the_end(fill) && known.is_none_or(|known| known < end) {
+                    // It has grown since, and won't any more before these pages have been dropped.
+                    self.know_size(ask, &open, range, fill).await;
+                }
                 return Ok(self.fills_pages(&open, at, len, answer.payload));
             }
             ask.unless_left(read.again()).await?;
@@ -156,13 +169,14 @@ impl Ops {
 
     /// Who reads by a mapping, `splice` or `sendfile` asks nobody for the size first, and goes no further than what
     /// the kernel has known of it. So it gets to know that with the first page that is read in after it was
-    /// recalled; and when that lease is recalled because the file grows.
-    async fn know_size(&self, ask: &Ask, open: &OpenFile, offset: u64, len: u32) {
+    /// recalled; and when that lease is recalled because the file grows. Returns what it is known to know.
+    async fn know_size(&self, ask: &Ask, open: &OpenFile, range: Range, fill: Fill) -> Option<u64> {
         let (node, object) = (open.node, &open.object);
-        if !self.inodes().is_outdated(node) {
-            return;
-        }
+        let stores = clears_behind_the_end(fill);
         let cached = self.cache().live().and_then(|mut tier| tier.attr(object));
+        if !self.inodes().is_outdated(node) && !(stores && cached.is_none()) {
+            return None;
+        }
         let attr = match cached {
             Some(attr) => attr,
             None => match self.call(ask, query::GetAttr { object: *object }).await {
@@ -171,15 +185,17 @@ impl Ops {
                     told.answer
                 }
                 // The READ says what is wrong.
-                Err(_) => return,
+                Err(_) => return None,
             },
         };
-        // The kernel holds these pages, and knows that there are as many.
-        if attr.size > offset.saturating_add(u64::from(len)) {
+        if attr.size > range.offset.saturating_add(range.len as u64) {
             let late = Some(self.cx.sleep(GROWS_WITHIN));
             // Then it goes without.
             let _ = within(self.grow(node, object, &attr), late).await;
+        } else if stores {
+            self.grow_in_read(node, object, &attr).await;
         }
+        Some(attr.size)
     }
 
     /// Brings the READ into line. Whether pages may be stored into is looked at before and after:

@@ -125,17 +125,57 @@ fn an_answer_to_a_change_of_an_open_file_tells_a_size_that_is_asked_for_behind_i
     }
 }
 
-/// A page is in the kernel under the Write lease, to be stored into.
+/// A page is in the kernel under the Write lease, to be stored into: where the file ends, if that has to be asked for.
 fn page_comes_in(world: &mut World, fh: Fh, offset: u64, stamp: u64) -> Waiter {
     let at = At { fh, offset };
     let read = world.call(Call::ReadPages { at, len: 4096 });
     let asked = world.asked();
+    if world.is_asked() {
+        is_asked_for_attributes(world, offset);
+    }
     let lease = Grant {
         mode: Mode::Write,
         ..grant(1, Parts::DATA, stamp)
     };
     world.grant(&asked, Response::Done, vec![lease]);
+    // The kernel takes that in, while it waits for the page.
+    world.pass(Duration::from_millis(2));
     read
+}
+
+/// It clears what lies behind the size that it knows, when it writes such a page back.
+#[test]
+fn the_kernel_knows_where_a_file_ends_before_it_has_a_page_of_that_to_store_into() {
+    for grows_again in [false, true] {
+        let mut world = World::new();
+        let (node, fh) = opened_file(&mut world);
+        let at = At { fh, offset: 0 };
+        let read = world.call(Call::ReadPages { at, len: 4096 });
+        let asked = world.asked();
+        is_asked_for_attributes(&mut world, 2000);
+        world.pass(Duration::from_millis(2));
+        let lease = Grant {
+            mode: Mode::Write,
+            ..grant(1, Parts::DATA, 1)
+        };
+        let (size, bytes): (u64, &'static [u8]) = match grows_again {
+            true => (3000, &[7; 3000]),
+            false => (2000, &[7; 2000]),
+        };
+        let reply = Reply {
+            grants: vec![lease],
+            ..asked.reply(Ok(Response::Done))
+        };
+        world.reply(reply, bytes);
+        if grows_again {
+            assert!(world.waits(read));
+            is_asked_for_attributes(&mut world, size);
+            assert!(world.waits(read));
+            world.pass(Duration::from_millis(2));
+        }
+        assert!(world.told.contains(&Notice::Grow { node, size }));
+        assert!(matches!(world.answered(read), Ok(Answer::Bytes(_))));
+    }
 }
 
 fn is_late(asked: &Asked) -> bool {
