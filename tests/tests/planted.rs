@@ -191,7 +191,7 @@ impl Runs {
                 .with_maps()
                 .of_files()
                 .of_two()
-                .from(11_680),
+                .from(15_405),
             Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => Self::ANY.with_locks(),
             Bug::LateUnderLock => Self::ANY.with_locks().from(500),
             Bug::GrantStale => Self::rough(&["break"])

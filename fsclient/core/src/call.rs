@@ -286,6 +286,8 @@ pub enum Call {
         node: NodeId,
         fh: Option<Fh>,
         set: SetAttr,
+        /// Who sets a size.
+        owner: Option<LockOwner>,
     },
     ReadLink {
         node: NodeId,

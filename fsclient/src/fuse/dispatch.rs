@@ -134,6 +134,7 @@ impl Filesystem for Dispatch {
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
         handle: Option<FileHandle>,
+        owner: Option<LockOwner>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -155,6 +156,7 @@ impl Filesystem for Dispatch {
             node: node_id(ino),
             fh: handle.map(fh),
             set,
+            owner: owner.map(lock_owner),
         };
         self.call(request, Waiter::Attr(reply), call);
     }

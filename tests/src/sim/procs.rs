@@ -1186,6 +1186,7 @@ impl Kernel {
                         size: Some(u64::from(*cells) * CELL),
                         ..SetAttr::default()
                     },
+                    owner: Some(owner_of(process)),
                 }
             }
             (Kind::Chmod(_), _) => Call::SetAttr {
@@ -1195,6 +1196,7 @@ impl Kernel {
                     mode: Some(0o600 | (cx.rng.below(8) as u16)),
                     ..SetAttr::default()
                 },
+                owner: None,
             },
             (Kind::List(_), _) => Call::OpenDir { node: dir },
             (Kind::Unlink(path), _) => Call::Unlink {

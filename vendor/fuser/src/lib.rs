@@ -440,7 +440,7 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Set file attributes.
+    /// Set file attributes. `lock_owner` is told with a size.
     fn setattr(
         &self,
         _req: &Request,
@@ -453,6 +453,7 @@ pub trait Filesystem: Send + Sync + 'static {
         _mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
         fh: Option<FileHandle>,
+        _lock_owner: Option<LockOwner>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,

@@ -150,6 +150,7 @@ impl<'a> RequestWithSender<'a> {
                     x.mtime(),
                     x.ctime(),
                     x.file_handle(),
+                    x.lock_owner(),
                     x.crtime(),
                     x.chgtime(),
                     x.bkuptime(),

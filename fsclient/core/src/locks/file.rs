@@ -121,7 +121,7 @@ impl FileState {
         wait: bool,
     ) -> Decision {
         let of = (lock.kind, lock.owner);
-        if self.lost.contains_key(&of) || self.is_lost(fh, None) {
+        if self.lost.contains_key(&of) || self.is_lost(Some(fh), None) {
             return Decision::Refused(Refusal::LockLost);
         }
         if !self.decides(live) {
@@ -212,16 +212,16 @@ impl FileState {
 
     /// Whether a lock is held by this owner, or was taken through this descriptor. Of whom nothing is known may be any
     /// owner.
-    pub(super) fn guards(&self, fh: Fh, owner: Option<LockOwner>) -> bool {
+    pub(super) fn guards(&self, fh: Option<Fh>, owner: Option<LockOwner>) -> bool {
         let is_his = |(kind, of): &Of| *kind == LockKind::Posix && owner.is_none_or(|o| o == *of);
         let mut taken = self.taken.iter();
-        taken.any(|(of, fhs)| is_his(of) || fhs.contains(&fh))
+        taken.any(|(of, fhs)| is_his(of) || fh.is_some_and(|fh| fhs.contains(&fh)))
     }
 
-    pub(super) fn is_lost(&self, fh: Fh, owner: Option<LockOwner>) -> bool {
+    pub(super) fn is_lost(&self, fh: Option<Fh>, owner: Option<LockOwner>) -> bool {
         let of = owner.map(|owner| (LockKind::Posix, owner));
-        of.is_some_and(|of| self.lost.contains_key(&of))
-            || self.lost.values().any(|fhs| fhs.contains(&fh))
+        let through = |fh| self.lost.values().any(|fhs| fhs.contains(&fh));
+        of.is_some_and(|of| self.lost.contains_key(&of)) || fh.is_some_and(through)
     }
 
     pub(super) fn forget_lost_through(&mut self, fh: Fh) {

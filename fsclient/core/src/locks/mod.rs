@@ -420,14 +420,19 @@ impl MountLocks {
     }
 
     /// Whether what is asked through a descriptor was asked under a lock that is lost.
-    pub fn is_lost(&self, object: &Handle, fh: Fh, owner: Option<LockOwner>) -> bool {
+    pub fn is_lost(&self, object: &Handle, fh: Option<Fh>, owner: Option<LockOwner>) -> bool {
         let file = self.files.get(object);
         file.is_some_and(|file| file.is_lost(fh, owner))
     }
 
     /// The tenure in which a file's bytes are changed through a descriptor by who has lost no lock of it, if that is under
     /// one: to be asked for when he begins, since he may lose it before he is through.
-    pub fn guard(&self, object: &Handle, fh: Fh, owner: Option<LockOwner>) -> Option<LockEpoch> {
+    pub fn guard(
+        &self,
+        object: &Handle,
+        fh: Option<Fh>,
+        owner: Option<LockOwner>,
+    ) -> Option<LockEpoch> {
         let file = self.files.get(object)?;
         file.guards(fh, owner).then_some(self.epoch)
     }

@@ -152,12 +152,12 @@ fn locks_are_lost_with_the_leases_and_that_is_told_until_they_are_unlocked_or_cl
     let mut locks = deciding();
     locks.look(false);
     locks.look(true);
-    assert!(locks.is_reset_due() && locks.is_lost(&file(), FH, None));
+    assert!(locks.is_reset_due() && locks.is_lost(&file(), Some(FH), None));
     assert!(
-        locks.is_lost(&file(), Fh(4), Some(LockOwner(1))),
+        locks.is_lost(&file(), Some(Fh(4)), Some(LockOwner(1))),
         "by whichever descriptor"
     );
-    assert!(!locks.is_lost(&file(), Fh(4), Some(LockOwner(2))));
+    assert!(!locks.is_lost(&file(), Some(Fh(4)), Some(LockOwner(2))));
     assert_eq!(
         locks.guard_of_anybody(&file()),
         Some(LockEpoch(9)),
@@ -167,7 +167,7 @@ fn locks_are_lost_with_the_leases_and_that_is_told_until_they_are_unlocked_or_cl
     assert_eq!(decide(&mut locks, &exclusive(1)), lost);
     assert_eq!(decide(&mut locks, &unlock(1)), lost, "once");
     assert_eq!(decide(&mut locks, &unlock(1)), Decision::Done);
-    assert!(!locks.is_lost(&file(), FH, None) && locks.is_idle());
+    assert!(!locks.is_lost(&file(), Some(FH), None) && locks.is_idle());
 }
 
 #[test]
@@ -294,5 +294,5 @@ fn a_restarted_server_is_told_what_is_held_and_decides() {
     assert_eq!((claims.len(), epoch), (1, LockEpoch(9)));
     assert_eq!(decide(&mut locks, &unlock(1)), Decision::Ask);
     locks.lost(&file());
-    assert!(locks.is_lost(&file(), FH, None));
+    assert!(locks.is_lost(&file(), Some(FH), None));
 }

@@ -102,9 +102,12 @@ impl Ops {
                 Answer::Found(found)
             }
             Call::GetAttr { node } => Answer::Attr(self.getattr(ask, node).await?),
-            Call::SetAttr { node, fh, set } => {
-                Answer::Attr(self.setattr(ask, node, fh, set).await?)
-            }
+            Call::SetAttr {
+                node,
+                fh,
+                set,
+                owner,
+            } => Answer::Attr(self.setattr(ask, node, (fh, owner), set).await?),
             Call::ReadLink { node } => Answer::Bytes(self.readlink(ask, node).await?),
             Call::MakeNode { .. }
             | Call::MakeDir { .. }
@@ -212,11 +215,11 @@ impl Ops {
     async fn answer_of_files(self: &Arc<Self>, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
         Ok(match call {
             Call::Read { at, len, owner } => {
-                self.keeps_locks(&*self.file(at.fh)?, at.fh, Some(owner))?;
+                self.keeps_locks(&self.file(at.fh)?.object, Some(at.fh), Some(owner))?;
                 Answer::Bytes(self.read(ask, at, len).await?)
             }
             Call::ReadPages { at, len } => {
-                self.keeps_locks(&*self.file(at.fh)?, at.fh, None)?;
+                self.keeps_locks(&self.file(at.fh)?.object, Some(at.fh), None)?;
                 Answer::Bytes(self.read_pages(ask, at, len).await?)
             }
             Call::Flush { fh, owner } => {

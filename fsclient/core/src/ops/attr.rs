@@ -6,7 +6,7 @@ use crate::call::{Fh, Node, NodeId, Shown, ShownFor};
 use crate::recall::{ChangeScope, PageChange};
 use bytes::Bytes;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{Attr, FileKind, Handle, Parts, Refusal, SetAttr, change, query};
+use leasefs_protocol::{Attr, FileKind, Handle, LockOwner, Parts, Refusal, SetAttr, change, query};
 use std::future::Future;
 use std::time::Duration;
 
@@ -222,7 +222,7 @@ impl Ops {
         &self,
         ask: &Ask,
         node: NodeId,
-        fh: Option<Fh>,
+        (fh, owner): (Option<Fh>, Option<LockOwner>),
         set: SetAttr,
     ) -> Result<ShownFor, Refusal> {
         let Node {
@@ -230,12 +230,9 @@ impl Ops {
             kind,
             ..
         } = self.node(node)?;
-        let locked = match fh
-            .zip(set.size)
-            .and_then(|(fh, _)| Some((fh, self.opens.file(fh)?)))
-        {
-            Some((fh, open)) => self.keeps_locks(&open, fh, None)?,
-            None => self.locked_by_anybody(&object),
+        let locked = match set.size {
+            Some(_) => self.keeps_locks(&object, fh, owner)?,
+            None => None,
         };
         self.settle(ask, &object).await?;
         let set = self.owner.map_or(Ok(set), |owner| owner.check(kind, set))?;

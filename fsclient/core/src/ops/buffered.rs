@@ -107,7 +107,7 @@ impl Ops {
         match writing.writeback {
             // What the kernel has kept back was stored before.
             true => Ok(self.locked_by_anybody(&open.object)),
-            false => self.keeps_locks(open, fh, writing.owner),
+            false => self.keeps_locks(&open.object, Some(fh), writing.owner),
         }
     }
 

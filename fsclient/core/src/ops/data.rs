@@ -293,7 +293,7 @@ impl Ops {
         mode: u32,
     ) -> Result<(), Refusal> {
         let open = self.file(fh)?;
-        let locked = self.keeps_locks(&open, fh, None)?;
+        let locked = self.keeps_locks(&open.object, Some(fh), None)?;
         self.settle(ask, &open.object).await?;
         let request = change::Fallocate {
             open: open.server.id(),
@@ -338,8 +338,8 @@ impl Ops {
     /// The server's refusal.
     pub async fn copy_range(&self, ask: &Ask, from: At, to: At, len: u64) -> Result<u32, Refusal> {
         let (source, target) = (self.file(from.fh)?, self.file(to.fh)?);
-        self.keeps_locks(&source, from.fh, None)?;
-        let locked = self.keeps_locks(&target, to.fh, None)?;
+        self.keeps_locks(&source.object, Some(from.fh), None)?;
+        let locked = self.keeps_locks(&target.object, Some(to.fh), None)?;
         self.settle(ask, &source.object).await?;
         self.settle(ask, &target.object).await?;
         // FUSE counts the answer in 32 bits; the caller goes on from there.

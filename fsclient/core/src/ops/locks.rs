@@ -338,16 +338,16 @@ impl Ops {
     /// [`Refusal::LockLost`] if it was asked under a lock that is lost.
     pub(super) fn keeps_locks(
         &self,
-        open: &OpenFile,
-        fh: Fh,
+        object: &Handle,
+        fh: Option<Fh>,
         owner: Option<LockOwner>,
     ) -> Result<Option<LockEpoch>, Refusal> {
         let mut state = self.cache().state();
         let now = self.cache().look(&mut state);
         let locks = state.locks_at(now);
-        match locks.is_lost(&open.object, fh, owner) {
+        match locks.is_lost(object, fh, owner) {
             true => Err(Refusal::LockLost),
-            false => Ok(locks.guard(&open.object, fh, owner)),
+            false => Ok(locks.guard(object, fh, owner)),
         }
     }
 

@@ -109,6 +109,7 @@ fn an_answer_to_a_change_of_an_open_file_tells_a_size_that_is_asked_for_behind_i
         node,
         fh: None,
         set,
+        owner: None,
     });
     let asked = world.asked();
     let old = Attr {

@@ -7,8 +7,8 @@ use leasefs_client::Call;
 use leasefs_client::call::{Fh, LockCall};
 use leasefs_protocol::lock::{LockOutcome, Locked, Unlocked};
 use leasefs_protocol::{
-    Fence, LockEpoch, LockKind, LockMode, LockOwner, LockRange, Query, Refusal, Request, Response,
-    Stamp,
+    Change, Fence, LockEpoch, LockKind, LockMode, LockOwner, LockRange, Query, Refusal, Request,
+    Response, SetAttr, Stamp,
 };
 use std::time::Duration;
 
@@ -42,6 +42,18 @@ fn decides(world: &mut World, asked: &Asked, stamp: u64, outcome: LockOutcome) {
     world.answer(asked, Ok(Response::Locked(locked)));
 }
 
+fn locked(world: &mut World, fh: Fh) {
+    let lock = locks(world, fh, first_bytes());
+    let asked = world.asked();
+    let granted = LockOutcome::Granted {
+        fence: Fence(1),
+        delegation: None,
+        held: Vec::new(),
+    };
+    decides(world, &asked, 1, granted);
+    world.answered(lock).expect("locked");
+}
+
 fn unlocks(world: &mut World, asked: &Asked, stamp: u64) {
     let unlocked = Unlocked {
         stamp: Stamp(stamp),
@@ -62,15 +74,7 @@ fn query(asked: &Asked) -> &Query {
 fn who_loses_his_locks_while_he_asks_for_another_does_not_wait_for_that_at_the_server() {
     let mut world = World::new();
     let (_, fh) = opened_file(&mut world);
-    let first = locks(&mut world, fh, first_bytes());
-    let asked = world.asked();
-    let granted = LockOutcome::Granted {
-        fence: Fence(1),
-        delegation: None,
-        held: Vec::new(),
-    };
-    decides(&mut world, &asked, 1, granted);
-    world.answered(first).expect("locked");
+    locked(&mut world, fh);
 
     let second = locks(&mut world, fh, LockRange::ALL);
     let late = world.asked();
@@ -92,4 +96,34 @@ fn who_loses_his_locks_while_he_asks_for_another_does_not_wait_for_that_at_the_s
     unlocks(&mut world, &unlock, 5);
     world.pass(Duration::from_secs(1));
     assert_eq!(world.refused(second), Refusal::LockLost);
+}
+
+#[test]
+fn who_has_lost_his_locks_cuts_nothing_off_by_another_descriptor_or_by_name_and_others_do() {
+    let mut world = World::new();
+    let (node, fh) = opened_file(&mut world);
+    locked(&mut world, fh);
+    world.sleep(LONG);
+    let reset = world.asked();
+    unlocks(&mut world, &reset, 2);
+    let mut truncates = |fh, owner| {
+        let set = SetAttr {
+            size: Some(0),
+            ..SetAttr::default()
+        };
+        let owner = Some(owner);
+        world.call(Call::SetAttr {
+            node,
+            fh,
+            set,
+            owner,
+        })
+    };
+    let refused = [Some(Fh(fh.0 + 1)), None].map(|fh| truncates(fh, OWNER));
+    let other = truncates(None, LockOwner(2));
+    for call in refused {
+        assert_eq!(world.refused(call), Refusal::LockLost);
+    }
+    assert!(world.waits(other));
+    assert!(matches!(world.asked().change(), Change::SetAttr(_)));
 }

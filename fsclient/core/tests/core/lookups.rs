@@ -139,6 +139,7 @@ fn what_a_suspend_takes_back_is_waited_for_by_who_finds_nothing_to_take_back_any
                     mode: Some(0o600),
                     ..SetAttr::default()
                 },
+                owner: None,
             })),
         };
         world.pass(Duration::from_millis(500));

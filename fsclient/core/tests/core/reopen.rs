@@ -189,6 +189,7 @@ fn once_its_mode_is_changed_or_its_attributes_are_recalled_the_server_is_asked()
             node,
             fh: None,
             set,
+            owner: None,
         },
     );
     assert!(!world.is_asked(), "it goes along with the bytes");

@@ -67,6 +67,7 @@ fn sets(world: &mut World, uid: u32, node: NodeId, set: SetAttr) -> Waiter {
             node,
             fh: None,
             set,
+            owner: None,
         },
     )
 }

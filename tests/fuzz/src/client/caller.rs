@@ -167,6 +167,7 @@ impl Caller {
                 node,
                 fh: Some(file),
                 set,
+                owner: Some(owner),
             },
             4 => Call::ReadLink { node },
             5 => Call::MakeNode {

@@ -416,6 +416,14 @@ mod op {
                 None
             }
         }
+        /// Who changes the size, as his locks are his.
+        pub(crate) fn lock_owner(&self) -> Option<LockOwner> {
+            if self.valid().contains(FattrFlags::FATTR_LOCKOWNER) {
+                Some(LockOwner(self.arg.lock_owner))
+            } else {
+                None
+            }
+        }
         /// The value set by the [`Open`] method. See [`FileHandle`].
         ///
         /// This will only be set if the user passed a file-descriptor to set the

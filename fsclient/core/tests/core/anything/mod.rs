@@ -158,6 +158,7 @@ impl Play {
                     mode: Some(0o600),
                     ..SetAttr::default()
                 },
+                owner: None,
             },
             6 => Call::Unlink { parent, name },
             7 => Call::MakeDir { parent, name, mode },
