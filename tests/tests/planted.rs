@@ -153,51 +153,53 @@ impl Runs {
                 Self::rough(&["crash"]).and_host_crashes().from(11)
             }
             Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(195),
-            Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(700),
-            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(3820),
+            Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(755),
+            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(4050),
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
-                .from(1300),
+                .from(1395),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
-                both.and_host_crashes().from(10)
+                both.and_host_crashes().from(60)
             }
             Bug::ForgetAnswers | Bug::NoGrace | Bug::GraceEndsAtFirst => Self::rough(&["crash"]),
-            Bug::ForgetRemoval => Self::rough(&["crash"]).from(240),
+            Bug::ForgetRemoval => Self::rough(&["crash"]).from(300),
             Bug::ReadInGrace => Self::rough(&["crash"]).from(58),
             Bug::AppendAgain => Self::rough(&["crash"]).from(70),
-            Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(435),
+            Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(605),
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
             Bug::CloseLost => Self::rough(&["break"]).from(90),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
             Bug::UntakenNames => Self::rough(&[]).of_names().from(3325),
             Bug::EndCleared => Self::ANY.from(136_790),
             Bug::SweepUnawaited => Self::ANY.from(110_690),
-            Bug::FetchStale => Self::ANY.from(500),
-            Bug::SyncLeftOut => Self::ANY.from(1480),
-            Bug::SyncUntold => Self::rough(&["part"]).from(48),
+            Bug::FetchStale => Self::ANY.from(770),
+            Bug::SyncLeftOut => Self::ANY.from(1530),
+            Bug::SyncUntold => Self::rough(&["part"]).from(118),
             Bug::ForgetRefused => Self::rough(&["part"]).from(1560),
-            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(2055),
-            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(325),
-            Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(105),
-            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(855),
-            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(540),
+            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(2175),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(375),
+            Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(213),
+            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(947),
+            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(668),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
-            Bug::RenewOverdue => Self::ANY.from(6130),
-            Bug::ReleaseStale => Self::rough(&[]).from(470),
-            Bug::OldAnswer => Self::rough(&[]).over_slow_links(),
+            Bug::RenewOverdue => Self::ANY.from(6335),
+            Bug::ReleaseStale => Self::rough(&[]).from(1463),
+            Bug::OldAnswer => Self::rough(&[]).over_slow_links().from(436),
             Bug::LatePages => Self::rough(&["freeze"])
                 .with_maps()
                 .of_files()
                 .of_two()
                 .from(15_405),
-            Bug::DecidesOn | Bug::HeldUnsaid | Bug::LocksOutliveLeases => Self::ANY.with_locks(),
-            Bug::LateUnderLock => Self::ANY.with_locks().from(500),
-            Bug::GrantStale => Self::rough(&["break"])
+            Bug::DecidesOn | Bug::HeldUnsaid => Self::ANY.with_locks(),
+            Bug::LocksOutliveLeases => Self::ANY.with_locks().from(162),
+            Bug::LateUnderLock => Self::ANY.with_locks().from(1775),
+            Bug::GrantStale => Self::rough(&["stall"])
                 .with_locks()
                 .of_files()
-                .from(100_230),
+                .of_two()
+                .from(2205),
             Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1665),
             _ => Self::ANY,
         }
