@@ -174,7 +174,8 @@ impl Ops {
         let (node, object) = (open.node, &open.object);
         let stores = clears_behind_the_end(fill);
         let cached = self.cache().live().and_then(|mut tier| tier.attr(object));
-        if !self.inodes().is_outdated(node) && !(stores && cached.is_none()) {
+        let may_be_wrong = self.inodes().is_outdated(node) || stores && cached.is_none();
+        if !may_be_wrong {
             return None;
         }
         let attr = match cached {
