@@ -447,6 +447,25 @@ fn fill(dir: &Path, but: u64) {
 }
 
 #[test]
+fn of_mapped_pages_some_of_which_find_room_none_is_lost_and_msync_tells() {
+    let disk = Storage::new("mapped", 32);
+    let world = World::start("mapped", &WorldOptions::mounts(1).export(disk.dir()));
+    let mut options = File::options();
+    let options = options.read(true).write(true).create_new(true);
+    let file = options.open(world.mount(0).path("f")).expect("a file");
+    file.set_len(MIB as u64).expect("its size");
+    let map = Mapping::new(&file, 0, MIB, true).expect("a mapping");
+    (0..MIB)
+        .step_by(4096)
+        .for_each(|offset| map.store(offset, 1));
+    fill(disk.dir(), MIB as u64 / 2);
+    let told = map.sync().expect_err("half of it finds no room");
+    assert_eq!(told.raw_os_error(), Some(libc::ENOSPC), "{told}");
+    let kept = world.mount(0).client(&["recover", "list"]);
+    assert!(kept.contains("f\n"), "{kept}");
+}
+
+#[test]
 fn a_disk_that_others_fill_is_told_by_fsync_though_some_of_the_bytes_find_room() {
     let disk = Storage::new("filled", 32);
     let options = WorldOptions::mounts(1).export(disk.dir()).write_back();

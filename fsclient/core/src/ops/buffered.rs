@@ -6,6 +6,7 @@ use crate::cache::{Store, Stored};
 use crate::call::{Asker, Fh, NodeId, ShownFor, Writing};
 use crate::inode::{Committed, Dirty, Durably, Hearers, Wrote};
 use crate::writeback::MappedPages;
+use bytes::Buf;
 use leasefs_lease::client::{Batch, Run, Tenure};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::answer::Written;
@@ -273,7 +274,7 @@ impl Ops {
             },
         };
         let under_way = self.writeback.pages_leave(pages.clone());
-        let written = self.write_through(ask, open, writing, locked).await;
+        let written = self.write_whole(ask, open, writing, locked).await;
         if let Err(refusal) = written {
             self.engine.sweep_pages(&open.object);
             let size = self.size_for_people(ask, &open.object).await;
@@ -281,6 +282,28 @@ impl Ops {
         }
         drop(under_way);
         written
+    }
+
+    /// Of pages the kernel doesn't look at how much was written. What the host has had no room for it refuses when that comes alone.
+    async fn write_whole(
+        &self,
+        ask: &Ask,
+        open: &OpenFile,
+        writing: &Writing,
+        locked: Option<LockEpoch>,
+    ) -> Result<u32, Refusal> {
+        let mut rest = writing.clone();
+        loop {
+            let taken = self.write_through(ask, open, &rest, locked).await?;
+            if taken == 0 && !rest.data.is_empty() {
+                return Err(Refusal::Internal);
+            }
+            if rest.data.len() <= taken as usize {
+                return Ok(writing.data.len() as u32);
+            }
+            rest.offset += u64::from(taken);
+            rest.data.advance(taken as usize);
+        }
     }
 
     /// A file's size, if the server says it soon.

@@ -173,12 +173,14 @@ impl Ops {
     async fn know_size(&self, ask: &Ask, open: &OpenFile, range: Range, fill: Fill) -> Option<u64> {
         let (node, object) = (open.node, &open.object);
         let stores = clears_behind_the_end(fill);
-        let cached = self.cache().live().and_then(|mut tier| tier.attr(object));
-        let may_be_wrong = self.inodes().is_outdated(node) || stores && cached.is_none();
-        if !may_be_wrong {
+        let outdated = self.inodes().is_outdated(node);
+        if !outdated && !stores {
             return None;
         }
+        let cached = self.cache().live().and_then(|mut tier| tier.attr(object));
         let attr = match cached {
+            // The kernel was told these.
+            Some(_) if !outdated => return None,
             Some(attr) => attr,
             None => match self.call(ask, query::GetAttr { object: *object }).await {
                 Ok(told) => {

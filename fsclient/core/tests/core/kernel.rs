@@ -85,6 +85,42 @@ fn a_mapped_page_that_is_refused_for_whatever_reason_is_kept_before_the_kernel_i
     }
 }
 
+/// The kernel takes all of it for written, whatever the answer says.
+#[test]
+fn of_mapped_pages_what_the_host_had_no_room_for_is_sent_again_and_kept_when_it_is_refused() {
+    let full = Refusal::Host(libc::ENOSPC as u16);
+    for fits in [false, true] {
+        let mut world = World::new();
+        let (_, fh) = opened_file(&mut world);
+        let (write, asked) = writes_back(&mut world, fh);
+        let part = Response::Written(answer::Written::plain(1, 4096));
+        world.answer(&asked, Ok(part));
+        assert!(world.waits(write));
+        let rest = world.asked();
+        let Change::Write(again) = rest.change() else {
+            panic!("something else: {rest:?}")
+        };
+        assert_eq!(again.at, WriteAt::Offset(4097));
+        assert_eq!(rest.payload, PAGE[1..]);
+        let left = PAGE.len() as u32 - 1;
+        match fits {
+            true => {
+                let all = Response::Written(answer::Written::plain(left.into(), 4097));
+                world.answer(&rest, Ok(all));
+                let answer = world.answered(write);
+                assert!(matches!(answer, Ok(Answer::Written(len)) if len == left + 1));
+                assert!(world.kept.is_empty());
+            }
+            false => {
+                world.answer(&rest, Err(full));
+                is_asked_for_attributes(&mut world, 9000);
+                assert_eq!(world.refused(write), full);
+                assert_eq!(world.kept[0].extents, [(4096, Bytes::from_static(PAGE))]);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_mapped_page_under_way_is_among_what_is_kept_when_the_mount_ends() {
     let mut world = World::new();
