@@ -154,20 +154,20 @@ impl Runs {
             }
             Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(195),
             Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(755),
-            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(4050),
+            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(4232),
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
-                .from(1395),
+                .from(1620),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
-                both.and_host_crashes().from(60)
+                both.and_host_crashes().from(103)
             }
             Bug::ForgetAnswers | Bug::NoGrace | Bug::GraceEndsAtFirst => Self::rough(&["crash"]),
             Bug::ForgetRemoval => Self::rough(&["crash"]).from(300),
-            Bug::ReadInGrace => Self::rough(&["crash"]).from(58),
+            Bug::ReadInGrace => Self::rough(&["crash"]).from(88),
             Bug::AppendAgain => Self::rough(&["crash"]).from(70),
-            Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(605),
+            Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(659),
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
             Bug::CloseLost => Self::rough(&["break"]).from(90),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
@@ -175,31 +175,31 @@ impl Runs {
             Bug::EndCleared => Self::ANY.from(136_790),
             Bug::SweepUnawaited => Self::ANY.from(110_690),
             Bug::FetchStale => Self::ANY.from(770),
-            Bug::SyncLeftOut => Self::ANY.from(1530),
+            Bug::SyncLeftOut => Self::ANY.from(2050),
             Bug::SyncUntold => Self::rough(&["part"]).from(118),
             Bug::ForgetRefused => Self::rough(&["part"]).from(1560),
-            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(2175),
-            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(375),
-            Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(213),
+            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(2596),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(614),
+            Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(302),
             Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(947),
-            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(668),
+            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(1077),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
-            Bug::RenewOverdue => Self::ANY.from(6335),
-            Bug::ReleaseStale => Self::rough(&[]).from(1463),
-            Bug::OldAnswer => Self::rough(&[]).over_slow_links().from(436),
+            Bug::RenewOverdue => Self::ANY.from(6484),
+            Bug::ReleaseStale => Self::rough(&[]).from(1626),
+            Bug::OldAnswer => Self::rough(&[]).over_slow_links().from(1129),
             Bug::LatePages => Self::rough(&["freeze"])
                 .with_maps()
                 .of_files()
                 .of_two()
-                .from(15_405),
+                .from(15777),
             Bug::DecidesOn | Bug::HeldUnsaid => Self::ANY.with_locks(),
-            Bug::LocksOutliveLeases => Self::ANY.with_locks().from(162),
-            Bug::LateUnderLock => Self::ANY.with_locks().from(1775),
+            Bug::LocksOutliveLeases => Self::ANY.with_locks().from(227),
+            Bug::LateUnderLock => Self::ANY.with_locks().from(2383),
             Bug::GrantStale => Self::rough(&["stall"])
                 .with_locks()
                 .of_files()
                 .of_two()
-                .from(2205),
+                .from(13851),
             Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1665),
             _ => Self::ANY,
         }

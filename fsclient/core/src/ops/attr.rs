@@ -179,7 +179,7 @@ impl Ops {
         }
     }
 
-    /// As [`Ops::grow`], where the file ends in pages that are being read. The kernel takes the size in, and then waits for these pages
+    /// As [`Ops::grow`], where the file may end in pages that are being read. The kernel takes the size in, and then waits for these pages
     /// to be there: it doesn't say when it has, so it is given time.
     pub(super) async fn grow_in_read(&self, node: NodeId, object: &Handle, attr: &Attr) {
         if let Some(grown) = self.begin_to_grow(node, object, attr).await {

@@ -13,7 +13,7 @@ use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::change::WriteAt;
 use leasefs_protocol::limits::MAX_PAYLOAD;
 use leasefs_protocol::query::Fill;
-use leasefs_protocol::{Durability, LockEpoch, Mode, Refusal, change, query};
+use leasefs_protocol::{Attr, Durability, Handle, LockEpoch, Mode, Refusal, change, query};
 use std::sync::Arc;
 
 /// How often the server is asked for pages that come without a lease: more than a minute.
@@ -64,12 +64,6 @@ fn allocated(mode: u32, offset: u64, len: u64) -> Span {
         0 => Span::new(offset, len),
         _ => Span::new(offset, 0),
     }
-}
-
-/// Of a page that is stored into the kernel clears what lies behind the size it knows as soon as it writes the page back
-/// (`iomap_writeback_handle_eof`, Linux 6.17), and writes that back, too, once it knows better.
-fn clears_behind_the_end(fill: Fill) -> bool {
-    fill == Fill::PagesForStore && !planted::is(Bug::EndCleared)
 }
 
 impl Ops {
@@ -127,22 +121,20 @@ impl Ops {
             // Behind the gate: a write that comes later waits for this READ to be gone.
             self.settle(ask, &open.object).await?;
             if fill == Fill::Pages && self.inodes().has_clean_bytes(&open.object) {
-                self.know_size(ask, &open, range, fill).await;
+                self.know_size(ask, &open, range).await;
                 if let Some(data) = read.answered_here(range) {
                     return Ok(self.fills_pages(&open, at, len, data));
                 }
             }
             let bytes = self.ask_bytes(ask, &open, at.offset, len, fill);
-            let size = self.know_size(ask, &open, range, fill);
-            let (answer, known) = join(bytes, size).await;
+            let (answer, ()) = join(bytes, self.know_size(ask, &open, range)).await;
             let answer = answer?;
             let refused = answer.reply.result.is_err();
             if refused || read.judge(&answer.reply) == Verdict::Deliver {
                 answer.reply.result?;
-                let end = at.offset.saturating_add(answer.payload.len() as u64);
-                if clears_behind_the_end(fill) && known.is_none_or(|known| known < end) {
-                    // It has grown since, and won't any more before these pages have been dropped.
-                    self.know_size(ask, &open, range, fill).await;
+                if fill == Fill::PagesForStore {
+                    let end = at.offset.saturating_add(answer.payload.len() as u64);
+                    self.know_end(ask, &open, end).await;
                 }
                 return Ok(self.fills_pages(&open, at, len, answer.payload));
             }
@@ -169,36 +161,46 @@ impl Ops {
 
     /// Who reads by a mapping, `splice` or `sendfile` asks nobody for the size first, and goes no further than what
     /// the kernel has known of it. So it gets to know that with the first page that is read in after it was
-    /// recalled; and when that lease is recalled because the file grows. Returns what it is known to know.
-    async fn know_size(&self, ask: &Ask, open: &OpenFile, range: Range, fill: Fill) -> Option<u64> {
+    /// recalled; and when that lease is recalled because the file grows.
+    async fn know_size(&self, ask: &Ask, open: &OpenFile, range: Range) {
         let (node, object) = (open.node, &open.object);
-        let stores = clears_behind_the_end(fill);
-        let outdated = self.inodes().is_outdated(node);
-        if !outdated && !stores {
-            return None;
+        if !self.inodes().is_outdated(node) {
+            return;
         }
-        let cached = self.cache().live().and_then(|mut tier| tier.attr(object));
-        let attr = match cached {
-            // The kernel was told these.
-            Some(_) if !outdated => return None,
-            Some(attr) => attr,
-            None => match self.call(ask, query::GetAttr { object: *object }).await {
-                Ok(told) => {
-                    told.learn(self.cache()).attr(object, &told.answer);
-                    told.answer
-                }
-                // The READ says what is wrong.
-                Err(_) => return None,
-            },
+        // The READ says what is wrong.
+        let Ok(attr) = self.attr_here(ask, object).await else {
+            return;
         };
+        // The kernel holds these pages, and knows that there are as many.
         if attr.size > range.offset.saturating_add(range.len as u64) {
             let late = Some(self.cx.sleep(GROWS_WITHIN));
             // Then it goes without.
             let _ = within(self.grow(node, object, &attr), late).await;
-        } else if stores {
+        }
+    }
+
+    /// Pages that may be stored into are about to come, up to this end. The kernel clears what lies behind the size it knows when it
+    /// writes such a page back (`iomap_writeback_handle_eof`, Linux 6.17), and writes that back, too, once it knows better. Nobody
+    /// else changes the size any more before these pages have been dropped.
+    async fn know_end(&self, ask: &Ask, open: &OpenFile, end: u64) {
+        let (node, object) = (open.node, &open.object);
+        if !self.inodes().may_be_short(node, end) || planted::is(Bug::EndCleared) {
+            return;
+        }
+        if let Ok(attr) = self.attr_here(ask, object).await {
             self.grow_in_read(node, object, &attr).await;
         }
-        Some(attr.size)
+    }
+
+    /// Attributes that are cached, or what the server says.
+    async fn attr_here(&self, ask: &Ask, object: &Handle) -> Result<Attr, Refusal> {
+        let cached = self.cache().live().and_then(|mut tier| tier.attr(object));
+        if let Some(attr) = cached {
+            return Ok(attr);
+        }
+        let told = self.call(ask, query::GetAttr { object: *object }).await?;
+        told.learn(self.cache()).attr(object, &told.answer);
+        Ok(told.answer)
     }
 
     /// Brings the READ into line. Whether pages may be stored into is looked at before and after:
