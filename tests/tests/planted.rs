@@ -154,18 +154,18 @@ impl Runs {
             }
             Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(195),
             Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(755),
-            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(4232),
+            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(4294),
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
-                .from(1620),
+                .from(2278),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
-                both.and_host_crashes().from(103)
+                both.and_host_crashes().from(2127)
             }
             Bug::ForgetAnswers | Bug::NoGrace | Bug::GraceEndsAtFirst => Self::rough(&["crash"]),
             Bug::ForgetRemoval => Self::rough(&["crash"]).from(300),
-            Bug::ReadInGrace => Self::rough(&["crash"]).from(88),
+            Bug::ReadInGrace => Self::rough(&["crash"]).from(175),
             Bug::AppendAgain => Self::rough(&["crash"]).from(70),
             Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(659),
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
@@ -174,18 +174,18 @@ impl Runs {
             Bug::UntakenNames => Self::rough(&[]).of_names().from(3325),
             Bug::EndCleared => Self::ANY.from(136_790),
             Bug::SweepUnawaited => Self::ANY.from(110_690),
-            Bug::FetchStale => Self::ANY.from(770),
+            Bug::FetchStale => Self::ANY.from(797),
             Bug::SyncLeftOut => Self::ANY.from(2050),
             Bug::SyncUntold => Self::rough(&["part"]).from(118),
             Bug::ForgetRefused => Self::rough(&["part"]).from(1560),
-            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(2596),
+            Bug::CancelBegun => Self::rough(&["part", "stall"]).from(2834),
             Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(614),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(302),
             Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(947),
-            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(1077),
+            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(1753),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
-            Bug::RenewOverdue => Self::ANY.from(6484),
-            Bug::ReleaseStale => Self::rough(&[]).from(1626),
+            Bug::RenewOverdue => Self::ANY.from(6737),
+            Bug::ReleaseStale => Self::rough(&[]).from(2027),
             Bug::OldAnswer => Self::rough(&[]).over_slow_links().from(1129),
             Bug::LatePages => Self::rough(&["freeze"])
                 .with_maps()
@@ -200,7 +200,7 @@ impl Runs {
                 .of_files()
                 .of_two()
                 .from(13851),
-            Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1665),
+            Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1735),
             _ => Self::ANY,
         }
     }

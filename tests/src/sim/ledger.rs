@@ -519,6 +519,12 @@ impl Judge {
     pub fn kept(&mut self, now: Nanos, value: u64) -> Option<Nanos> {
         let held = self.ledger.held.remove(&value);
         self.ledger.silent.remove(&value);
+        let object = self.ledger.writings.get(&value).map(|w| w.object);
+        let content = object.and_then(|object| self.ledger.contents.get_mut(&object));
+        if let Some(content) = content {
+            // Nor is what a crash of the host has undone brought in again.
+            content.undone = 0;
+        }
         // Else the host had it: a page is kept with all that was in it.
         let held = held?;
         let writing = self.ledger.writings.get(&value).copied()?;

@@ -134,7 +134,7 @@ impl Ops {
                 answer.reply.result?;
                 if fill == Fill::PagesForStore {
                     let end = at.offset.saturating_add(answer.payload.len() as u64);
-                    self.know_end(ask, &open, end).await;
+                    self.know_end(ask, &open, range, end).await;
                 }
                 return Ok(self.fills_pages(&open, at, len, answer.payload));
             }
@@ -172,22 +172,32 @@ impl Ops {
             return;
         };
         // The kernel holds these pages, and knows that there are as many.
-        if attr.size > range.offset.saturating_add(range.len as u64) {
-            let late = Some(self.cx.sleep(GROWS_WITHIN));
-            // Then it goes without.
-            let _ = within(self.grow(node, object, &attr), late).await;
-        }
+        self.grow_behind(open, range, &attr).await;
     }
 
-    /// Pages that may be stored into are about to come, up to this end. The kernel clears what lies behind the size it knows when it
+    /// Has the kernel believe in what lies behind a range, if anything does. Returns whether that is so.
+    async fn grow_behind(&self, open: &OpenFile, range: Range, attr: &Attr) -> bool {
+        let behind = attr.size > range.offset.saturating_add(range.len as u64);
+        if behind {
+            let late = Some(self.cx.sleep(GROWS_WITHIN));
+            // Then it goes without.
+            let _ = within(self.grow(open.node, &open.object, attr), late).await;
+        }
+        behind
+    }
+
+    /// Pages of a range that may be stored into are about to come, up to this end. The kernel clears what lies behind the size it knows when it
     /// writes such a page back (`iomap_writeback_handle_eof`, Linux 6.17), and writes that back, too, once it knows better. Nobody
     /// else changes the size any more before these pages have been dropped.
-    async fn know_end(&self, ask: &Ask, open: &OpenFile, end: u64) {
+    async fn know_end(&self, ask: &Ask, open: &OpenFile, range: Range, end: u64) {
         let (node, object) = (open.node, &open.object);
         if !self.inodes().may_be_short(node, end) || planted::is(Bug::EndCleared) {
             return;
         }
-        if let Ok(attr) = self.attr_here(ask, object).await {
+        let Ok(attr) = self.attr_here(ask, object).await else {
+            return;
+        };
+        if !self.grow_behind(open, range, &attr).await {
             self.grow_in_read(node, object, &attr).await;
         }
     }
