@@ -199,7 +199,7 @@ impl Runs {
                 .with_locks()
                 .of_files()
                 .of_two()
-                .from(13851),
+                .from(69_900),
             Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1735),
             _ => Self::ANY,
         }
