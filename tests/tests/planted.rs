@@ -161,7 +161,7 @@ impl Runs {
                 .from(2278),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
-                both.and_host_crashes().from(2127)
+                both.and_host_crashes().from(20)
             }
             Bug::ForgetAnswers | Bug::NoGrace | Bug::GraceEndsAtFirst => Self::rough(&["crash"]),
             Bug::ForgetRemoval => Self::rough(&["crash"]).from(300),
