@@ -191,7 +191,7 @@ impl Runs {
                 .with_maps()
                 .of_files()
                 .of_two()
-                .from(15777),
+                .from(15_777),
             Bug::DecidesOn | Bug::HeldUnsaid => Self::ANY.with_locks(),
             Bug::LocksOutliveLeases => Self::ANY.with_locks().from(227),
             Bug::LateUnderLock => Self::ANY.with_locks().from(2383),

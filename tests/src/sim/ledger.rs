@@ -299,6 +299,8 @@ impl Judge {
                 }),
             }
         }
+        // What was to be written again has been.
+        self.ledger.contents.entry(object).or_default().undone = 0;
         self.host_has(now, object, host, attrs, Some(by));
     }
 
@@ -519,15 +521,14 @@ impl Judge {
     pub fn kept(&mut self, now: Nanos, value: u64) -> Option<Nanos> {
         let held = self.ledger.held.remove(&value);
         self.ledger.silent.remove(&value);
-        let object = self.ledger.writings.get(&value).map(|w| w.object);
-        let content = object.and_then(|object| self.ledger.contents.get_mut(&object));
+        let writing = self.ledger.writings.get(&value).copied();
+        let content = writing.and_then(|w| self.ledger.contents.get_mut(&w.object));
         if let Some(content) = content {
             // Nor is what a crash of the host has undone brought in again.
             content.undone = 0;
         }
         // Else the host had it: a page is kept with all that was in it.
-        let held = held?;
-        let writing = self.ledger.writings.get(&value).copied()?;
+        let (held, writing) = held.zip(writing)?;
         self.ledger.lost.insert(value, writing.fd);
         if let Some(content) = self.ledger.contents.get_mut(&held.object)
             && content.over.get(&held.cell) == Some(&value)

@@ -419,7 +419,7 @@ impl MountLocks {
         ends
     }
 
-    /// Whether what is asked through a descriptor was asked under a lock that is lost.
+    /// Whether what is asked through a descriptor, or by an owner, was asked under a lock that is lost.
     pub fn is_lost(&self, object: &Handle, fh: Option<Fh>, owner: Option<LockOwner>) -> bool {
         let file = self.files.get(object);
         file.is_some_and(|file| file.is_lost(fh, owner))

@@ -171,11 +171,10 @@ impl Ops {
         let Ok(attr) = self.attr_here(ask, object).await else {
             return;
         };
-        // The kernel holds these pages, and knows that there are as many.
         self.grow_behind(open, range, &attr).await;
     }
 
-    /// Has the kernel believe in what lies behind a range, if anything does. Returns whether that is so.
+    /// Has the kernel believe in what lies behind a range that it holds, if anything does. Returns whether that is so.
     async fn grow_behind(&self, open: &OpenFile, range: Range, attr: &Attr) -> bool {
         let behind = attr.size > range.offset.saturating_add(range.len as u64);
         if behind {

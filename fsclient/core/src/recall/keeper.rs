@@ -47,7 +47,7 @@ impl EngineInner {
     /// Looks after everything that time brings. True if it should look again soon.
     fn look(self: &Arc<Self>) -> bool {
         let mut outcome = Outcome::default();
-        let (swept, under_way, wedged) = {
+        let (under_way, wedged) = {
             let mut state = self.cache.state();
             let now = self.cache.look(&mut state);
             let due = state.session.sweep_at();
@@ -61,15 +61,13 @@ impl EngineInner {
             let moved = self.cx.monotonic().since(state.pace.progress());
             let lasts = since.map(|since| now.since(since).min(moved));
             let wedged = live && self.is_wedged(lasts);
-            (state.swept.take(), under_way, wedged)
+            (under_way, wedged)
         };
         self.perform(outcome);
         if wedged {
             self.give_up();
         }
-        if let Some(work) = swept {
-            self.begin_sweep(work);
-        }
+        self.begin_due_sweep();
         under_way
     }
 

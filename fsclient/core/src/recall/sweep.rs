@@ -65,10 +65,19 @@ impl EngineInner {
         }
     }
 
-    /// See [`EngineInner::dropping`]: what is no longer known here has left the kernel, too, unless pages are in the way.
+    /// Has the kernel drop what was dropped here when leases ended, if nobody has yet.
+    pub(super) fn begin_due_sweep(self: &Arc<Self>) {
+        let work = self.cache.state().swept.take();
+        if let Some(work) = work {
+            self.begin_sweep(work);
+        }
+    }
+
+    /// The right to drop. What is no longer known here has left the kernel by then, unless pages are in the way.
     pub(super) async fn dropping(self: &Arc<Self>) -> MutexGuard<'_, ()> {
         loop {
             let dropping = self.dropping.lock().await;
+            self.begin_due_sweep();
             if self.is_swept() {
                 return dropping;
             }
@@ -79,16 +88,13 @@ impl EngineInner {
 
     /// As [`EngineInner::dropping`], if nothing has to be waited for.
     pub(super) fn dropping_at_once(self: &Arc<Self>) -> Option<MutexGuard<'_, ()>> {
-        let dropping = self.dropping.try_lock();
-        dropping.filter(|_| self.is_swept())
+        let dropping = self.dropping.try_lock()?;
+        self.begin_due_sweep();
+        self.is_swept().then_some(dropping)
     }
 
-    /// Whether no sweep is under way, one included that nobody has begun yet.
-    fn is_swept(self: &Arc<Self>) -> bool {
-        let work = self.cache.state().swept.take();
-        if let Some(work) = work {
-            self.begin_sweep(work);
-        }
+    /// Whether no sweep is under way.
+    fn is_swept(&self) -> bool {
         *self.sweeps.under_way.borrow() == 0 || planted::is(Bug::SweepUnawaited)
     }
 }
