@@ -173,6 +173,7 @@ impl Runs {
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
             Bug::UntakenNames => Self::rough(&[]).of_names().from(3325),
             Bug::EndCleared => Self::ANY.from(136_790),
+            Bug::RightsKept => Self::ANY,
             Bug::SweepUnawaited => Self::ANY.from(110_690),
             Bug::FetchStale => Self::ANY.from(797),
             Bug::SyncLeftOut => Self::ANY.from(2050),

@@ -21,6 +21,8 @@ use std::sync::OnceLock;
 const NOTIFY_INVAL_INODE: i32 = 2;
 /// `FUSE_NOTIFY_STORE`.
 const NOTIFY_STORE: i32 = 4;
+/// Behind the end of any file.
+const BEYOND: u64 = 1 << 62;
 /// An address where nothing is mapped.
 const NOWHERE: usize = 1;
 /// `FUSE_NOTIFY_INC_EPOCH`, for which fuser has no call.
@@ -148,7 +150,7 @@ impl Link {
             return Noticed::Unable;
         }
         let done = self.carry_out(notice);
-        if matches!(notice, Notice::DropAttrs(_)) && is_unknown(&done) {
+        if matches!(notice, Notice::DropAttrs(_) | Notice::OutdateAttrs(_)) && is_unknown(&done) {
             return Noticed::Unknown;
         }
         match gone_is_fine(done) {
@@ -163,6 +165,7 @@ impl Link {
     fn carry_out(&self, notice: &Notice) -> io::Result<()> {
         match notice {
             Notice::DropAttrs(node) => self.drop_attrs(*node),
+            Notice::OutdateAttrs(node) => self.outdate_attrs(*node),
             Notice::ForgetNames => self.forget_names(),
             Notice::DropPages { node, offset, len } => {
                 let offset = i64::try_from(*offset).unwrap_or(i64::MAX);
@@ -222,6 +225,15 @@ impl Link {
         // `struct fuse_notify_inval_inode_out`: node, offset (attributes alone), length.
         message[16..24].copy_from_slice(&node.to_ne_bytes());
         message[24..32].copy_from_slice(&(-1_i64).to_ne_bytes());
+        (&self.device).write_all(&message)
+    }
+
+    /// `FUSE_NOTIFY_STORE` of no bytes behind the end. The kernel takes it for a write that may have made the file longer, so
+    /// that size, times and blocks count no more (`fuse_write_update_attr`, since Linux 5.16); and stores nothing.
+    fn outdate_attrs(&self, NodeId(node): NodeId) -> io::Result<()> {
+        let mut message = notification::<40>(NOTIFY_STORE);
+        message[16..24].copy_from_slice(&node.to_ne_bytes());
+        message[24..32].copy_from_slice(&BEYOND.to_ne_bytes());
         (&self.device).write_all(&message)
     }
 

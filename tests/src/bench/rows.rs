@@ -4,8 +4,8 @@ use super::programs::{clone, sqlite, status, status_cold, unpack};
 use super::sharing::{appear, pingpong, while_read};
 use super::trial::{Sample, Trial};
 use super::work::{
-    MIB, PIECE, append_and_sync, create, create_one, list, numbered, open_and_read, over_and_over,
-    read_at_random, read_through, scatter_and_sync, spread, write_new,
+    MIB, PIECE, append_and_sync, append_line, create, create_one, list, numbered, open_and_read,
+    over_and_over, read_at_random, read_through, scatter_and_sync, spread, write_new,
 };
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ pub struct Row {
 }
 
 /// All there are, in the order in which they are run.
-pub const ROWS: [Row; 26] = [
+pub const ROWS: [Row; 27] = [
     row(
         "open",
         "/s",
@@ -148,6 +148,7 @@ pub const ROWS: [Row; 26] = [
         "append 4 KiB, fsync",
         append_sync,
     ),
+    row("log", "/s", "line", "open a log, append a line, close", log),
     row(
         "scatter-sync",
         "/s",
@@ -352,6 +353,16 @@ fn append_sync(trial: &mut Trial) -> io::Result<Sample> {
     fs::write(&path, b"")?;
     let timed = trial.timed(|| {
         append_and_sync(&path, count)?;
+        Ok(count as u64)
+    })?;
+    Ok(timed.rate(count as f64))
+}
+
+fn log(trial: &mut Trial) -> io::Result<Sample> {
+    let (path, count) = (trial.fresh_path("log"), trial.scale.syncs);
+    append_line(&path)?;
+    let timed = trial.timed(|| {
+        (0..count).try_for_each(|_| append_line(&path))?;
         Ok(count as u64)
     })?;
     Ok(timed.rate(count as f64))

@@ -172,6 +172,15 @@ pub fn append_and_sync(path: &Path, count: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Appends a line to a log, as `echo >>` in a script does.
+///
+/// # Errors
+/// The first.
+pub fn append_line(path: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    file.write_all(b"something has happened\n")
+}
+
 /// Pieces of a file that are written before it is synced.
 const PIECES_APART: usize = 32;
 

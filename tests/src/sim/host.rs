@@ -278,6 +278,7 @@ impl Host {
         };
         let value = value_of(&attr);
         self.log.insert((object, value), attr);
+        cx.judge.has_rights(cx.now, object, &attr, by);
         let cells = self.cells(object);
         cx.judge.host_has(cx.now, object, cells, value, by);
     }
@@ -546,6 +547,7 @@ impl Host {
                 continue;
             };
             self.log.insert((object, time), attr);
+            cx.judge.found_rights(cx.now, object, &attr);
             cx.judge.found(cx.now, object, self.cells(object), time);
             cx.trace(Some(object), || "host: undone".into());
         }

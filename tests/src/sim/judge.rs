@@ -9,7 +9,7 @@ mod locks;
 mod zones;
 
 use super::ledger::Ledger;
-use super::model::{DeedId, Item, Nanos, Obj};
+use super::model::{DeedId, Item, Nanos, Obj, rights_of};
 use leasefs_protocol::{Attr, SessionId};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -138,6 +138,21 @@ impl Judge {
         self.note(now, item, value, Vec::new());
         self.authors.insert(item, by);
         self.fresh.push(Fresh { item, by });
+    }
+
+    /// The host has these attributes of an object.
+    pub fn has_rights(&mut self, now: Nanos, object: Obj, attr: &Attr, by: Option<SessionId>) {
+        let (item, value) = (Item::Rights(object), rights_of(attr));
+        if self.current(item) != value {
+            self.effect(now, item, value, by);
+        }
+    }
+
+    /// As [`Judge::has_rights`], of what a crash has left, while others may have been shown what it has undone.
+    pub fn found_rights(&mut self, now: Nanos, object: Obj, attr: &Attr) {
+        let item = Item::Rights(object);
+        let was = self.current(item);
+        self.note(now, item, rights_of(attr), vec![was]);
     }
 
     pub(super) fn note(&mut self, at: Nanos, item: Item, value: u64, or: Vec<u64>) {
@@ -334,7 +349,7 @@ impl Judge {
 pub fn initial(item: Item) -> u64 {
     match item {
         Item::Cell(..) => super::model::ABSENT,
-        Item::Attrs(_) | Item::Name(..) => 0,
+        Item::Attrs(_) | Item::Rights(_) | Item::Name(..) => 0,
         Item::Listing(_) => super::model::digest(std::iter::empty()),
     }
 }

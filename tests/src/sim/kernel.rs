@@ -4,6 +4,7 @@
 //! - A page that a READ fills is *locked* until the reader has the answer; a page that is written back
 //!   until its WRITE is answered. Dropping a range waits for such pages in it, in order, and writes dirty
 //!   ones back first; new READs may come behind it meanwhile.
+//! - A name is looked for, and a file opened, by the mode that is believed, which a change of the contents leaves.
 //! - `read` looks at the attributes' timeout first and asks for them when it is over; a mapped read
 //!   doesn't. A size that is told is believed at once; the pages follow a little later.
 //! - An attribute reply that was asked for before an invalidation isn't believed; what makes an inode known isn't
@@ -18,7 +19,7 @@ use super::client::ClientEv;
 use super::clock::HostClock;
 use super::cx::{Cx, Ev};
 use super::ledger::FdId;
-use super::model::{CELL, CELLS, Item, MS, Nanos, Obj, PAGE, US, bytes_of, value_of};
+use super::model::{CELL, CELLS, Item, MS, Nanos, Obj, PAGE, US, bytes_of, rights_of, value_of};
 use super::procs::{Proc, Want};
 use leasefs_client::call::{At, Entry, Fh, ShownFor, Writing};
 use leasefs_client::{Answer, Asker, Call, EffectId, NodeId, Notice, Noticed};
@@ -72,6 +73,8 @@ pub(super) struct Inode {
     pub size: u64,
     attr: Attr,
     until: BootTime,
+    /// Size and times count no more.
+    outdated: bool,
     /// Of the last invalidation or change.
     version: u64,
     /// Sizes that are being changed.
@@ -268,6 +271,7 @@ impl Kernel {
             size: attr.size,
             attr: *attr,
             until: BootTime::ZERO,
+            outdated: false,
             version: self.version,
             unstable: 0,
             nowrite: false,
@@ -332,6 +336,12 @@ impl Kernel {
 
     /// Attributes that are still believed.
     pub(super) fn attrs(&self, cx: &Cx, node: NodeId) -> Option<Attr> {
+        let outdated = self.inodes.get(&node)?.outdated;
+        self.rights(cx, node).filter(|_| !outdated)
+    }
+
+    /// Attributes of which all but size and times are still believed.
+    pub(super) fn rights(&self, cx: &Cx, node: NodeId) -> Option<Attr> {
         let inode = self.inodes.get(&node)?;
         (self.monotonic(cx) < inode.until).then_some(inode.attr)
     }
@@ -465,6 +475,7 @@ impl Kernel {
         self.version = next;
         inode.version = next;
         inode.until = until;
+        inode.outdated = false;
         Self::take(inode, &told.shown.attr)
     }
 
@@ -493,8 +504,15 @@ impl Kernel {
         let version = self.version;
         if let Some(inode) = self.inodes.get_mut(&node) {
             inode.version = version;
-            inode.until = BootTime::ZERO;
+            inode.outdated = true;
             inode.size = inode.size.max(end);
+        }
+    }
+
+    /// Names in a directory have changed.
+    pub(super) fn dir_changed(&mut self, node: NodeId) {
+        if let Some(inode) = self.inodes.get_mut(&node) {
+            inode.outdated = true;
         }
     }
 
@@ -638,22 +656,26 @@ impl Kernel {
         }
     }
 
-    /// Forgets attributes, also those of replies under way if it knows the inode. Never blocks.
-    fn drop_attrs(&mut self, node: NodeId) -> Noticed {
+    /// Forgets attributes, all or size and times, also those of replies under way if it knows the inode. Never blocks.
+    fn drop_attrs(&mut self, node: NodeId, all: bool) -> Noticed {
         self.version += 1;
         let version = self.version;
         let Some(inode) = self.inodes.get_mut(&node) else {
             return Noticed::Unknown;
         };
         inode.version = version;
-        inode.until = BootTime::ZERO;
+        inode.outdated = true;
+        if all {
+            inode.until = BootTime::ZERO;
+        }
         Noticed::Done
     }
 
     /// What never blocks is done here and now.
     pub fn notice_at_once(&mut self, notice: &Notice) -> Noticed {
         match notice {
-            Notice::DropAttrs(node) => return self.drop_attrs(*node),
+            Notice::DropAttrs(node) => return self.drop_attrs(*node, true),
+            Notice::OutdateAttrs(node) => return self.drop_attrs(*node, false),
             Notice::ForgetNames => self.epoch += 1,
             _ => {}
         }
@@ -664,7 +686,7 @@ impl Kernel {
     pub fn notice(&mut self, cx: &mut Cx, id: EffectId, notice: Notice) {
         match notice {
             Notice::DropPages { node, offset, len } => {
-                self.drop_attrs(node);
+                self.drop_attrs(node, true);
                 let first = (offset / PAGE).min(u64::from(u32::MAX)) as u32;
                 let end = match len {
                     0 => u32::MAX,
@@ -991,6 +1013,10 @@ impl Kernel {
             Item::Attrs(_) => {
                 let (node, _) = self.inodes.iter().find(|(_, inode)| of_it(inode))?;
                 Some(value_of(&self.attrs(cx, *node)?))
+            }
+            Item::Rights(_) => {
+                let (node, _) = self.inodes.iter().find(|(_, inode)| of_it(inode))?;
+                Some(rights_of(&self.rights(cx, *node)?))
             }
             Item::Name(_, name) => {
                 let (node, _) = self.inodes.iter().find(|(_, inode)| of_it(inode))?;

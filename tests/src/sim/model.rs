@@ -61,6 +61,8 @@ pub enum Item {
     Cell(Obj, u32),
     /// Attributes; their value is the time of their last change.
     Attrs(Obj),
+    /// What of them stays when the contents change.
+    Rights(Obj),
     /// A name; its value is the number of the object, 0 for none.
     Name(Obj, u8),
     /// A directory's listing; its value is a digest.
@@ -73,6 +75,7 @@ impl Item {
         match self {
             Self::Cell(object, _)
             | Self::Attrs(object)
+            | Self::Rights(object)
             | Self::Name(object, _)
             | Self::Listing(object) => object,
         }
@@ -133,6 +136,11 @@ pub fn nanos_of(time: Timestamp) -> Nanos {
 /// The value of attributes.
 pub fn value_of(attr: &Attr) -> u64 {
     nanos_of(attr.ctime)
+}
+
+/// The value of what of attributes stays when the contents change.
+pub fn rights_of(attr: &Attr) -> u64 {
+    u64::from(attr.nlink) << 16 | u64::from(attr.mode)
 }
 
 /// A value that only this write has.

@@ -10,7 +10,7 @@ use super::kernel::{Asked, For, How, Kernel, KernelEv, Page, PagesFollow, State,
 use super::ledger::FdId;
 use super::model::{
     ABSENT, CELL, CELLS, DeedId, Item, MS, NAMES, Nanos, OWNER, Obj, PAGE, PAGES, bytes_of,
-    cells_of, digest, name_of, session, unique_value, value_of,
+    cells_of, digest, name_of, rights_of, session, unique_value, value_of,
 };
 use super::server::DEEDS;
 use leasefs_client::call::{At, Caching, Entry, Fh, NewMode, Writing};
@@ -167,6 +167,8 @@ enum Step {
         locked: bool,
     },
     Attrs(Slot),
+    /// What its mode allows.
+    Rights(Slot),
     Page(u32),
     /// Writes pages back, or drops them.
     Settle {
@@ -292,12 +294,15 @@ fn path_steps((dir, name): &Path, to: (Slot, Slot)) -> Vec<Step> {
 fn dir_steps(dir: Dir, to: Slot) -> Vec<Step> {
     match dir {
         Dir::Root => Vec::new(),
-        Dir::Sub(number) => vec![Step::Look {
-            dir: ROOT_SLOT,
-            name: vec![b'd' + number as u8],
-            to,
-            locked: false,
-        }],
+        Dir::Sub(number) => vec![
+            Step::Look {
+                dir: ROOT_SLOT,
+                name: vec![b'd' + number as u8],
+                to,
+                locked: false,
+            },
+            Step::Rights(to),
+        ],
     }
 }
 
@@ -714,6 +719,7 @@ impl Kernel {
                 locked,
             } => self.look(cx, process, (dir, name), (to, locked)),
             Step::Attrs(slot) => self.take_attrs(cx, process, slot),
+            Step::Rights(slot) => self.take_rights(cx, process, slot),
             Step::Page(page) => self.take_page(cx, process, page),
             Step::Settle { pages, drops } => {
                 self.pop(process);
@@ -882,10 +888,10 @@ impl Kernel {
                 if let Some(op) = self.op(process) {
                     op.kind = Kind::Open(path, flags);
                 }
-                vec![Step::Unlock(DIR), Step::Send]
+                vec![Step::Unlock(DIR), Step::Rights(THE), Step::Send]
             }
             (Kind::Create(..), _) => vec![Step::Send],
-            (Kind::Open(..), _) if some => vec![Step::Send],
+            (Kind::Open(..), _) if some => vec![Step::Rights(THE), Step::Send],
             (Kind::Stat(_), _) if some => vec![Step::Attrs(THE)],
             (Kind::Chmod(_), _) if some => vec![Step::Lock(THE, true), Step::Send],
             (Kind::Unlink(_), _) if some => vec![Step::Lock(THE, true), Step::Send],
@@ -921,14 +927,30 @@ impl Kernel {
                 }
                 true
             }
-            None => {
-                self.waits(process, Waits::Answer);
-                let asker = self.asker(process, None);
-                let (want, call) = (Want::Attr(node), Call::GetAttr { node });
-                self.ask(cx, (Some(process), asker), want, call);
-                false
-            }
+            None => self.ask_attrs(cx, process, node),
         }
+    }
+
+    fn take_rights(&mut self, cx: &mut Cx, process: usize, slot: Slot) -> bool {
+        let Some(node) = self.slot(process, slot) else {
+            return false;
+        };
+        let Some(attr) = self.rights(cx, node) else {
+            return self.ask_attrs(cx, process, node);
+        };
+        self.pop(process);
+        if let Some(object) = self.object(node) {
+            self.saw(cx, process, Item::Rights(object), rights_of(&attr));
+        }
+        true
+    }
+
+    fn ask_attrs(&mut self, cx: &mut Cx, process: usize, node: NodeId) -> bool {
+        self.waits(process, Waits::Answer);
+        let asker = self.asker(process, None);
+        let (want, call) = (Want::Attr(node), Call::GetAttr { node });
+        self.ask(cx, (Some(process), asker), want, call);
+        false
     }
 
     fn is_stat(&self, process: usize) -> bool {
@@ -1383,7 +1405,7 @@ impl Kernel {
                 self.told_entry(cx, &self.as_made(asked), at, &entry);
                 let caching = (opened.fh, opened.caching);
                 self.add_fd(process, caching, Some(entry.node.id), flags);
-                self.forget_attrs(dir);
+                self.dir_changed(dir);
                 self.end(cx, process, true);
             }
             (Kind::Close, told) => self.told_close(cx, process, fd, told.is_ok()),
@@ -1451,7 +1473,7 @@ impl Kernel {
             (Kind::Unlink(path), Ok(Answer::Done)) => {
                 let dir = self.slot(process, DIR).unwrap_or(NodeId::ROOT);
                 self.forget_name(dir, &path.1);
-                self.forget_attrs(dir);
+                self.dir_changed(dir);
                 the.into_iter().for_each(|node| self.forget_attrs(node));
                 self.end(cx, process, true);
             }
@@ -1460,8 +1482,8 @@ impl Kernel {
                 let dir = self.slot(process, DIR).unwrap_or(root);
                 let dir2 = self.slot(process, DIR2).unwrap_or(root);
                 self.move_name((dir, &from.1), (dir2, &to.1));
-                self.forget_attrs(dir);
-                self.forget_attrs(dir2);
+                self.dir_changed(dir);
+                self.dir_changed(dir2);
                 the.into_iter().for_each(|node| self.forget_attrs(node));
                 self.end(cx, process, true);
             }
@@ -1469,7 +1491,7 @@ impl Kernel {
                 let dir = self.slot(process, DIR2).unwrap_or(NodeId::ROOT);
                 let at = Some((dir, to.1.as_slice()));
                 let follow = self.told_entry(cx, &self.as_made(asked), at, &entry);
-                self.forget_attrs(dir);
+                self.dir_changed(dir);
                 self.follow(process, follow);
             }
             (Kind::Lock(_), Ok(Answer::Done)) => self.end(cx, process, true),

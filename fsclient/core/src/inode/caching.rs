@@ -36,7 +36,9 @@ impl Inodes {
         let cached = self.used(object)?;
         let attr = *cached.attr.as_deref()?;
         let timeout = live.kernel_timeout();
-        cached.attr_told |= !timeout.is_zero();
+        if !timeout.is_zero() {
+            cached.attr_is_told();
+        }
         Some((attr, timeout))
     }
 
@@ -183,6 +185,11 @@ impl Inodes {
         self.drop_names(object, names, out, |cached, epoch, out| {
             cached.drop_parts(object, parts, epoch, out);
         });
+    }
+
+    /// A file is about to be written to here.
+    pub fn is_written(&mut self, file: &Handle, out: &mut Dropped) {
+        self.change_cached(file, |cached| cached.is_written(file, out));
     }
 
     /// Names of a directory are about to be changed here, and with them parts of it.

@@ -1,6 +1,7 @@
 //! Writes that stay here for a while, under a Write lease.
 
 use super::{ChangeScope, Engine, EngineInner, Span};
+use crate::api::Notice;
 use crate::cache::{Store, Stored};
 use crate::inode::Dropped;
 use leasefs_protocol::Refusal;
@@ -54,7 +55,10 @@ impl EngineInner {
             }
         });
         for object in &dropped.attrs {
-            drop(self.drop_attrs(object));
+            drop(self.drop_attrs(object, Notice::DropAttrs));
+        }
+        for object in &dropped.outdated {
+            drop(self.drop_attrs(object, Notice::OutdateAttrs));
         }
         stored
     }

@@ -200,7 +200,7 @@ fn a_written_file_is_looked_up_without_a_request_and_the_kernel_believes_nothing
     };
     assert_eq!(found.node.id, node);
     assert!(!world.is_asked());
-    assert!(matches!(world.told[..], [Notice::DropAttrs(told)] if told == node));
+    assert!(matches!(world.told[..], [Notice::OutdateAttrs(told)] if told == node));
 }
 
 #[test]
