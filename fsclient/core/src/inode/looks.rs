@@ -30,8 +30,20 @@ pub(super) struct Looks {
     entered: Option<(Box<[u8]>, BootTime)>,
     /// When another mount last changed what is in it.
     recalled: Option<BootTime>,
+    /// The name that another mount has changed last, as long as nobody has looked for any since.
+    changed: Option<Changed>,
+    /// The name that another had changed was the next to be looked for.
+    follows: bool,
     /// When a name of it was last changed here.
     stirred: Option<BootTime>,
+}
+
+/// Another mount has changed a name.
+#[derive(Debug)]
+struct Changed {
+    name: Box<[u8]>,
+    /// It has been looked up ahead.
+    asked: bool,
 }
 
 /// Somebody may go through a directory's listing.
@@ -48,6 +60,14 @@ struct Walk {
     /// Names that were looked up, and entries that it was asked for ahead.
     looked: usize,
     ahead: usize,
+}
+
+impl Looks {
+    fn is_looked_for(&mut self, name: &[u8]) {
+        if let Some(changed) = self.changed.take() {
+            self.follows = *changed.name == *name;
+        }
+    }
 }
 
 impl Inodes {
@@ -71,14 +91,38 @@ impl Inodes {
         recalled.is_none_or(|at| now.since(at) > GOES_ON) && self.is_calm(id, now)
     }
 
-    /// Another mount changes what is in a directory.
-    pub fn entries_are_recalled(&mut self, dir: &Handle, now: BootTime) {
+    /// Another mount changes what is in a directory, and this name if it may be known here.
+    pub fn entries_are_recalled(&mut self, dir: &Handle, name: Option<&[u8]>, now: BootTime) {
         let refs = self
             .get_mut(dir)
             .and_then(|inode| inode.kernel.as_deref_mut());
         if let Some(refs) = refs.filter(|refs| refs.kind == FileKind::Directory) {
-            refs.looks.get_or_insert_default().recalled = Some(now);
+            let looks = refs.looks.get_or_insert_default();
+            looks.recalled = Some(now);
+            let before = looks.changed.take();
+            looks.follows &= before.is_none_or(|changed| !changed.asked);
+            looks.changed = name.map(|name| Changed {
+                name: name.into(),
+                asked: false,
+            });
         }
+    }
+
+    /// A name has to be looked up at the server.
+    pub fn is_looked_for(&mut self, id: NodeId, name: &[u8]) {
+        let looks = self.refs_mut(id).and_then(|refs| refs.looks.as_mut());
+        if let Some(looks) = looks {
+            looks.is_looked_for(name);
+        }
+    }
+
+    /// Somebody is about to look for a name: which one it probably is, since another mount has changed it and the last one
+    /// of these was looked for at once.
+    pub fn is_next(&mut self, id: NodeId) -> Option<Box<[u8]>> {
+        let looks = self.refs_mut(id)?.looks.as_mut()?;
+        let changed = looks.changed.as_mut().filter(|_| looks.follows)?;
+        let asked = std::mem::replace(&mut changed.asked, true);
+        (!asked).then(|| changed.name.clone())
     }
 
     /// As [`Inodes::take_searched`], but it stays so.
@@ -129,6 +173,7 @@ impl Inodes {
     pub fn looks_at(&mut self, id: NodeId, name: &[u8]) -> Option<usize> {
         let looks = self.refs_mut(id)?.looks.as_mut()?;
         looks.looked_at = true;
+        looks.is_looked_for(name);
         let walk = looks.walk.as_mut()?;
         walk.looked += 1;
         walk.near.take_if(|near| **near == *name)?;
@@ -251,6 +296,31 @@ mod tests {
         assert_eq!(inodes.looks_at(root, b"c"), None);
         inodes.walked(root, 1, (9, Some(b"g".as_slice().into())));
         assert_eq!(inodes.looks_at(root, b"g"), Some(9));
+    }
+
+    #[test]
+    fn what_others_change_is_next_where_it_was_looked_for_before() {
+        let (mut inodes, id, dir) = (inodes(), NodeId::ROOT, Handle::new(&[0]).expect("short"));
+        let changed = |inodes: &mut Inodes, name: &[u8]| {
+            inodes.entries_are_recalled(&dir, Some(name), BootTime::ZERO);
+        };
+        changed(&mut inodes, b"a");
+        assert_eq!(inodes.is_next(id), None, "nobody has looked for any");
+        inodes.is_looked_for(id, b"a");
+        changed(&mut inodes, b"b");
+        inodes.is_looked_for(id, b"x");
+        changed(&mut inodes, b"c");
+        assert_eq!(inodes.is_next(id), None, "it was another");
+        inodes.is_looked_for(id, b"c");
+        assert_eq!(inodes.is_next(id), None, "none has changed since");
+        changed(&mut inodes, b"d");
+        assert_eq!(inodes.is_next(id).as_deref(), Some(&b"d"[..]));
+        assert_eq!(inodes.is_next(id), None, "it is asked for");
+        inodes.looks_at(id, b"d");
+        changed(&mut inodes, b"e");
+        assert!(inodes.is_next(id).is_some());
+        changed(&mut inodes, b"f");
+        assert_eq!(inodes.is_next(id), None, "in vain");
     }
 
     #[test]

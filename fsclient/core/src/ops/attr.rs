@@ -10,6 +10,7 @@ use leasefs_protocol::{
     Attr, FileKind, Handle, LockOwner, Parts, Refusal, SET_IDS, SetAttr, change, query,
 };
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often attributes are asked for that no lease covers while pages come.
@@ -100,13 +101,16 @@ impl Ops {
     ///
     /// # Errors
     /// The server's refusal.
-    pub async fn getattr(&self, ask: &Ask, node: NodeId) -> Result<ShownFor, Refusal> {
+    pub async fn getattr(self: &Arc<Self>, ask: &Ask, node: NodeId) -> Result<ShownFor, Refusal> {
         let object = self.node(node)?.handle;
         if !planted::is(Bug::StatUnflushed) {
             self.settle(ask, &object).await?;
         }
         let cached = || self.cache().live()?.attr_for_kernel(&object);
         let mut told = cached();
+        if told.is_none() {
+            self.look_along(ask, node, object);
+        }
         if told.is_none() && self.open_along(ask, &object).await? {
             // The server's host may have crashed meanwhile.
             self.settle(ask, &object).await?;

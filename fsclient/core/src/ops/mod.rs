@@ -4,6 +4,7 @@
 //! Methods that aren't `async` answer from the cache, or not at all.
 
 mod ahead;
+mod along;
 mod answer;
 mod attr;
 mod buffered;
@@ -36,6 +37,7 @@ use crate::run::{Cx, Part, Places, first};
 use crate::session::{Abandon, Answered, CallOptions, Rpc};
 use crate::writeback::Writeback;
 use ahead::Ahead;
+use along::Along;
 use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
 use leasefs_protocol::control::IdentityPolicy;
@@ -197,6 +199,7 @@ pub(crate) struct Ops {
     stale: Stale,
     listing_room: ListingRoom,
     ahead: Part<Ahead>,
+    along: Part<Along>,
     walkers: Part<Walkers>,
     /// Who tells the server that locks are lost.
     resetting: Places,
@@ -219,6 +222,7 @@ impl Ops {
             stale: Stale::default(),
             listing_room: ListingRoom::new(MAX_LISTED),
             ahead: Part::default(),
+            along: Part::default(),
             walkers: Part::default(),
             resetting: Places::new(1),
         }

@@ -133,6 +133,12 @@ impl Ops {
         {
             return Ok(found);
         }
+        if let Some(looked) = self.is_looked_for(NameIn { parent, dir, name }) {
+            ask.unless_left(looked).await?;
+            if let Some(found) = self.lookup_cached(parent, name) {
+                return Ok(found);
+            }
+        }
         let request = query::Lookup { dir, name: raw };
         let caller = self.caller(ask);
         self.walk(&caller, NameIn { parent, dir, name });

@@ -160,14 +160,17 @@ impl Engine {
     }
 }
 
-/// The directory of which a recall says that entries are changed.
-fn changes_entries(recall: &Recall) -> Option<&Handle> {
+/// The directory of which a recall says that entries are changed, and one of these if it names any.
+fn changes_entries(recall: &Recall) -> Option<(&Handle, Option<&[u8]>)> {
     match &recall.scope {
         Scope::Object {
             object,
             parts,
             names,
-        } => (!names.is_empty() || parts.contains(Parts::LISTING)).then_some(object),
+        } => {
+            let name = names.last().map(|name| name.0.as_slice());
+            (name.is_some() || parts.contains(Parts::LISTING)).then_some((object, name))
+        }
         Scope::Everything => None,
     }
 }
@@ -177,8 +180,9 @@ impl EngineInner {
         let dropping = self.dropping().await;
         let recalled = {
             let mut state = self.cache.state();
-            if let Some(dir) = changes_entries(&recall) {
-                state.inodes.entries_are_recalled(dir, self.cx.monotonic());
+            if let Some((dir, name)) = changes_entries(&recall) {
+                let (inodes, now) = (&mut state.inodes, self.cx.monotonic());
+                inodes.entries_are_recalled(dir, name, now);
             }
             let dropped = state.recall(&recall);
             dropped.map(|dropped| (dropped, state.locks.recalled(&recall)))

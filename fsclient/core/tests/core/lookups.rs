@@ -1,11 +1,11 @@
 //! What the kernel believes of a name that it has looked up.
 
-use crate::said::{DIR, FILE, attr, grant, handle, recall};
+use crate::said::{Asked, DIR, FILE, attr, grant, handle, recall};
 use crate::world::{Waiter, World};
 use leasefs_client::call::{Entry, NewMode};
 use leasefs_client::{Answer, Call, Event, NodeId, Notice};
 use leasefs_protocol::control::ToServer;
-use leasefs_protocol::{FileKind, Parts, Response, SetAttr, answer};
+use leasefs_protocol::{FileKind, Parts, Query, Refusal, Request, Response, SetAttr, answer};
 use std::time::Duration;
 
 fn looks_up(world: &mut World, parent: NodeId, name: &[u8]) -> Waiter {
@@ -247,4 +247,63 @@ fn what_the_kernel_has_forgotten_is_given_up_at_once() {
     world.knows_nothing = true;
     recalls(&mut world, 2, 1, Parts::ATTRS, &[]);
     assert!(approves(&mut world));
+}
+
+/// Another mount changes a name of the root that may be known here.
+fn is_changed(world: &mut World, id: u64, name: &str) {
+    recalls(world, id, 0, Parts::ATTRS, &[name]);
+    assert!(approves(world));
+}
+
+/// What is asked of the server when the kernel asks for the root's attributes, these first.
+fn asked_of_root(world: &mut World) -> Vec<Asked> {
+    world.call(Call::GetAttr { node: NodeId::ROOT });
+    let all = world.take_asked();
+    let first = all.first().map(|asked| &asked.frame.request);
+    let attrs = matches!(first, Some(Request::Query(Query::GetAttr(_))));
+    assert!(attrs, "{first:?}");
+    all
+}
+
+fn tells_of_root(world: &mut World, all: &[Asked]) {
+    let attr = Response::Attr(attr(0, DIR));
+    world.grant(&all[0], attr, vec![]);
+}
+
+#[test]
+fn what_another_mount_changes_is_looked_up_beside_its_directory_where_it_was_looked_for_before() {
+    let mut world = World::new();
+    is_changed(&mut world, 1, "f");
+    let all = asked_of_root(&mut world);
+    assert_eq!(all.len(), 1, "nobody has looked for what was changed yet");
+    tells_of_root(&mut world, &all);
+    found(&mut world, 50);
+
+    is_changed(&mut world, 2, "f");
+    let all = asked_of_root(&mut world);
+    assert!(matches!(all[1].frame.request, Request::Query(Query::Lookup(_))));
+    tells_of_root(&mut world, &all);
+    let lookup = looks_up(&mut world, NodeId::ROOT, b"f");
+    assert!(!world.is_asked(), "it is under way");
+    let (object, attr) = (handle(1), attr(1, FILE));
+    let found = answer::Object {
+        handle: object,
+        attr,
+    };
+    let grants = vec![grant(0, Parts::NAMES, 150), grant(1, Parts::ATTRS, 150)];
+    world.grant(&all[1], Response::Object(found), grants);
+    assert!(!world.is_asked());
+    entry(&mut world, lookup);
+}
+
+#[test]
+fn what_was_looked_up_beside_its_directory_without_a_lease_is_asked_for_again() {
+    let mut world = World::new();
+    is_changed(&mut world, 1, "f");
+    found(&mut world, 50);
+    is_changed(&mut world, 2, "f");
+    let all = asked_of_root(&mut world);
+    let lookup = looks_up(&mut world, NodeId::ROOT, b"f");
+    world.answer(&all[1], Err(Refusal::Internal));
+    assert!(world.waits(lookup) && world.is_asked());
 }
