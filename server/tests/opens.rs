@@ -355,6 +355,46 @@ async fn a_panic_inside_is_answered_and_costs_nothing_else() {
     drop(server);
 }
 
+/// The kernel has a page of the file that may be stored into.
+async fn is_filled_to_store(client: &mut Client, open: OpenId) {
+    let fill = Query::Read(query::Read {
+        open,
+        offset: 0,
+        len: 4096,
+        fill: Fill::PagesForStore,
+    });
+    let filled = client.ask(fill).await;
+    assert!(filled.grants.iter().any(|grant| grant.mode == Mode::Write));
+}
+
+/// The kernel writes it back.
+fn page_of(open: OpenId) -> Change {
+    Change::Write(change::Write {
+        open,
+        at: WriteAt::Offset(0),
+        kill_priv: false,
+        durability: Durability::None,
+        kind: WriteKind::Page { late: false },
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mapped_page_makes_its_file_no_longer_whatever_size_the_kernel_believes_in() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut client = Who::enrolled(&house, 1).connect(&server).await;
+    let (file, open) = client.create("f").await;
+    send(&mut client, write(open, 0), b"short", &[file]).await;
+    assert!(client.reply().await.0.result.is_ok());
+    is_filled_to_store(&mut client, open).await;
+    send(&mut client, page_of(open), b"SHORT\0\0\0\0\0", &[file]).await;
+    let Ok(Response::Written(written)) = client.reply().await.0.result else {
+        panic!("refused")
+    };
+    assert_eq!(written.len, 10, "there is nothing left to be sent again");
+    assert_eq!(std::fs::read(house.path("f")).expect("there"), b"SHORT");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mapped_page_that_is_written_back_after_its_lease_has_ended_is_refused() {
     let house = House::new();
@@ -362,23 +402,10 @@ async fn a_mapped_page_that_is_written_back_after_its_lease_has_ended_is_refused
     let mut a = Who::enrolled(&house, 1).connect(&server).await;
     let mut b = Who::enrolled(&house, 2).connect(&server).await;
     let (file, open) = a.create("f").await;
-    let fill = Query::Read(query::Read {
-        open,
-        offset: 0,
-        len: 4096,
-        fill: Fill::PagesForStore,
-    });
-    let filled = a.ask(fill).await;
-    assert!(filled.grants.iter().any(|grant| grant.mode == Mode::Write));
-    let page = || {
-        Change::Write(change::Write {
-            open,
-            at: WriteAt::Offset(0),
-            kill_priv: false,
-            durability: Durability::None,
-            kind: WriteKind::Page { late: false },
-        })
-    };
+    send(&mut a, write(open, 0), b"empty", &[file]).await;
+    assert!(a.reply().await.0.result.is_ok());
+    is_filled_to_store(&mut a, open).await;
+    let page = || page_of(open);
     send(&mut a, page(), b"first", &[file]).await;
     assert!(a.reply().await.0.result.is_ok());
     let object = file;

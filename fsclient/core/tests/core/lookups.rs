@@ -281,7 +281,10 @@ fn what_another_mount_changes_is_looked_up_beside_its_directory_where_it_was_loo
 
     is_changed(&mut world, 2, "f");
     let all = asked_of_root(&mut world);
-    assert!(matches!(all[1].frame.request, Request::Query(Query::Lookup(_))));
+    assert!(matches!(
+        all[1].frame.request,
+        Request::Query(Query::Lookup(_))
+    ));
     tells_of_root(&mut world, &all);
     let lookup = looks_up(&mut world, NodeId::ROOT, b"f");
     assert!(!world.is_asked(), "it is under way");

@@ -61,6 +61,15 @@ fn set_with(order: &Order<'_>, open: &OpenFile, set: SetAttr) -> Result<(), Refu
     Ok(())
 }
 
+/// The bytes of a mapped page that lie in its file. Where another mount has cut the file off while the page was being read, the kernel that
+/// writes it back may believe in the size before (`fuse_short_read`), and would make the file longer by zeros.
+fn within_file<'a>(order: &Order<'a>, open: &OpenFile, at: &WriteAt) -> Result<&'a [u8], Refusal> {
+    let size = order.store().getattr(open.handle())?.size;
+    let left = size.saturating_sub(at.first().unwrap_or_default());
+    let left = usize::try_from(left).unwrap_or(usize::MAX);
+    Ok(order.payload.get(..left).unwrap_or(order.payload))
+}
+
 impl Perform for Write {
     fn bounds(&self, payload: usize) -> Result<(), Refusal> {
         let sets = |set: SetAttr| set.size.is_some() || set.kill_priv || self.at == WriteAt::Append;
@@ -103,6 +112,10 @@ impl Perform for Write {
     fn run(&self, order: &Order<'_>, _: &Targets) -> Result<Done, Refusal> {
         let (store, open, data) = (order.store(), order.open()?, order.payload);
         within_quota(data.len())?;
+        let data = match self.kind {
+            WriteKind::Page { .. } => within_file(order, open, &self.at)?,
+            WriteKind::Through { .. } | WriteKind::Flush { .. } => data,
+        };
         let set = set_by(self).unwrap_or_default();
         let unset = set_with(order, open, set.rights()).err();
         let written = match self.kind {
@@ -119,7 +132,11 @@ impl Perform for Write {
             false => None,
         };
         let answer = Written {
-            len: written.len,
+            len: if all {
+                order.payload.len() as u64
+            } else {
+                written.len
+            },
             offset: written.offset,
             unset: unset.or(undated),
             version: match self.kind {

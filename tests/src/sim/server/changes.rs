@@ -591,8 +591,17 @@ impl Server {
         else {
             return Err(Refusal::BadOpen);
         };
-        let (file, data) = (open.object, &change.job.payload);
-        let end = WriteAt::Offset(self.host.cells(file).len() as u64 * CELL);
+        let (file, payload) = (open.object, &change.job.payload);
+        let size = self.host.cells(file).len() as u64 * CELL;
+        let data = match kind {
+            // A page of a size that the kernel believes in, and that is no more.
+            WriteKind::Page { .. } => {
+                let left = size.saturating_sub(at.first().unwrap_or_default());
+                payload.get(..left as usize).unwrap_or(payload)
+            }
+            WriteKind::Through { .. } | WriteKind::Flush { .. } => payload,
+        };
+        let end = WriteAt::Offset(size);
         let places = at.first().map_or(&end, |_| at);
         let offset = places.first().unwrap_or_default();
         let when = match kind {
@@ -621,8 +630,9 @@ impl Server {
             WriteKind::Flush { .. } => Some(self.attr(file)?.version()),
             _ => None,
         };
+        let all = len == data.len() as u64;
         Ok(Response::Written(answer::Written {
-            len,
+            len: if all { payload.len() as u64 } else { len },
             offset,
             unset: None,
             version,
