@@ -1,12 +1,13 @@
 //! What is cached of one object.
 
 use super::shared_opens::SharedOpens;
+use super::standing::KeptName;
 use crate::call::Listing;
 use crate::opens::ServerOpen;
 use crate::run::{Map, Set};
 use bytes::Bytes;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{Attr, Handle, Parts, SET_IDS};
+use leasefs_protocol::{Attr, Caller, Handle, Parts, SET_IDS};
 use std::sync::Arc;
 
 /// What a name denotes.
@@ -51,7 +52,6 @@ pub(super) struct Cached {
     rare: Option<Box<Rare>>,
     /// Of directories.
     directory: Option<Box<Directory>>,
-    pub opens: SharedOpens,
     /// Of its attributes, under a timeout.
     told: Told,
     /// Used since the eviction's hand came by.
@@ -70,9 +70,10 @@ enum Told {
     All,
 }
 
-/// What goes with an object's attributes.
+/// What goes with an object's attributes, or once others have changed them.
 #[derive(Debug, Default)]
 struct Rare {
+    opens: SharedOpens,
     target: Option<Bytes>,
     xattrs: Map<Box<[u8]>, Option<Bytes>>,
     /// By whether they were told to root.
@@ -83,7 +84,7 @@ struct Rare {
 #[derive(Debug, Default)]
 struct Directory {
     listing: Option<Listing>,
-    names: Map<Box<[u8]>, CachedName>,
+    names: Map<KeptName, CachedName>,
     /// If present: no other names than these and those in `names` can be there.
     others: Option<Set<Box<[u8]>>>,
     /// How many names have become unknown since anybody asked for one.
@@ -132,8 +133,9 @@ impl Dropped {
         self.names.iter().map(|told| (told.dir, &*told.name))
     }
 
-    fn has_left(&mut self, dir: Handle, name: Box<[u8]>, entry: CachedName, epoch: u64) {
+    fn has_left(&mut self, dir: Handle, name: KeptName, entry: CachedName, epoch: u64) {
         if entry.told == epoch {
+            let name = name.into_boxed_slice();
             let denotes = entry.object;
             self.names.push(ToldName { dir, name, denotes });
         }
@@ -141,6 +143,13 @@ impl Dropped {
 }
 
 impl Rare {
+    fn is_empty(&self) -> bool {
+        self.opens.is_empty()
+            && self.target.is_none()
+            && self.xattrs.is_empty()
+            && self.xattr_names.iter().all(Option::is_none)
+    }
+
     fn cost(&self) -> usize {
         let target = self.target.as_ref().map_or(0, Bytes::len);
         let names: usize = self.xattr_names.iter().flatten().map(Bytes::len).sum();
@@ -205,16 +214,37 @@ impl Cached {
 
     /// Names in a directory are about to be changed here, which changes these parts of it: who may open it stays.
     pub fn names_change(&mut self, me: &Handle, parts: Parts, epoch: u64, out: &mut Dropped) {
-        let mut opens = std::mem::take(&mut self.opens);
+        let rare = self.rare.as_mut();
+        let mut opens = rare.map_or_else(SharedOpens::default, |r| std::mem::take(&mut r.opens));
         out.opens.extend(opens.suspend(self.attr.as_deref()));
         self.drop_parts(me, parts, epoch, out);
-        self.opens = opens;
+        if !opens.is_empty() {
+            self.rare.get_or_insert_default().opens = opens;
+        }
     }
 
     /// Attributes that a lease covers.
     pub fn put_attr(&mut self, attr: Arc<Attr>) {
-        self.opens.resume(&attr);
+        self.change_opens(|opens| opens.resume(&attr));
         self.attr = Some(attr);
+    }
+
+    /// Its opens that are shared, if there are any.
+    pub fn opens(&self) -> Option<&SharedOpens> {
+        self.rare.as_deref().map(|rare| &rare.opens)
+    }
+
+    /// Shares an open.
+    pub fn share(&mut self, open: Arc<ServerOpen>, caller: Caller) {
+        self.rare.get_or_insert_default().opens.add(open, caller);
+    }
+
+    /// Changes the opens that are shared.
+    pub fn change_opens(&mut self, change: impl FnOnce(&mut SharedOpens)) {
+        if let Some(rare) = &mut self.rare {
+            change(&mut rare.opens);
+        }
+        self.rare.take_if(|rare| rare.is_empty());
     }
 
     /// Forgets one name.
@@ -255,7 +285,7 @@ impl Cached {
     pub fn put_others(&mut self, names: impl Iterator<Item = Box<[u8]>>) {
         self.drop_others();
         let directory = self.directory.get_or_insert_default();
-        let mut unknown = names.filter(|name| !directory.names.contains_key(name));
+        let mut unknown = names.filter(|name| !directory.names.contains_key(&**name));
         let others: Set<Box<[u8]>> = unknown.by_ref().take(MOST_OTHERS).collect();
         if unknown.next().is_none() {
             directory.others = Some(others);
@@ -396,7 +426,6 @@ impl Cached {
             && self.told == Told::Nothing
             && self.rare.is_none()
             && directory.is_none_or(|d| d.listing.is_none() && d.knows_no_name())
-            && self.opens.is_empty()
     }
 
     /// The kernel is told the attributes with a timeout.
@@ -405,9 +434,10 @@ impl Cached {
     }
 
     fn drop_attrs(&mut self, out: &mut Dropped) -> Option<Arc<Attr>> {
-        let rare = self.rare.take();
-        self.refund(rare.map_or(0, |rare| rare.cost()));
-        out.opens.extend(self.opens.invalidate());
+        if let Some(mut rare) = self.rare.take() {
+            self.refund(rare.cost());
+            out.opens.extend(rare.opens.invalidate());
+        }
         self.attr.take()
     }
 }

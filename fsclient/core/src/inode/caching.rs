@@ -5,6 +5,7 @@
 
 use super::Inodes;
 use super::cached::{Cached, Dentry, Dropped};
+use super::shared_opens::SharedOpens;
 use crate::call::Listing;
 use crate::opens::ServerOpen;
 use bytes::Bytes;
@@ -98,7 +99,7 @@ impl Inodes {
         object: &Handle,
         caller: &Caller,
     ) -> Option<Arc<ServerOpen>> {
-        self.used(object)?.opens.reuse(caller)
+        self.used(object)?.opens()?.reuse(caller)
     }
 
     pub fn put_attr(&mut self, object: Arc<Handle>, attr: &Attr) {
@@ -144,7 +145,7 @@ impl Inodes {
 
     /// Shares an open.
     pub fn put_open(&mut self, object: Handle, caller: Caller, open: Arc<ServerOpen>) {
-        self.put(object, |cached| cached.opens.add(open, caller));
+        self.put(object, |cached| cached.share(open, caller));
     }
 
     /// A local open ends that uses this one; if it is the last and there is no use in keeping that, it isn't
@@ -155,7 +156,7 @@ impl Inodes {
             // What has no name can't be opened again, and takes up room until it is closed.
             let nameless = cached.attr.as_ref().is_some_and(|attr| attr.nlink == 0);
             if nameless || !room {
-                cached.opens.give_up_with(open);
+                cached.change_opens(|opens| opens.give_up_with(open));
             }
         });
     }
@@ -163,14 +164,18 @@ impl Inodes {
     /// Gives up the opens that nobody uses.
     pub fn give_up_unused_opens(&mut self) {
         for object in self.cached_objects() {
-            self.change_cached(&object, |cached| cached.opens.give_up_unused());
+            self.change_cached(&object, |cached| {
+                cached.change_opens(SharedOpens::give_up_unused);
+            });
         }
     }
 
     /// The server doesn't know these opens any more.
     pub fn opens_lost(&mut self, opens: &[OpenId]) {
         for object in self.cached_objects() {
-            self.change_cached(&object, |cached| cached.opens.lost(opens));
+            self.change_cached(&object, |cached| {
+                cached.change_opens(|all| all.lost(opens));
+            });
         }
     }
 

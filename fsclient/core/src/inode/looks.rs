@@ -1,6 +1,7 @@
 //! What goes on in a directory that the kernel knows: who looks its names up, who goes through its listing, who changes it.
 
 use super::Inodes;
+use super::standing::KeptName;
 use crate::call::NodeId;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::{FileKind, Handle};
@@ -27,7 +28,7 @@ pub(super) struct Looks {
     /// If its listing came without what all of its entries denote.
     walk: Option<Walk>,
     /// The directory in it that was looked into last, and when.
-    entered: Option<(Box<[u8]>, BootTime)>,
+    entered: Option<(KeptName, BootTime)>,
     /// When another mount last changed what is in it.
     recalled: Option<BootTime>,
     /// The name that another mount has changed last, as long as nobody has looked for any since.
@@ -143,9 +144,10 @@ impl Inodes {
         let entered = (place.name.clone(), now);
         let before = self.looks_mut(place.parent)?.entered.replace(entered);
         let lately =
-            |(name, at): (Box<[u8]>, BootTime)| name != place.name && now.since(at) <= GOES_ON;
+            |(name, at): (KeptName, BootTime)| name != place.name && now.since(at) <= GOES_ON;
         let parent = **self.nodes.get(&place.parent)?;
-        before.is_some_and(lately).then_some((parent, place.name))
+        let goes_on = before.is_some_and(lately);
+        goes_on.then(|| (parent, place.name.into_boxed_slice()))
     }
 
     /// A directory has been listed; `at`: the first entry of which it isn't known what it denotes, and one before it.

@@ -49,6 +49,7 @@ use gate::Gate;
 use in_use::InUse;
 use kernel::KernelRefs;
 use leasefs_protocol::Attr;
+use shared_opens::SharedOpens;
 use std::sync::Arc;
 use std::time::Duration;
 use unstable::Unstable;
@@ -132,7 +133,7 @@ impl Inode {
         let dirty = content.and_then(|content| content.dirty.as_deref());
         Weight {
             cached: cached.map_or(0, Cached::bytes),
-            opens: cached.map_or(0, |cached| cached.opens.len()),
+            opens: cached.and_then(Cached::opens).map_or(0, SharedOpens::len),
             clean: clean.map_or(0, Clean::bytes),
             dirty: dirty.map_or(0, Dirty::bytes),
             kept: unstable.map_or(0, Unstable::bytes),

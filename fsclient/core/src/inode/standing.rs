@@ -1,6 +1,10 @@
 //! By which ids, and where, the kernel knows an inode: see [`super::places`].
 
 use crate::call::NodeId;
+use smallvec::SmallVec;
+
+/// A name that many are kept of: most need no allocation.
+pub(super) type KeptName = SmallVec<[u8; 16]>;
 
 /// A name in a directory, as the kernel has it.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +17,7 @@ pub(crate) struct Place<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Found {
     pub parent: NodeId,
-    pub name: Box<[u8]>,
+    pub name: KeptName,
 }
 
 impl Found {
