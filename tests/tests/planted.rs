@@ -154,17 +154,17 @@ impl Runs {
             }
             Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(195),
             Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(755),
-            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(4294),
+            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(6490),
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
-                .from(2278),
+                .from(2530),
             Bug::RestoreAnyway => {
                 let both = Self::rough(&["crash", "part"]);
-                both.and_host_crashes().from(20)
+                both.and_host_crashes().from(2290)
             }
             Bug::ForgetAnswers | Bug::NoGrace | Bug::GraceEndsAtFirst => Self::rough(&["crash"]),
-            Bug::ForgetRemoval => Self::rough(&["crash"]).from(300),
+            Bug::ForgetRemoval => Self::rough(&["crash"]).from(460),
             Bug::ReadInGrace => Self::rough(&["crash"]).from(175),
             Bug::AppendAgain => Self::rough(&["crash"]).from(70),
             Bug::PassInterrupted => Self::rough(&["crash"]).with_maps().from(659),
@@ -172,35 +172,35 @@ impl Runs {
             Bug::CloseLost => Self::rough(&["break"]).from(90),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
             Bug::UntakenNames => Self::rough(&[]).of_names().from(3325),
-            Bug::EndCleared => Self::ANY.from(136_790),
+            Bug::EndCleared => Self::ANY.from(143_040),
             Bug::RightsKept => Self::ANY,
             Bug::SweepUnawaited => Self::ANY.from(110_690),
-            Bug::FetchStale => Self::ANY.from(797),
+            Bug::FetchStale => Self::ANY.from(960),
             Bug::SyncLeftOut => Self::ANY.from(2050),
             Bug::SyncUntold => Self::rough(&["part"]).from(118),
             Bug::ForgetRefused => Self::rough(&["part"]).from(1560),
             Bug::CancelBegun => Self::rough(&["part", "stall"]).from(2834),
-            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(614),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(840),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(302),
             Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(947),
             Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(1753),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
-            Bug::RenewOverdue => Self::ANY.from(6737),
-            Bug::ReleaseStale => Self::rough(&[]).from(2027),
-            Bug::OldAnswer => Self::rough(&[]).over_slow_links().from(1129),
+            Bug::RenewOverdue => Self::ANY.from(7510),
+            Bug::ReleaseStale => Self::rough(&[]).from(2300),
+            Bug::OldAnswer => Self::rough(&[]).over_slow_links().from(1590),
             Bug::LatePages => Self::rough(&["freeze"])
                 .with_maps()
                 .of_files()
                 .of_two()
-                .from(15_777),
+                .from(17_270),
             Bug::DecidesOn | Bug::HeldUnsaid => Self::ANY.with_locks(),
             Bug::LocksOutliveLeases => Self::ANY.with_locks().from(227),
-            Bug::LateUnderLock => Self::ANY.with_locks().from(2383),
+            Bug::LateUnderLock => Self::ANY.with_locks().from(2730),
             Bug::GrantStale => Self::rough(&["stall"])
                 .with_locks()
                 .of_files()
                 .of_two()
-                .from(69_900),
+                .from(39_090),
             Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1735),
             _ => Self::ANY,
         }

@@ -112,7 +112,7 @@ pub(super) fn when(ev: &Ev, grain: Grain) -> When {
             | ClientEv::Connect
             | ClientEv::Ask(..)
             | ClientEv::Forget(..)
-            | ClientEv::Kept(_)
+            | ClientEv::Kept(..)
             | ClientEv::Goodbye => When::AtOnce,
         },
         Ev::Kernel(_, _, ev) => match ev {

@@ -44,7 +44,7 @@ pub enum ClientEv {
     /// Whether a caller is about to die, or to leave for another signal, is looked for.
     Look(CallId, u32, Signals),
     /// Something is in the recovery folder.
-    Kept(EffectId),
+    Kept(EffectId, Obj),
     /// The mount ends.
     Goodbye,
 }
@@ -259,7 +259,10 @@ impl Client {
             ClientEv::Begin(id, notice) => self.begin_notice(cx, id, notice),
             ClientEv::Notified(id) => self.tell(cx, Event::Notified(id, Noticed::Done)),
             ClientEv::Look(call, pid, signals) => self.look(cx, call, pid, signals),
-            ClientEv::Kept(id) => self.tell(cx, Event::Kept(id)),
+            ClientEv::Kept(id, object) => {
+                self.tell(cx, Event::Kept(id));
+                cx.judge.no_more_shown(cx.now, self.session(), object);
+            }
             ClientEv::Goodbye => self.tell(cx, Event::Goodbye),
         }
     }
@@ -616,7 +619,8 @@ impl Client {
             Effect::Keep(id, undelivered) => {
                 self.keep(cx, &undelivered);
                 let wait = MS + cx.short(20 * MS);
-                self.later(cx, wait, ClientEv::Kept(id));
+                let object = Obj::of(&undelivered.object);
+                self.later(cx, wait, ClientEv::Kept(id, object));
             }
             Effect::Ended => self.alive = false,
         }

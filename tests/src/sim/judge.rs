@@ -184,11 +184,21 @@ impl Judge {
         let of = |(session, item): &(SessionId, Item)| *session == by && item.object() == object;
         let items: Vec<_> = pending.iter().filter(|p| of(p)).copied().collect();
         pending.retain(|p| !of(p));
-        for (_, item) in items {
-            let last = self.last(item).filter(|was| was.own.is_some());
-            if let Some((value, or)) = last.map(|was| (was.value, was.or.clone())) {
-                self.note(now, item, value, or);
-            }
+        items.iter().for_each(|(_, item)| self.settles(now, *item));
+    }
+
+    /// Nobody needs to show an older value of an item any more.
+    pub(super) fn settles(&mut self, now: Nanos, item: Item) {
+        let last = self.last(item).filter(|was| was.own.is_some());
+        if let Some((value, or)) = last.map(|was| (was.value, was.or.clone())) {
+            self.note(now, item, value, or);
+        }
+    }
+
+    /// An item has changed, and `by` shows an older value of it for a while.
+    pub(super) fn still_shows(&mut self, item: Item, older: u64, by: SessionId) {
+        if let Some(was) = self.last_mut(item) {
+            was.own = Some((by, vec![older]));
         }
     }
 

@@ -109,6 +109,8 @@ pub struct Ledger {
     silent: BTreeSet<u64>,
     /// Changes that whoever made them need not show yet.
     pub(super) pending: BTreeSet<(SessionId, Item)>,
+    /// What a client shows as long as it is putting it aside.
+    aside: BTreeMap<(SessionId, Item), u64>,
 }
 
 impl Ledger {
@@ -535,8 +537,28 @@ impl Judge {
         {
             content.over.remove(&held.cell);
             self.refresh(now, held.object, None);
+            let (by, item) = (held.session, Item::Cell(held.object, held.cell));
+            self.ledger.aside.insert((by, item), value);
+            for (item, value) in self.aside(by, held.object) {
+                self.still_shows(item, value, by);
+            }
         }
         Some(held.since)
+    }
+
+    fn aside(&self, by: SessionId, object: Obj) -> Vec<(Item, u64)> {
+        let of = |session, item: Item| session == by && item.object() == object;
+        let aside = self.ledger.aside.iter();
+        let aside = aside.filter(|((session, item), _)| of(*session, *item));
+        aside.map(|((_, item), value)| (*item, *value)).collect()
+    }
+
+    /// What a client couldn't bring in of a file it has put aside.
+    pub fn no_more_shown(&mut self, now: Nanos, by: SessionId, object: Obj) {
+        for (item, _) in self.aside(by, object) {
+            self.ledger.aside.remove(&(by, item));
+            self.settles(now, item);
+        }
     }
 
     /// Whether the host's file is what it was at a moment; not where the host has ever crashed, which may
