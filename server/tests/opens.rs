@@ -379,7 +379,7 @@ fn page_of(open: OpenId) -> Change {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mapped_page_makes_its_file_no_longer_whatever_size_the_kernel_believes_in() {
+async fn zeros_of_a_mapped_page_make_its_file_no_longer_whatever_size_the_kernel_believes_in() {
     let house = House::new();
     let server = house.serve().await;
     let mut client = Who::enrolled(&house, 1).connect(&server).await;
@@ -393,6 +393,10 @@ async fn a_mapped_page_makes_its_file_no_longer_whatever_size_the_kernel_believe
     };
     assert_eq!(written.len, 10, "there is nothing left to be sent again");
     assert_eq!(std::fs::read(house.path("f")).expect("there"), b"SHORT");
+    send(&mut client, page_of(open), b"SHORT\0stored", &[file]).await;
+    assert!(client.reply().await.0.result.is_ok());
+    let stored = std::fs::read(house.path("f")).expect("there");
+    assert_eq!(stored, b"SHORT\0stored", "nothing is left out");
 }
 
 #[tokio::test(flavor = "multi_thread")]

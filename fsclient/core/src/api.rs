@@ -227,7 +227,7 @@ impl Notice {
 /// What has come of a [`Notice`], the worst last. A connection that has ended holds nothing: that is `Done`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Noticed {
-    /// The kernel holds nothing of what was named.
+    /// The kernel holds nothing of what was to be dropped.
     Done,
     /// The kernel doesn't know the node whose attributes are to be dropped, or not yet: it may learn it from an answer on its
     /// way.

@@ -234,7 +234,12 @@ impl Link {
         let mut message = notification::<40>(NOTIFY_STORE);
         message[16..24].copy_from_slice(&node.to_ne_bytes());
         message[24..32].copy_from_slice(&BEYOND.to_ne_bytes());
-        (&self.device).write_all(&message)
+        match (&self.device).write_all(&message) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
+                self.drop_attrs(NodeId(node))
+            }
+            told => told,
+        }
     }
 
     /// `FUSE_NOTIFY_STORE` of the last byte. The kernel makes the file long enough for it before

@@ -5,7 +5,8 @@ use super::names::NameIn;
 use super::{Ask, Ops};
 use crate::call::{Asker, NodeId};
 use crate::inode::Dentry;
-use crate::run::{Bell, Map};
+use crate::run::Map;
+use futures_channel::oneshot;
 use leasefs_protocol::{Caller, Handle, Name, RawName, Refusal, query};
 use std::future::Future;
 use std::sync::Arc;
@@ -13,27 +14,32 @@ use std::sync::Arc;
 /// Names that are looked up so at a time.
 const AT_A_TIME: usize = 16;
 
-/// Names that are being looked up, and who waits for them.
-pub(super) type Along = Map<(Handle, RawName), Bell>;
+/// Names that are being looked up, and who waits for them: they are told whether that took too long.
+pub(super) type Along = Map<(Handle, RawName), Vec<oneshot::Sender<bool>>>;
 
 impl Ops {
     /// The kernel asks for a directory's attributes.
     pub(super) fn look_along(self: &Arc<Self>, ask: &Ask, parent: NodeId, dir: Handle) {
+        if self.along.borrow().len() >= AT_A_TIME {
+            return;
+        }
         let next = self.inodes().is_next(parent);
         let Some(name) = next.and_then(|name| Name::new(&name).ok()) else {
             return;
         };
         let (of, caller) = ((dir, name.to_raw()), self.caller(ask));
-        if self.along.borrow().len() >= AT_A_TIME || self.along.borrow().contains_key(&of) {
+        if self.along.borrow().contains_key(&of) {
             return;
         }
-        self.along.borrow_mut().insert(of.clone(), Bell::default());
+        self.along.borrow_mut().insert(of.clone(), Vec::new());
         let ops = Arc::clone(self);
         self.cx.spawn(async move {
-            // Who looks for it asks himself then, and is told what stands against it.
-            let _ = ops.look(caller, dir, of.1.clone()).await;
-            let looked = ops.along.borrow_mut().remove(&of);
-            looked.iter().for_each(Bell::ring_all);
+            let looked = ops.look(caller, dir, of.1.clone()).await;
+            let waiting = ops.along.borrow_mut().remove(&of);
+            for tell in waiting.into_iter().flatten() {
+                // Of what else stands against it who looks for it is told when he asks himself.
+                let _ = tell.send(looked == Err(Refusal::TimedOut));
+            }
         });
     }
 
@@ -53,17 +59,20 @@ impl Ops {
         Ok(())
     }
 
-    /// A name has to be looked up at the server. `Some`: it is being, until that resolves.
+    /// A name has to be looked up at the server. `Some`: it is being, until that resolves; refused if that took as long as a request may.
     pub(super) fn is_looked_for(
         &self,
         at: NameIn<'_>,
     ) -> Option<impl Future<Output = Result<(), Refusal>> + use<>> {
         self.inodes().is_looked_for(at.parent, at.name);
         let of = (at.dir, RawName(at.name.to_vec()));
-        let looked = self.along.borrow().get(&of).map(Bell::listen)?;
+        let (tell, told) = oneshot::channel();
+        self.along.borrow_mut().get_mut(&of)?.push(tell);
         Some(async move {
-            looked.await;
-            Ok(())
+            match told.await {
+                Ok(true) => Err(Refusal::TimedOut),
+                Ok(false) | Err(oneshot::Canceled) => Ok(()),
+            }
         })
     }
 }

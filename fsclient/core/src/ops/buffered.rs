@@ -203,16 +203,19 @@ impl Ops {
         told: &Told<Written>,
     ) -> Result<(), Refusal> {
         let Written { len, offset, .. } = told.answer;
-        let taken = usize::try_from(len).unwrap_or(usize::MAX);
         let attr = told.touched.iter().find(|t| t.object == open.object);
-        match (self.manner.buffers, attr, writing.data.get(..taken)) {
-            (true, Some(touched), Some(_)) => {
+        let written = match attr.filter(|_| writing.writeback) {
+            // Of a page the server takes what lies in the file.
+            Some(touched) => len.min(touched.attr.size.saturating_sub(offset)),
+            None => len,
+        };
+        let written = usize::try_from(written).unwrap_or(usize::MAX);
+        let data = (written <= writing.data.len()).then(|| writing.data.slice(..written));
+        match (self.manner.buffers, attr, data) {
+            (true, Some(touched), Some(data)) => {
                 let wrote = Wrote {
                     object: open.object,
-                    batch: Batch::from(Run {
-                        offset,
-                        data: writing.data.slice(..taken),
-                    }),
+                    batch: Batch::from(Run { offset, data }),
                     version: touched.attr.version(),
                     writer: open.writer(),
                     hearers: Arc::new(match writing.writeback {

@@ -310,3 +310,16 @@ fn what_was_looked_up_beside_its_directory_without_a_lease_is_asked_for_again() 
     world.answer(&all[1], Err(Refusal::Internal));
     assert!(world.waits(lookup) && world.is_asked());
 }
+
+#[test]
+fn who_waits_for_what_is_looked_up_beside_its_directory_waits_no_longer_than_for_that() {
+    let mut world = World::new();
+    is_changed(&mut world, 1, "f");
+    found(&mut world, 50);
+    is_changed(&mut world, 2, "f");
+    asked_of_root(&mut world);
+    world.pass(Duration::from_secs(40));
+    let lookup = looks_up(&mut world, NodeId::ROOT, b"f");
+    world.pass(Duration::from_secs(30));
+    assert_eq!(world.refused(lookup), Refusal::TimedOut);
+}

@@ -61,13 +61,21 @@ fn set_with(order: &Order<'_>, open: &OpenFile, set: SetAttr) -> Result<(), Refu
     Ok(())
 }
 
-/// The bytes of a mapped page that lie in its file. Where another mount has cut the file off while the page was being read, the kernel that
-/// writes it back may believe in the size before (`fuse_short_read`), and would make the file longer by zeros.
+/// A mapped page without the zeros behind the end of its file. Where another mount has cut the file off while the page was being read, the
+/// kernel that writes it back may believe in the size before (`fuse_short_read`), and would make the file that long again. What is no zero has been
+/// stored: there was a file then, and the host has lost its size.
 fn within_file<'a>(order: &Order<'a>, open: &OpenFile, at: &WriteAt) -> Result<&'a [u8], Refusal> {
     let size = order.store().getattr(open.handle())?.size;
     let left = size.saturating_sub(at.first().unwrap_or_default());
     let left = usize::try_from(left).unwrap_or(usize::MAX);
-    Ok(order.payload.get(..left).unwrap_or(order.payload))
+    let (within, behind) = order
+        .payload
+        .split_at_checked(left)
+        .unwrap_or((order.payload, &[]));
+    match behind.iter().all(|byte| *byte == 0) {
+        true => Ok(within),
+        false => Ok(order.payload),
+    }
 }
 
 impl Perform for Write {

@@ -597,7 +597,12 @@ impl Server {
             // A page of a size that the kernel believes in, and that is no more.
             WriteKind::Page { .. } => {
                 let left = size.saturating_sub(at.first().unwrap_or_default());
-                payload.get(..left as usize).unwrap_or(payload)
+                let parts = payload.split_at_checked(left as usize);
+                let (within, behind) = parts.unwrap_or((payload, &[]));
+                match behind.iter().all(|byte| *byte == 0) {
+                    true => within,
+                    false => payload,
+                }
             }
             WriteKind::Through { .. } | WriteKind::Flush { .. } => payload,
         };
