@@ -120,10 +120,12 @@ fn a_command_is_ended_before_its_lock_can_be_lost() {
     let lives = world.sandbox.folder("notes").join("lives");
     // A process that ended would close what it inherits, and that waits for the mount's daemon.
     let forever = format!(
-        "exec python3 -c 'import signal, time
+        "exec python3 -c 'import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+notes = os.open(\"{}\", os.O_WRONLY | os.O_CREAT)
 while True:
-    open(\"{}\", \"w\").write(str(time.time()))
+    # In one piece: it is killed at any moment.
+    os.pwrite(notes, b\"%.6f\" % time.time(), 0)
     time.sleep(0.02)'",
         lives.display()
     );
