@@ -273,6 +273,12 @@ impl Cached {
         }
     }
 
+    /// Whether a name was looked for that isn't there.
+    pub fn is_missed(&self, name: &[u8]) -> bool {
+        let known = self.directory.as_ref().and_then(|d| d.names.get(name));
+        known.is_some_and(|entry| entry.object.is_none())
+    }
+
     /// The kernel is told a name with a timeout.
     pub fn name_is_told(&mut self, name: &[u8], epoch: u64) {
         let directory = self.directory.as_mut();

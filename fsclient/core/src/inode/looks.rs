@@ -43,6 +43,8 @@ pub(super) struct Looks {
 #[derive(Debug)]
 struct Changed {
     name: Box<[u8]>,
+    /// It had been looked for here, and wasn't there.
+    missed: bool,
     /// It has been looked up ahead.
     asked: bool,
 }
@@ -64,10 +66,14 @@ struct Walk {
 }
 
 impl Looks {
-    fn is_looked_for(&mut self, name: &[u8]) {
-        if let Some(changed) = self.changed.take() {
-            self.follows = *changed.name == *name;
-        }
+    /// A name is looked for; `told`: and its answer is cached. Else it is asked for again, as long as the change waits.
+    fn is_looked_for(&mut self, name: &[u8], told: bool) {
+        let Some(changed) = &mut self.changed else {
+            return;
+        };
+        self.follows = *changed.name == *name;
+        changed.asked = false;
+        self.changed.take_if(|_| told || !self.follows);
     }
 }
 
@@ -92,11 +98,22 @@ impl Inodes {
         recalled.is_none_or(|at| now.since(at) > GOES_ON) && self.is_calm(id, now)
     }
 
+    /// What [`Inodes::is_next`] has told of is cached already.
+    pub fn next_is_known(&mut self, id: NodeId) {
+        let looks = self.refs_mut(id).and_then(|refs| refs.looks.as_mut());
+        if let Some(looks) = looks {
+            looks.changed = None;
+        }
+    }
+
     /// Another mount changes what is in a directory, and this name if it may be known here.
     pub fn entries_are_recalled(&mut self, dir: &Handle, name: Option<&[u8]>, now: BootTime) {
-        let refs = self
-            .get_mut(dir)
-            .and_then(|inode| inode.kernel.as_deref_mut());
+        let Some(inode) = self.get_mut(dir) else {
+            return;
+        };
+        let cached = inode.cached.as_deref();
+        let missed = name.is_some_and(|name| cached.is_some_and(|c| c.is_missed(name)));
+        let refs = inode.kernel.as_deref_mut();
         if let Some(refs) = refs.filter(|refs| refs.kind == FileKind::Directory) {
             let looks = refs.looks.get_or_insert_default();
             looks.recalled = Some(now);
@@ -104,6 +121,7 @@ impl Inodes {
             looks.follows &= before.is_none_or(|changed| !changed.asked);
             looks.changed = name.map(|name| Changed {
                 name: name.into(),
+                missed,
                 asked: false,
             });
         }
@@ -113,15 +131,16 @@ impl Inodes {
     pub fn is_looked_for(&mut self, id: NodeId, name: &[u8]) {
         let looks = self.refs_mut(id).and_then(|refs| refs.looks.as_mut());
         if let Some(looks) = looks {
-            looks.is_looked_for(name);
+            looks.is_looked_for(name, false);
         }
     }
 
-    /// Somebody is about to look for a name: which one it probably is, since another mount has changed it and the last one
-    /// of these was looked for at once.
+    /// Somebody is about to look for a name: which one it probably is, since another mount has changed it, and it was looked for in
+    /// vain before, or the last one of these was looked for at once.
     pub fn is_next(&mut self, id: NodeId) -> Option<Box<[u8]>> {
         let looks = self.refs_mut(id)?.looks.as_mut()?;
-        let changed = looks.changed.as_mut().filter(|_| looks.follows)?;
+        let follows = looks.follows;
+        let changed = looks.changed.as_mut().filter(|c| follows || c.missed)?;
         let asked = std::mem::replace(&mut changed.asked, true);
         (!asked).then(|| changed.name.clone())
     }
@@ -175,7 +194,7 @@ impl Inodes {
     pub fn looks_at(&mut self, id: NodeId, name: &[u8]) -> Option<usize> {
         let looks = self.refs_mut(id)?.looks.as_mut()?;
         looks.looked_at = true;
-        looks.is_looked_for(name);
+        looks.is_looked_for(name, true);
         let walk = looks.walk.as_mut()?;
         walk.looked += 1;
         walk.near.take_if(|near| **near == *name)?;
@@ -243,6 +262,7 @@ impl Inodes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inode::Dentry;
     use crate::memory::Memory;
 
     /// The root alone.
@@ -314,6 +334,8 @@ mod tests {
         changed(&mut inodes, b"c");
         assert_eq!(inodes.is_next(id), None, "it was another");
         inodes.is_looked_for(id, b"c");
+        assert!(inodes.is_next(id).is_some(), "it wasn't to be cached");
+        inodes.looks_at(id, b"c");
         assert_eq!(inodes.is_next(id), None, "none has changed since");
         changed(&mut inodes, b"d");
         assert_eq!(inodes.is_next(id).as_deref(), Some(&b"d"[..]));
@@ -323,6 +345,16 @@ mod tests {
         assert!(inodes.is_next(id).is_some());
         changed(&mut inodes, b"f");
         assert_eq!(inodes.is_next(id), None, "in vain");
+    }
+
+    #[test]
+    fn what_was_looked_for_in_vain_is_next_once_another_mount_changes_it() {
+        let (mut inodes, id, dir) = (inodes(), NodeId::ROOT, Handle::new(&[0]).expect("short"));
+        inodes.put_name(dir, b"a", Dentry::Absent);
+        for (name, next) in [(b"b", false), (b"a", true)] {
+            inodes.entries_are_recalled(&dir, Some(name), BootTime::ZERO);
+            assert_eq!(inodes.is_next(id).is_some(), next);
+        }
     }
 
     #[test]

@@ -27,6 +27,11 @@ impl Ops {
         let Some(name) = next.and_then(|name| Name::new(&name).ok()) else {
             return;
         };
+        let tier = self.cache().live();
+        if tier.is_some_and(|mut tier| tier.name(&dir, name.as_bytes()).is_some()) {
+            self.inodes().next_is_known(parent);
+            return;
+        }
         let (of, caller) = ((dir, name.to_raw()), self.caller(ask));
         if self.along.borrow().contains_key(&of) {
             return;
