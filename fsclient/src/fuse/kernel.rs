@@ -21,8 +21,6 @@ use std::sync::OnceLock;
 const NOTIFY_INVAL_INODE: i32 = 2;
 /// `FUSE_NOTIFY_STORE`.
 const NOTIFY_STORE: i32 = 4;
-/// Behind the end of any file.
-const BEYOND: u64 = 1 << 62;
 /// An address where nothing is mapped.
 const NOWHERE: usize = 1;
 /// `FUSE_NOTIFY_INC_EPOCH`, for which fuser has no call.
@@ -164,8 +162,8 @@ impl Link {
 
     fn carry_out(&self, notice: &Notice) -> io::Result<()> {
         match notice {
-            Notice::DropAttrs(node) => self.drop_attrs(*node),
-            Notice::OutdateAttrs(node) => self.outdate_attrs(*node),
+            // A notice that leaves the mode is there (FUSE_NOTIFY_STORE of no bytes), and isn't trusted yet.
+            Notice::DropAttrs(node) | Notice::OutdateAttrs(node) => self.drop_attrs(*node),
             Notice::ForgetNames => self.forget_names(),
             Notice::DropPages { node, offset, len } => {
                 let offset = i64::try_from(*offset).unwrap_or(i64::MAX);
@@ -226,20 +224,6 @@ impl Link {
         message[16..24].copy_from_slice(&node.to_ne_bytes());
         message[24..32].copy_from_slice(&(-1_i64).to_ne_bytes());
         (&self.device).write_all(&message)
-    }
-
-    /// `FUSE_NOTIFY_STORE` of no bytes behind the end. The kernel takes it for a write that may have made the file longer, so
-    /// that size, times and blocks count no more (`fuse_write_update_attr`, since Linux 5.16); and stores nothing.
-    fn outdate_attrs(&self, NodeId(node): NodeId) -> io::Result<()> {
-        let mut message = notification::<40>(NOTIFY_STORE);
-        message[16..24].copy_from_slice(&node.to_ne_bytes());
-        message[24..32].copy_from_slice(&BEYOND.to_ne_bytes());
-        match (&self.device).write_all(&message) {
-            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
-                self.drop_attrs(NodeId(node))
-            }
-            told => told,
-        }
     }
 
     /// `FUSE_NOTIFY_STORE` of the last byte. The kernel makes the file long enough for it before

@@ -44,7 +44,7 @@ pub const LIMITS: [Limit; 27] = [
     limit("git-status-cold",       200.00,       400.00, Some(60)),
     limit("sqlite",                  9.60,        52.00, Some(13)),
     limit("append-sync",             1.30,         2.50,  Some(1)),
-    limit("log",                     0.20,         5.50,  Some(0)),
+    limit("log",                     1.20,         6.50,  Some(1)),
     limit("scatter-sync",            1.30,        35.00,  Some(1)),
     limit("ping-pong",               5.00,        11.50,  Some(6)),
     limit("appear",                  5.30,        13.00,  Some(7)),
