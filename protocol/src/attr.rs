@@ -108,9 +108,6 @@ pub enum SetTime {
     At(Timestamp),
 }
 
-/// Set-user-id and set-group-id, among the permission bits.
-pub const SET_IDS: u16 = 0o6000;
-
 /// Attributes to set; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(proptest_derive::Arbitrary))]

@@ -173,7 +173,6 @@ impl Runs {
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
             Bug::UntakenNames => Self::rough(&[]).of_names().from(3325),
             Bug::EndCleared => Self::ANY.from(143_040),
-            Bug::RightsKept => Self::ANY,
             Bug::SweepUnawaited => Self::ANY.from(126_200),
             Bug::FetchStale => Self::ANY.from(960),
             Bug::SyncLeftOut => Self::ANY.from(2050),

@@ -180,8 +180,6 @@ pub enum Effect {
 pub enum Notice {
     /// Drops attributes (and ACLs), also those of answers under way.
     DropAttrs(NodeId),
-    /// Drops a file's size and times, also those of answers under way, as the end of a write to it does.
-    OutdateAttrs(NodeId),
     /// Makes the kernel look all names up again, also those of answers under way; not while anything is
     /// mounted inside the mount, which it would take away.
     ForgetNames,
@@ -218,7 +216,7 @@ impl Notice {
     /// Whether it is done at once, whatever else the kernel does.
     pub fn never_blocks(&self) -> bool {
         match self {
-            Self::DropAttrs(_) | Self::OutdateAttrs(_) | Self::ForgetNames | Self::End => true,
+            Self::DropAttrs(_) | Self::ForgetNames | Self::End => true,
             Self::DropPages { .. } | Self::DropName { .. } | Self::Grow { .. } => false,
         }
     }
@@ -227,10 +225,9 @@ impl Notice {
 /// What has come of a [`Notice`], the worst last. A connection that has ended holds nothing: that is `Done`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Noticed {
-    /// The kernel holds nothing of what was to be dropped.
+    /// The kernel holds nothing of what was named.
     Done,
-    /// The kernel doesn't know the node whose attributes are to be dropped, or not yet: it may learn it from an answer on its
-    /// way.
+    /// The kernel doesn't know the node of [`Notice::DropAttrs`], or not yet: it may learn it from an answer on its way.
     Unknown,
     /// [`Notice::ForgetNames`] doesn't work now.
     Unable,

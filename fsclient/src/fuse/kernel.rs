@@ -148,7 +148,7 @@ impl Link {
             return Noticed::Unable;
         }
         let done = self.carry_out(notice);
-        if matches!(notice, Notice::DropAttrs(_) | Notice::OutdateAttrs(_)) && is_unknown(&done) {
+        if matches!(notice, Notice::DropAttrs(_)) && is_unknown(&done) {
             return Noticed::Unknown;
         }
         match gone_is_fine(done) {
@@ -162,8 +162,7 @@ impl Link {
 
     fn carry_out(&self, notice: &Notice) -> io::Result<()> {
         match notice {
-            // A notice that leaves the mode is there (FUSE_NOTIFY_STORE of no bytes), and isn't trusted yet.
-            Notice::DropAttrs(node) | Notice::OutdateAttrs(node) => self.drop_attrs(*node),
+            Notice::DropAttrs(node) => self.drop_attrs(*node),
             Notice::ForgetNames => self.forget_names(),
             Notice::DropPages { node, offset, len } => {
                 let offset = i64::try_from(*offset).unwrap_or(i64::MAX);

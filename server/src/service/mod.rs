@@ -6,6 +6,7 @@ mod inputs;
 mod listing;
 mod lookup;
 mod ops;
+pub mod pages;
 pub mod reads;
 mod replies;
 pub mod rights;

@@ -656,26 +656,22 @@ impl Kernel {
         }
     }
 
-    /// Forgets attributes, all or size and times, also those of replies under way if it knows the inode. Never blocks.
-    fn drop_attrs(&mut self, node: NodeId, all: bool) -> Noticed {
+    /// Forgets attributes, also those of replies under way if it knows the inode. Never blocks.
+    fn drop_attrs(&mut self, node: NodeId) -> Noticed {
         self.version += 1;
         let version = self.version;
         let Some(inode) = self.inodes.get_mut(&node) else {
             return Noticed::Unknown;
         };
         inode.version = version;
-        inode.outdated = true;
-        if all {
-            inode.until = BootTime::ZERO;
-        }
+        inode.until = BootTime::ZERO;
         Noticed::Done
     }
 
     /// What never blocks is done here and now.
     pub fn notice_at_once(&mut self, notice: &Notice) -> Noticed {
         match notice {
-            Notice::DropAttrs(node) => return self.drop_attrs(*node, true),
-            Notice::OutdateAttrs(node) => return self.drop_attrs(*node, false),
+            Notice::DropAttrs(node) => return self.drop_attrs(*node),
             Notice::ForgetNames => self.epoch += 1,
             _ => {}
         }
@@ -686,7 +682,7 @@ impl Kernel {
     pub fn notice(&mut self, cx: &mut Cx, id: EffectId, notice: Notice) {
         match notice {
             Notice::DropPages { node, offset, len } => {
-                self.drop_attrs(node, true);
+                self.drop_attrs(node);
                 let first = (offset / PAGE).min(u64::from(u32::MAX)) as u32;
                 let end = match len {
                     0 => u32::MAX,

@@ -89,13 +89,6 @@ impl ChangeScope {
         self.pages.map(|pages| pages.file)
     }
 
-    /// Whether it changes nothing of this file but bytes, and what comes with them.
-    fn writes_to(&self, file: &Handle) -> bool {
-        let writes = |pages: &ChangedPages| !matches!(pages.change, PageChange::Truncate { .. });
-        let written = self.pages.filter(writes).map(|pages| pages.file);
-        written == Some(*file)
-    }
-
     /// The files that it changes at the server, but for mapped pages: what is buffered of them must
     /// be there before (a file that has changed doesn't take it when the lease has ended), and nothing
     /// be buffered until the answer.
@@ -149,7 +142,6 @@ impl State {
             let names = change.names.iter().map(|name| name.0.as_slice());
             let (object, parts) = (&change.object, change.parts);
             match change.names.is_empty() {
-                true if scope.writes_to(object) => self.inodes.is_written(object, &mut dropped),
                 true => self.inodes.drop_parts(object, parts, [], &mut dropped),
                 false => self.inodes.names_change(object, parts, names, &mut dropped),
             }

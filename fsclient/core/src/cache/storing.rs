@@ -194,7 +194,7 @@ impl State {
             return false;
         }
         self.leases.begin_change(&attrs(object));
-        self.inodes.is_written(&object, dropped);
+        self.inodes.drop_parts(&object, Parts::ATTRS, [], dropped);
         self.inodes.becomes_dirty(object, was, writer.clone());
         true
     }

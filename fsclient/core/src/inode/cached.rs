@@ -6,8 +6,7 @@ use crate::call::Listing;
 use crate::opens::ServerOpen;
 use crate::run::{Map, Set};
 use bytes::Bytes;
-use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{Attr, Caller, Handle, Parts, SET_IDS};
+use leasefs_protocol::{Attr, Caller, Handle, Parts};
 use std::sync::Arc;
 
 /// What a name denotes.
@@ -52,22 +51,12 @@ pub(super) struct Cached {
     rare: Option<Box<Rare>>,
     /// Of directories.
     directory: Option<Box<Directory>>,
-    /// Of its attributes, under a timeout.
-    told: Told,
+    /// The kernel may hold attributes.
+    pub attr_told: bool,
     /// Used since the eviction's hand came by.
     pub used: bool,
     /// Bytes beyond [`INODE_COST`].
     cost: usize,
-}
-
-/// What of an object's attributes the kernel may hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Told {
-    #[default]
-    Nothing,
-    /// Of a file: what a write leaves, which are mode, owner and group, the number of links, the atime.
-    Rights,
-    All,
 }
 
 /// What goes with an object's attributes, or once others have changed them.
@@ -97,8 +86,6 @@ struct Directory {
 pub(crate) struct Dropped {
     /// Objects whose attributes the kernel may hold.
     pub attrs: Vec<Handle>,
-    /// Files that are written to here, of which it may keep what a write leaves.
-    pub outdated: Vec<Handle>,
     /// Names the kernel may know.
     pub names: Vec<ToldName>,
     /// Shared opens whose verdict has ended.
@@ -174,12 +161,7 @@ impl Cached {
     /// Forgets parts. `epoch` is the kernel's.
     pub fn drop_parts(&mut self, me: &Handle, parts: Parts, epoch: u64, out: &mut Dropped) {
         if parts.contains(Parts::ATTRS) {
-            self.drop_attrs(out);
-            let told = std::mem::take(&mut self.told);
-            let kept = told == Told::Rights && planted::is(Bug::RightsKept);
-            if told != Told::Nothing && !kept {
-                out.attrs.push(*me);
-            }
+            self.drop_attrs(me, out);
         }
         if parts.contains(Parts::LISTING) {
             let directory = self.directory.as_mut();
@@ -195,21 +177,6 @@ impl Cached {
                 out.has_left(*me, name, entry, epoch);
             }
         }
-    }
-
-    /// A file is about to be written to here: nobody else changes what that leaves without recalling its attributes.
-    pub fn is_written(&mut self, me: &Handle, out: &mut Dropped) {
-        let attr = self.drop_attrs(out);
-        if self.told != Told::All {
-            return;
-        }
-        // It takes set-id bits away, by which the kernel runs a program without asking.
-        let leaves = attr.is_some_and(|attr| attr.mode & SET_IDS == 0);
-        match leaves {
-            true => out.outdated.push(*me),
-            false => out.attrs.push(*me),
-        }
-        self.told = if leaves { Told::Rights } else { Told::Nothing };
     }
 
     /// Names in a directory are about to be changed here, which changes these parts of it: who may open it stays.
@@ -413,7 +380,7 @@ impl Cached {
 
     /// What the kernel was told of it went with its inode.
     pub fn kernel_forgot(&mut self) {
-        self.told = Told::Nothing;
+        self.attr_told = false;
         if let Some(directory) = &mut self.directory {
             directory.names.values_mut().for_each(|name| name.told = 0);
         }
@@ -429,22 +396,20 @@ impl Cached {
     pub fn is_empty(&self) -> bool {
         let directory = self.directory.as_deref();
         self.attr.is_none()
-            && self.told == Told::Nothing
+            && !self.attr_told
             && self.rare.is_none()
             && directory.is_none_or(|d| d.listing.is_none() && d.knows_no_name())
     }
 
-    /// The kernel is told the attributes with a timeout.
-    pub fn attr_is_told(&mut self) {
-        self.told = Told::All;
-    }
-
-    fn drop_attrs(&mut self, out: &mut Dropped) -> Option<Arc<Attr>> {
+    fn drop_attrs(&mut self, me: &Handle, out: &mut Dropped) {
+        self.attr = None;
         if let Some(mut rare) = self.rare.take() {
             self.refund(rare.cost());
             out.opens.extend(rare.opens.invalidate());
         }
-        self.attr.take()
+        if std::mem::take(&mut self.attr_told) {
+            out.attrs.push(*me);
+        }
     }
 }
 

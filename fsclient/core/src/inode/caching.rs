@@ -37,9 +37,7 @@ impl Inodes {
         let cached = self.used(object)?;
         let attr = *cached.attr.as_deref()?;
         let timeout = live.kernel_timeout();
-        if !timeout.is_zero() {
-            cached.attr_is_told();
-        }
+        cached.attr_told |= !timeout.is_zero();
         Some((attr, timeout))
     }
 
@@ -190,11 +188,6 @@ impl Inodes {
         self.drop_names(object, names, out, |cached, epoch, out| {
             cached.drop_parts(object, parts, epoch, out);
         });
-    }
-
-    /// A file is about to be written to here.
-    pub fn is_written(&mut self, file: &Handle, out: &mut Dropped) {
-        self.change_cached(file, |cached| cached.is_written(file, out));
     }
 
     /// Names of a directory are about to be changed here, and with them parts of it.

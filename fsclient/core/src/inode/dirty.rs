@@ -1,8 +1,8 @@
 //! Files with bytes that the server doesn't have yet.
 //!
 //! A file is *dirty* from its first buffered write until the last of its bytes is answered. All
-//! that time it counts as being changed by an own change: its size and times are not cached, here or
-//! in the kernel, and whoever asks for attributes has it flushed first.
+//! that time it counts as being changed by an own change: its attributes are not cached, here or
+//! in the kernel, and whoever asks for them has it flushed first.
 
 use super::Inodes;
 use super::sets::Sets;

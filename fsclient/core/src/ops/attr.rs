@@ -6,9 +6,7 @@ use crate::call::{Fh, Node, NodeId, Shown, ShownFor};
 use crate::recall::{ChangeScope, PageChange};
 use bytes::Bytes;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{
-    Attr, FileKind, Handle, LockOwner, Parts, Refusal, SET_IDS, SetAttr, change, query,
-};
+use leasefs_protocol::{Attr, FileKind, Handle, LockOwner, Parts, Refusal, SetAttr, change, query};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +25,9 @@ pub struct Owner {
     /// Group.
     pub gid: u32,
 }
+
+/// Set-user-id and set-group-id.
+const SET_IDS: u16 = 0o6000;
 
 /// The permission bits that something may have where all users are one: its owner would be the
 /// mounting user here, and is the server's user there, so no program takes on the rights of either. (Of a

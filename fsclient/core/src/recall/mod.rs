@@ -215,7 +215,7 @@ impl Engine {
     /// Makes the kernel ignore attributes in answers that it has not taken in yet.
     pub fn ignore_attrs(&self, object: &Handle) {
         if self.0.fault != Some(Fault::LookupAttrTimeout) {
-            drop(self.0.drop_attrs(object, Notice::OutdateAttrs));
+            drop(self.0.drop_attrs(object));
         }
     }
 
@@ -358,22 +358,11 @@ impl EngineInner {
     /// Drops from the kernel what never blocks. Returns what of it the kernel may still hold: everything
     /// (`Failed`), or the names (`Unable`).
     async fn drop_at_once(&self, dropped: &Dropped) -> Noticed {
-        let attrs = dropped
-            .attrs
-            .iter()
-            .map(|o| (o, Notice::DropAttrs as fn(NodeId) -> Notice));
-        let outdated = dropped
-            .outdated
-            .iter()
-            .map(|o| (o, Notice::OutdateAttrs as _));
-        let attrs = attrs.chain(outdated);
-        let attrs: Vec<_> = attrs
-            .map(|(o, notice)| (o, self.drop_attrs(o, notice)))
-            .collect();
+        let attrs: Vec<_> = dropped.attrs.iter().map(|o| self.drop_attrs(o)).collect();
         let told = !dropped.names.is_empty() && !planted::is(Bug::KeepNames);
         let names = told.then(|| self.forget_names());
         let mut failed = false;
-        for (object, told) in attrs {
+        for (object, told) in dropped.attrs.iter().zip(attrs) {
             let told = told.await;
             failed |= told == Noticed::Failed;
             if !planted::is(Bug::UnseenIsGone) {
@@ -398,9 +387,9 @@ impl EngineInner {
         self.restless.borrow_mut().taken_back(now, names);
     }
 
-    fn drop_attrs(&self, object: &Handle, notice: fn(NodeId) -> Notice) -> Pending {
+    fn drop_attrs(&self, object: &Handle) -> Pending {
         self.cache.inodes().outdates(object);
-        self.outside.tell_of(object, notice)
+        self.outside.tell_of(object, Notice::DropAttrs)
     }
 
     /// Makes the kernel look all names up again.

@@ -1,7 +1,6 @@
 //! Writes that stay here for a while, under a Write lease.
 
 use super::{ChangeScope, Engine, EngineInner, Span};
-use crate::api::Notice;
 use crate::cache::{Store, Stored};
 use crate::inode::Dropped;
 use leasefs_protocol::Refusal;
@@ -55,10 +54,7 @@ impl EngineInner {
             }
         });
         for object in &dropped.attrs {
-            drop(self.drop_attrs(object, Notice::DropAttrs));
-        }
-        for object in &dropped.outdated {
-            drop(self.drop_attrs(object, Notice::OutdateAttrs));
+            drop(self.drop_attrs(object));
         }
         stored
     }

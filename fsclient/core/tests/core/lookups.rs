@@ -299,12 +299,18 @@ fn what_another_mount_changes_is_looked_up_beside_its_directory_where_it_was_loo
     entry(&mut world, lookup);
 }
 
-#[test]
-fn what_was_looked_up_beside_its_directory_without_a_lease_is_asked_for_again() {
+/// Another mount has changed a name twice, which was looked for in between.
+fn changed_again() -> World {
     let mut world = World::new();
     is_changed(&mut world, 1, "f");
     found(&mut world, 50);
     is_changed(&mut world, 2, "f");
+    world
+}
+
+#[test]
+fn what_was_looked_up_beside_its_directory_without_a_lease_is_asked_for_again() {
+    let mut world = changed_again();
     let all = asked_of_root(&mut world);
     let lookup = looks_up(&mut world, NodeId::ROOT, b"f");
     world.answer(&all[1], Err(Refusal::Internal));
@@ -313,10 +319,7 @@ fn what_was_looked_up_beside_its_directory_without_a_lease_is_asked_for_again() 
 
 #[test]
 fn who_waits_for_what_is_looked_up_beside_its_directory_waits_no_longer_than_for_that() {
-    let mut world = World::new();
-    is_changed(&mut world, 1, "f");
-    found(&mut world, 50);
-    is_changed(&mut world, 2, "f");
+    let mut world = changed_again();
     asked_of_root(&mut world);
     world.pass(Duration::from_secs(40));
     let lookup = looks_up(&mut world, NodeId::ROOT, b"f");

@@ -173,7 +173,7 @@ fn what_a_new_file_has_already_is_not_set_at_the_server() {
 }
 
 #[test]
-fn a_written_file_is_looked_up_without_a_request_and_the_kernel_believes_no_size_of_it() {
+fn a_written_file_is_looked_up_without_a_request_and_the_kernel_believes_nothing_of_it() {
     let mut world = World::new();
     let (node, fh) = opened_file(&mut world);
     let lookup = Call::Lookup {
@@ -200,7 +200,7 @@ fn a_written_file_is_looked_up_without_a_request_and_the_kernel_believes_no_size
     };
     assert_eq!(found.node.id, node);
     assert!(!world.is_asked());
-    assert!(matches!(world.told[..], [Notice::OutdateAttrs(told)] if told == node));
+    assert!(matches!(world.told[..], [Notice::DropAttrs(told)] if told == node));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::faults::within_quota;
 use crate::intent::Intent;
 use crate::service::access::Targets;
 use crate::service::inputs::{Inputs, range, readable, writable};
+use crate::service::pages::within_file;
 use crate::session::Opens;
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::{CopyRange, Fallocate, Place, Write, WriteAt, WriteKind};
@@ -61,23 +62,6 @@ fn set_with(order: &Order<'_>, open: &OpenFile, set: SetAttr) -> Result<(), Refu
     Ok(())
 }
 
-/// A mapped page without the zeros behind the end of its file. Where another mount has cut the file off while the page was being read, the
-/// kernel that writes it back may believe in the size before (`fuse_short_read`), and would make the file that long again. What is no zero has been
-/// stored: there was a file then, and the host has lost its size.
-fn within_file<'a>(order: &Order<'a>, open: &OpenFile, at: &WriteAt) -> Result<&'a [u8], Refusal> {
-    let size = order.store().getattr(open.handle())?.size;
-    let left = size.saturating_sub(at.first().unwrap_or_default());
-    let left = usize::try_from(left).unwrap_or(usize::MAX);
-    let (within, behind) = order
-        .payload
-        .split_at_checked(left)
-        .unwrap_or((order.payload, &[]));
-    match behind.iter().all(|byte| *byte == 0) {
-        true => Ok(within),
-        false => Ok(order.payload),
-    }
-}
-
 impl Perform for Write {
     fn bounds(&self, payload: usize) -> Result<(), Refusal> {
         let sets = |set: SetAttr| set.size.is_some() || set.kill_priv || self.at == WriteAt::Append;
@@ -121,7 +105,10 @@ impl Perform for Write {
         let (store, open, data) = (order.store(), order.open()?, order.payload);
         within_quota(data.len())?;
         let data = match self.kind {
-            WriteKind::Page { .. } => within_file(order, open, &self.at)?,
+            WriteKind::Page { .. } => {
+                let size = store.getattr(open.handle())?.size;
+                within_file(&self.at, size, data)
+            }
             WriteKind::Through { .. } | WriteKind::Flush { .. } => data,
         };
         let set = set_by(self).unwrap_or_default();

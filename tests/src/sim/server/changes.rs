@@ -10,6 +10,7 @@ use crate::sim::model::{CELL, MS, Obj};
 use crate::sim::net::{LinkId, Stream};
 use bytes::Bytes;
 use fsserver::service::access::{Names, O_EXCL, Targets, of_change};
+use fsserver::service::pages::within_file;
 use fsserver::session::answers::Arrival;
 use leasefs_lease::server::{Event, OpId, Touch, Wanted};
 use leasefs_protocol::change::{What, WriteAt, WriteKind};
@@ -594,16 +595,7 @@ impl Server {
         let (file, payload) = (open.object, &change.job.payload);
         let size = self.host.cells(file).len() as u64 * CELL;
         let data = match kind {
-            // A page of a size that the kernel believes in, and that is no more.
-            WriteKind::Page { .. } => {
-                let left = size.saturating_sub(at.first().unwrap_or_default());
-                let parts = payload.split_at_checked(left as usize);
-                let (within, behind) = parts.unwrap_or((payload, &[]));
-                match behind.iter().all(|byte| *byte == 0) {
-                    true => within,
-                    false => payload,
-                }
-            }
+            WriteKind::Page { .. } => within_file(at, size, payload),
             WriteKind::Through { .. } | WriteKind::Flush { .. } => payload,
         };
         let end = WriteAt::Offset(size);

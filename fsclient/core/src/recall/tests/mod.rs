@@ -230,39 +230,6 @@ fn a_read_that_a_drop_is_stuck_on_is_sent() {
 }
 
 #[test]
-fn a_write_leaves_the_kernel_a_files_mode_until_its_attributes_are_recalled() {
-    let world = World::new();
-    world.getattr(1, 3);
-    for _ in 0..2 {
-        let scope = ChangeScope::default().pages(handle(1), PageChange::Drop(Span::new(0, 10)));
-        let change = world.run(world.engine.own_change(scope)).expect("begun");
-        change.never_sent();
-    }
-    assert_eq!(world.told(), [Told::OutdateAttrs(handle(1))]);
-    world.recall(1, 5, 1, ATTRS, &[]);
-    world.wait_for(&approve(1));
-    assert!(world.told().contains(&Told::DropAttrs(handle(1))));
-}
-
-#[test]
-fn of_a_file_with_set_id_bits_a_write_leaves_the_kernel_nothing() {
-    let world = World::new();
-    let asked = world.cache.ask();
-    let grants = [grant(1, ATTRS, 3)];
-    let attr = leasefs_protocol::Attr {
-        mode: 0o4755,
-        ..attr(1)
-    };
-    let mut learned = world.cache.learn(asked, &grants);
-    learned.attr_for_kernel(&handle(1), &attr);
-    drop(learned);
-    let scope = ChangeScope::default().pages(handle(1), PageChange::Drop(Span::new(0, 10)));
-    let change = world.run(world.engine.own_change(scope)).expect("begun");
-    change.never_sent();
-    assert_eq!(world.told(), [Told::DropAttrs(handle(1))]);
-}
-
-#[test]
 fn an_own_change_drops_what_it_covers_before_it_is_sent() {
     let world = World::new();
     world.getattr(1, 3);
@@ -271,7 +238,7 @@ fn an_own_change_drops_what_it_covers_before_it_is_sent() {
     let change = world.run(world.engine.own_change(scope)).expect("dropped");
     assert_eq!(change.dropped(), vec![handle(1)]);
     let expected = vec![
-        Told::OutdateAttrs(handle(1)),
+        Told::DropAttrs(handle(1)),
         Told::DropPages(handle(1), 0, 4096),
     ];
     assert_eq!(world.told(), expected);

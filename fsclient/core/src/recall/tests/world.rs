@@ -36,7 +36,6 @@ const SOON: Duration = Duration::from_millis(1100);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     DropAttrs(Handle),
-    OutdateAttrs(Handle),
     DropPages(Handle, u64, u64),
     Grow(Handle, u64),
     ForgetNames,
@@ -191,7 +190,6 @@ impl World {
         };
         let told = match notice {
             Notice::DropAttrs(node) => Told::DropAttrs(object(node)),
-            Notice::OutdateAttrs(node) => Told::OutdateAttrs(object(node)),
             Notice::ForgetNames if self.kernel.borrow().inside => {
                 self.outside.done(id, Noticed::Unable);
                 return;
