@@ -153,15 +153,18 @@ impl Runs {
                 Self::rough(&["crash"]).and_host_crashes().from(11)
             }
             Bug::TrustAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(195),
-            Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(755),
-            Bug::KeepAfterHostCrash => Self::rough(&["crash"]).and_host_crashes().from(6490),
+            Bug::RestoreOver => Self::rough(&["crash"]).and_host_crashes().from(900),
+            Bug::KeepAfterHostCrash => {
+                let two = Self::rough(&["crash"]).of_two();
+                two.and_host_crashes().from(265)
+            }
             Bug::LostKept => Self::rough(&["crash"])
                 .and_host_crashes()
                 .with_maps()
-                .from(2530),
+                .from(2770),
             Bug::RestoreAnyway => {
-                let both = Self::rough(&["crash", "part"]);
-                both.and_host_crashes().from(2290)
+                let two = Self::rough(&["crash"]).of_two();
+                two.and_host_crashes().from(340)
             }
             Bug::ForgetAnswers | Bug::NoGrace | Bug::GraceEndsAtFirst => Self::rough(&["crash"]),
             Bug::ForgetRemoval => Self::rough(&["crash"]).from(460),
@@ -171,35 +174,26 @@ impl Runs {
             Bug::DropAnswerAtMark => Self::rough(&["crash", "break"]),
             Bug::CloseLost => Self::rough(&["break"]).from(90),
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
-            Bug::UntakenNames => Self::rough(&[]).of_names().from(3325),
-            Bug::EndCleared => Self::ANY.from(143_040),
-            Bug::SweepUnawaited => Self::ANY.from(126_200),
+            Bug::UntakenNames => Self::rough(&[]).of_names().over_slow_links().from(580),
+            Bug::EndCleared => Self::rough(&["freeze"]).with_maps().of_files().from(120),
+            Bug::SweepUnawaited => Self::rough(&["suspend", "freeze"]).with_maps().from(1210),
             Bug::FetchStale => Self::ANY.from(960),
-            Bug::SyncLeftOut => Self::ANY.from(2050),
+            Bug::SyncLeftOut => Self::ANY.from(2150),
             Bug::SyncUntold => Self::rough(&["part"]).from(118),
             Bug::ForgetRefused => Self::rough(&["part"]).from(1560),
             Bug::CancelBegun => Self::rough(&["part", "stall"]).from(2834),
-            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(840),
-            Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(302),
-            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(947),
-            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(1753),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(1195),
+            Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(370),
+            Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(1335),
+            Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(1835),
             Bug::WholeTermTimeout => Self::rough(&["freeze"]),
-            Bug::RenewOverdue => Self::ANY.from(7510),
-            Bug::ReleaseStale => Self::rough(&[]).from(2300),
-            Bug::OldAnswer => Self::rough(&[]).over_slow_links().from(1590),
-            Bug::LatePages => Self::rough(&["freeze"])
-                .with_maps()
-                .of_files()
-                .of_two()
-                .from(17_270),
+            Bug::RenewOverdue => Self::rough(&["stall", "freeze"]).from(90),
+            Bug::ReleaseStale => Self::rough(&[]).from(2905),
+            Bug::OldAnswer => Self::rough(&[]).over_slow_links().from(250),
+            Bug::LatePages => Self::rough(&["freeze"]).with_maps().of_files().from(510),
             Bug::DecidesOn | Bug::HeldUnsaid => Self::ANY.with_locks(),
             Bug::LocksOutliveLeases => Self::ANY.with_locks().from(227),
-            Bug::LateUnderLock => Self::ANY.with_locks().from(2730),
-            Bug::GrantStale => Self::rough(&["stall"])
-                .with_locks()
-                .of_files()
-                .of_two()
-                .from(39_090),
+            Bug::LateUnderLock => Self::ANY.with_locks().from(3065),
             Bug::TenureUnclaimed => Self::rough(&["crash"]).with_locks().from(1735),
             _ => Self::ANY,
         }

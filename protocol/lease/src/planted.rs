@@ -99,8 +99,6 @@ bugs! {
     HeldUnsaid,
     /// A client believes that it holds locks after its leases have ended.
     LocksOutliveLeases,
-    /// A lock that was waited for counts, though what was decided later has been taken in.
-    GrantStale,
     /// A restarted server isn't told the tenure of locks that have been given up, under which changes were made that are sent
     /// again.
     TenureUnclaimed,
