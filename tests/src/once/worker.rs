@@ -17,8 +17,7 @@ const MOST_NAMES: usize = 24;
 const MOST_BYTES: u64 = 4096;
 /// Objects that may be replaced under a watcher before its name must lead to one.
 const STALE_IN_A_ROW: usize = 3;
-/// After so many records a log's writer pauses: what its mount holds back then fits into one request.
-/// Between two of them another may append, and a record be torn, if a crash and a partition coincide.
+/// After so many records a log's writer pauses.
 const RECORDS: u64 = 32;
 /// Between two looks of a watcher, and between the records of a log's writer.
 const PAUSE: Duration = Duration::from_millis(2);

@@ -128,7 +128,8 @@ impl Extents {
         }
     }
 
-    /// Everything, adjacent pieces joined up to `most` bytes. What lies in one piece isn't copied.
+    /// Everything, adjacent pieces joined up to `most` bytes, and only those cut that are larger: of what was written at
+    /// once a lost connection leaves no part. What lies in one piece isn't copied.
     pub fn runs(&self, most: usize) -> Vec<Run> {
         let mut runs = Vec::new();
         let mut open = Joined::default();
@@ -136,7 +137,8 @@ impl Extents {
             let mut rest = piece.clone();
             let mut at = *at;
             while !rest.is_empty() {
-                if open.end() != at || open.len >= most {
+                let whole = Some(rest.len()).filter(|len| *len <= most);
+                if open.end() != at || open.len + whole.unwrap_or(1) > most {
                     runs.extend(std::mem::take(&mut open).run());
                     open.offset = at;
                 }

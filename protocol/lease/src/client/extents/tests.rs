@@ -77,7 +77,26 @@ fn adjacent_pieces_are_sent_together() {
     for page in 0..8u8 {
         extents.put(u64::from(page) * 4, bytes(4, page));
     }
-    let runs = extents.runs(16);
-    let shape: Vec<(u64, usize)> = runs.iter().map(|r| (r.offset, r.data.len())).collect();
-    assert_eq!(shape, [(0, 16), (16, 16)]);
+    assert_eq!(shape(&extents, 16), [(0, 16), (16, 16)]);
+}
+
+fn shape(extents: &Extents, most: usize) -> Vec<(u64, usize)> {
+    let runs = extents.runs(most);
+    runs.iter()
+        .map(|run| (run.offset, run.data.len()))
+        .collect()
+}
+
+#[test]
+fn what_was_written_at_once_is_cut_only_if_it_is_larger_than_a_request() {
+    let mut records = Extents::default();
+    for record in 0..5 {
+        records.put(record * 7, bytes(7, 1));
+    }
+    assert_eq!(shape(&records, 16), [(0, 14), (14, 14), (28, 7)]);
+    let mut large = Extents::default();
+    large.put(0, bytes(3, 1));
+    large.put(3, bytes(40, 2));
+    large.put(43, bytes(8, 3));
+    assert_eq!(shape(&large, 16), [(0, 16), (16, 16), (32, 11), (43, 8)]);
 }
