@@ -1,6 +1,6 @@
 //! The flusher of a dirty file: sends its bytes round by round, and says what became of them.
 
-use super::{AGE, From, RETRY, WritebackInner, undelivered};
+use super::{AGE, From, RETRY, TOGETHER, WritebackInner, undelivered};
 use crate::api::WhyNot;
 use crate::cache::{Asked, DirtyFile, Flushed, Round};
 use crate::inode::{Covered, Durably, Hearers, Noted, Writer, Wrote};
@@ -16,6 +16,7 @@ use leasefs_protocol::{
     Attr, BootId, Durability, Handle, LockEpoch, OpenId, Refusal, Reply, SetAttr, Version,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A request of a round that has ended.
 struct RoundPart {
@@ -123,7 +124,7 @@ impl WritebackInner {
                 return;
             };
             // Either is reason to flush.
-            let _ = self.cx.timeout(AGE, hurry.listen()).await;
+            let _ = self.cx.timeout(self.age(), hurry.listen()).await;
             let scatters = self.rpc.has_feature(SCATTERS);
             let round = self.cache.state().begin_round(&object, scatters);
             if let Some(round) = round
@@ -132,6 +133,12 @@ impl WritebackInner {
                 self.cx.sleep(RETRY).await;
             }
         }
+    }
+
+    /// How old what is written now gets before it is sent.
+    fn age(&self) -> Duration {
+        let behind = self.cx.monotonic().as_nanos() % TOGETHER;
+        AGE.saturating_sub(Duration::from_nanos(behind))
     }
 
     /// Sends a round; false if some of it has to be sent again.

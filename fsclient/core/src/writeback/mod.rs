@@ -27,6 +27,8 @@ use std::time::Duration;
 
 /// How old buffered bytes get at most before they are sent.
 const AGE: Duration = Duration::from_secs(1);
+/// Files that come of age within so many nanoseconds are sent at once: their requests share datagrams and wake-ups.
+const TOGETHER: u64 = 5_000_000;
 /// How long after a failure that may pass the same bytes are sent again.
 const RETRY: Duration = Duration::from_millis(100);
 /// Requests of all files under way at a time.
