@@ -4,6 +4,7 @@ use super::{Ask, Ops};
 use crate::api::{Notice, Noticed};
 use crate::call::{Fh, Node, NodeId, Shown, ShownFor};
 use crate::recall::{ChangeScope, PageChange};
+use crate::run::{Within, within};
 use bytes::Bytes;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{Attr, FileKind, Handle, LockOwner, Parts, Refusal, SetAttr, change, query};
@@ -16,6 +17,10 @@ const MOST_OUTDATED: usize = 3;
 
 /// How long the kernel is given to take a size in while it waits for what is being read.
 const TAKES_SIZE: Duration = Duration::from_millis(2);
+
+/// How long a truncation's answer waits for pages. The kernel writes none of the file back before it has it (`fuse_set_nowrite`), so
+/// what waits for a dirty one waits for this answer.
+const WRITES_NOTHING_BACK: Duration = Duration::from_millis(10);
 
 /// Whom a mount shows as the owner of everything, where the server makes all callers one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +127,7 @@ impl Ops {
                 self.grow(node, &object, &attr).await;
                 (attr, valid)
             }
-            None => match self.getattr_from_server(ask, node, &object).await {
+            None => match self.getattr_from_server(ask, (node, &object), None).await {
                 // Removed since the kernel looked it up.
                 Err(refusal) if refusal.errno() == libc::ESTALE => self.of_gone(node)?,
                 told => told?,
@@ -140,20 +145,22 @@ impl Ops {
         Ok((gone, Duration::ZERO))
     }
 
+    /// `most`: so long pages and their end are waited for.
     async fn getattr_from_server(
         &self,
         ask: &Ask,
-        node: NodeId,
-        object: &Handle,
+        (node, object): (NodeId, &Handle),
+        most: Option<Duration>,
     ) -> Result<(Attr, Duration), Refusal> {
         let mut asked = 0;
         loop {
             let filled = *self.filled.borrow();
             let told = self.call(ask, query::GetAttr { object: *object }).await?;
             let attr = told.answer;
-            ask.unless_left(self.engine.clean(object)).await?;
+            let clean = ask.unless_left(self.engine.clean(object));
+            self.within(most, clean).await.unwrap_or(Ok(()))?;
             let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
-            self.grow(node, object, &attr).await;
+            let _ = self.within(most, self.grow(node, object, &attr)).await;
             asked += 1;
             // If no lease covers them, pages that have come since may be newer, and the kernel cuts
             // off what lies behind the size it is told.
@@ -162,6 +169,10 @@ impl Ops {
                 return Ok((attr, valid));
             }
         }
+    }
+
+    fn within<F: Future>(&self, most: Option<Duration>, wait: F) -> Within<F> {
+        within(wait, most.map(|most| self.cx.sleep(most)))
     }
 
     /// Whether the kernel must be made to believe the size before it is told.
@@ -256,7 +267,8 @@ impl Ops {
         };
         let request = change::SetAttr { object, open, set };
         let told = self.change(ask, scope, request, Bytes::new()).await?;
-        let attr = self.newest(ask, &object, told.answer).await;
+        let most = set.size.map(|_| WRITES_NOTHING_BACK);
+        let attr = self.newest(ask, &object, told.answer, most).await;
         self.inodes().told_set(node, &attr, self.cx.monotonic());
         Ok(ShownFor {
             shown: self.shown(attr),
@@ -266,8 +278,14 @@ impl Ops {
 
     /// What the kernel is told in the answer to a change: it takes the size from there even if it was
     /// told a newer one since the change was asked for (`fuse_do_setattr`; `fuse_iget` without a version,
-    /// after a link), and reads of an open file go on with that.
-    pub(super) async fn newest(&self, ask: &Ask, object: &Handle, changed: Attr) -> Attr {
+    /// after a link), and reads of an open file go on with that. `most`: so long pages are waited for.
+    pub(super) async fn newest(
+        &self,
+        ask: &Ask,
+        object: &Handle,
+        changed: Attr,
+        most: Option<Duration>,
+    ) -> Attr {
         let old = planted::is(Bug::OldAnswer);
         if changed.kind != FileKind::File || !self.inodes().is_open(object) || old {
             return changed;
@@ -278,7 +296,7 @@ impl Ops {
             (Some(attr), _) => attr,
             // The change has been made, whatever is refused from here on.
             (None, Some(node)) => {
-                let asked = self.getattr_from_server(ask, node, object).await;
+                let asked = self.getattr_from_server(ask, (node, object), most).await;
                 asked.map_or(changed, |(attr, _)| attr)
             }
             (None, None) => changed,

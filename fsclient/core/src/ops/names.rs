@@ -370,7 +370,7 @@ impl Ops {
             .object(object, Parts::ATTRS);
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let Object { handle, attr } = told.answer;
-        let attr = self.newest(ask, &handle, attr).await;
+        let attr = self.newest(ask, &handle, attr, None).await;
         let name = name.as_bytes();
         Ok(self.made(&told, NameIn { parent, dir, name }, handle, attr))
     }

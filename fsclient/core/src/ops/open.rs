@@ -360,7 +360,7 @@ impl Ops {
         let begun = Begun::new(self.cache(), access, object);
         self.prepare(ask, access, object).await?;
         begun.keep();
-        let attr = self.newest(ask, &object, attr).await;
+        let attr = self.newest(ask, &object, attr, None).await;
         let name = name.as_bytes();
         let at = NameIn { parent, dir, name };
         let entry = self.made(&told, at, object, attr);

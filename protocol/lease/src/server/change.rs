@@ -147,12 +147,15 @@ impl Core {
         }
     }
 
-    /// Whether `op` waits for the session's approval of a recall that covers the object.
+    /// Whether `op` waits for the session's approval of a recall that covers the object, and the session may have to write back
+    /// before. Of two who write back only who holds its bytes exclusively has to: the other has nothing to bring, and approves.
     pub(super) fn waits_for(&self, op: &Op, sid: Sid, object: ObjId) -> bool {
         let all = (sid, RecallId(0))..=(sid, RecallId(u64::MAX));
         let of_session = op.waits.range(all);
         let mut recalls = of_session.filter_map(|((_, id), _)| self.sessions.recall(sid, *id));
-        recalls.any(|r| r.object.is_none_or(|at| at == object))
+        let holder = self.table.get(object).and_then(|o| o.holder(sid));
+        let alone = holder.is_some_and(|holder| holder.write.intersects(Parts::DATA));
+        (alone || !op.is_writeback()) && recalls.any(|r| r.object.is_none_or(|at| at == object))
     }
 
     pub(super) fn requeue(

@@ -307,9 +307,7 @@ impl Core {
         for need in &op.needs {
             for id in self.blockers(op, need) {
                 let blocker = self.ops.get(&id);
-                // Two write-backs of one object can't both be of pages under a Write lease.
-                let plain = blocker.filter(|b| !b.is_writeback());
-                let waits = plain.is_some_and(|b| self.waits_for(b, own, need.object));
+                let waits = blocker.is_some_and(|b| self.waits_for(b, own, need.object));
                 require(!waits, || {
                     format!("writes back behind {id:?}, which waits for its own session")
                 })?;
