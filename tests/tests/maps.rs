@@ -2,11 +2,13 @@
 
 use leasefs_tests::mapping::Mapping;
 use leasefs_tests::mounted::{World, WorldOptions, Writes, within};
+use rustix::fs::{SeekFrom, copy_file_range, seek};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -258,6 +260,95 @@ fn what_another_mount_appends_to_a_page_that_is_stored_into_stays() {
             let stored = fs::read(&host).expect("the storage host's file");
             assert_eq!(stored[FIRST..], vec![b'b'; end - FIRST], "in round {round}");
         }
+    });
+}
+
+/// Each stores into a page of its own for as long as the second cuts off and brings back pages behind them. Its kernel writes
+/// nothing back meanwhile; what waits for that must not be what a truncation waits for, here or at the server.
+fn stores_beside_truncations(places: &[Place; 2]) -> [u64; PAGES] {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stores = [0, 1].map(|writer| {
+            let (map, done) = (&places[writer].map, &done);
+            scope.spawn(move || {
+                let (offset, mut round) = (writer * PAGE, 0);
+                while !done.load(Ordering::Relaxed) {
+                    assert_eq!(map.load(offset), round, "an own store is lost");
+                    round += 1;
+                    map.store(offset, round);
+                }
+                round
+            })
+        });
+        for round in 0..ROUNDS {
+            let len = 2 * PAGE as u64 + round * 8;
+            places[1].file.set_len(len).expect("truncated");
+        }
+        let whole = (PAGES * PAGE) as u64;
+        places[1].file.set_len(whole).expect("made longer");
+        done.store(true, Ordering::Relaxed);
+        let [first, second] = stores.map(|stores| stores.join().expect("nothing is lost"));
+        [first, second, 0, 0]
+    })
+}
+
+/// What is copied into a page by `copy_file_range` leaves what is stored beside it.
+fn copies_beside_stores(places: &[Place; 2]) -> [u64; PAGES] {
+    const STORED: usize = PAGE - 8;
+    let (map, file, done) = (&places[0].map, &places[0].file, AtomicBool::new(false));
+    places[0].write(PAGE, 7);
+    thread::scope(|scope| {
+        let stores = scope.spawn(|| {
+            let mut round = 0;
+            while !done.load(Ordering::Relaxed) {
+                assert_eq!(map.load(STORED), round, "a store is lost");
+                round += 1;
+                map.store(STORED, round);
+            }
+        });
+        for _ in 0..5 * ROUNDS {
+            let (mut from, mut to) = (PAGE as u64, 0);
+            let copied = copy_file_range(file, Some(&mut from), file, Some(&mut to), 8);
+            assert_eq!(copied, Ok(8));
+        }
+        done.store(true, Ordering::Relaxed);
+        stores.join().expect("nothing is lost");
+    });
+    [7, 7, 0, 0]
+}
+
+#[test]
+fn stores_and_truncations_of_two_mounts_never_wait_for_each_other() {
+    let name = "stores beside truncations";
+    on_two_mounts(name, Writes::Back, stores_beside_truncations);
+}
+
+#[test]
+fn a_copy_beside_a_store_into_the_same_page_leaves_it() {
+    let name = "copies beside stores";
+    on_two_mounts(name, Writes::Back, copies_beside_stores);
+}
+
+#[test]
+fn what_is_stored_in_a_mapping_is_data_to_who_looks_for_holes() {
+    const LEN: u64 = 1 << 20;
+    const STORED: usize = 64 << 10;
+    let name = "holes with stores";
+    let world = World::start_on(name, &WorldOptions::mounts(1), |export| {
+        let file = File::create(export.join("f")).expect("a file");
+        file.set_len(LEN).expect("a hole");
+    });
+    let path = world.mount(0).path("f");
+    within(name, LIMIT, move || {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.expect("a file");
+        let map = Mapping::new(&file, 0, LEN as usize, true).expect("a mapping");
+        map.store(STORED, 1);
+        let data = seek(&file, SeekFrom::Data(0)).expect("there is data");
+        assert!(data <= STORED as u64, "data begins at {data}");
+        let hole = seek(&file, SeekFrom::Hole(STORED as u64)).expect("the end at the latest");
+        assert!(hole > STORED as u64, "a hole at {hole}");
+        assert_eq!(map.load(STORED), 1);
     });
 }
 

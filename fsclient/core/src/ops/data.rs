@@ -336,6 +336,7 @@ impl Ops {
         whence: u32,
     ) -> Result<u64, Refusal> {
         let open = self.file(fh)?;
+        self.write_back(ask, open.object, offset).await?;
         self.settle(ask, &open.object).await?;
         let request = query::Seek {
             open: open.server.id(),
@@ -346,12 +347,29 @@ impl Ops {
         Ok(told.answer.0)
     }
 
+    /// Has the kernel write back what is stored in mapped pages from a byte on: it doesn't by itself for who asks where data is.
+    async fn write_back(&self, ask: &Ask, file: Handle, from: u64) -> Result<(), Refusal> {
+        if !self.inodes().may_store(&file) {
+            return Ok(());
+        }
+        let pages = PageChange::Drop(Span::new(from, 0));
+        let change = self
+            .engine
+            .own_change(ChangeScope::default().pages(file, pages));
+        ask.unless_left(change).await?.never_sent();
+        Ok(())
+    }
+
     /// Copies within the server; returns how many bytes.
     ///
     /// # Errors
-    /// The server's refusal.
+    /// The server's refusal; `Unsupported`, upon which the kernel copies by itself, where a mapping may store into the target. Of a page that is
+    /// copied into in part the kernel would throw away what has been stored beside it meanwhile (`__fuse_copy_file_range`).
     pub async fn copy_range(&self, ask: &Ask, from: At, to: At, len: u64) -> Result<u32, Refusal> {
         let (source, target) = (self.file(from.fh)?, self.file(to.fh)?);
+        if self.inodes().may_store(&target.object) {
+            return Err(Refusal::Unsupported);
+        }
         self.keeps_locks(&source.object, Some(from.fh), None)?;
         let locked = self.keeps_locks(&target.object, Some(to.fh), None)?;
         self.settle(ask, &source.object).await?;
