@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs in which a fault has to be found: six times as many as the rarest needs on average.
+/// Runs in which a fault has to be found: several times as many as the rarest needs on average.
 const RUNS: usize = 20_000;
 const STEPS: u64 = 10_000;
 
@@ -176,7 +176,6 @@ impl Runs {
             Bug::FlushBaseless | Bug::RefusedDropped | Bug::NoSweep => Self::rough(&["part"]),
             Bug::UntakenNames => Self::rough(&[]).of_names().over_slow_links().from(580),
             Bug::EndCleared => Self::rough(&["freeze"]).with_maps().of_files().from(120),
-            Bug::SweepUnawaited => Self::rough(&["suspend", "freeze"]).with_maps().from(1210),
             Bug::FetchStale => Self::ANY.from(960),
             Bug::SyncLeftOut => Self::ANY.from(2150),
             Bug::SyncUntold => Self::rough(&["part"]).from(118),

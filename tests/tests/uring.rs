@@ -189,3 +189,24 @@ fn a_writable_descriptor_reads_by_io_uring_what_another_mount_had_appended_when_
  {
     what_is_appended_is_read("uring-rw", true, |file| file.metadata().map(drop));
 }
+
+/// The kernel cuts a file off where it believes it to end when such a write fails.
+#[test]
+fn a_write_by_io_uring_that_fails_leaves_what_another_mount_has_appended() {
+    const BEYOND_ALL: u64 = 1 << 50;
+    let world = World::start("uring-fails", &WorldOptions::mounts(2).write_back());
+    let [here, there] = [0, 1].map(|mount| world.mount(mount).path("f"));
+    fs::write(&here, "here").expect("a file");
+    let file = open(&here, true, 0);
+    assert_eq!(file.metadata().expect("stat").len(), 4);
+    open(&there, true, 0)
+        .write_all_at(b"there", 4)
+        .expect("appended");
+    let fd = types::Fd(file.as_raw_fd());
+    let bytes = [1; 4096];
+    let write = opcode::Write::new(fd, bytes.as_ptr(), bytes.len() as u32).offset(BEYOND_ALL);
+    let results = Ring::new().run(vec![write.build()]);
+    assert_eq!(results, [-libc::EFBIG]);
+    assert_eq!(fs::read(&there).expect("a read"), b"herethere");
+    assert_eq!(fs::read(&here).expect("a read"), b"herethere");
+}

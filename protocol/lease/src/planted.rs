@@ -37,8 +37,6 @@ bugs! {
     UntakenNames,
     /// What the kernel doesn't know counts as gone from it, though an answer that brings it is on its way.
     UnseenIsGone,
-    /// A recall is approved although what it covers is being swept from the kernel.
-    SweepUnawaited,
     /// The kernel isn't told that a file has grown before it gets a page of its end to store into.
     EndCleared,
     /// What could not be reclaimed stays cached.

@@ -171,6 +171,16 @@ impl Ops {
         }
     }
 
+    /// Tells the kernel where a file ends. To an asynchronous write that fails behind that it cuts the file off where it believes it to end
+    /// (`fuse_direct_IO`), though others may have appended to it.
+    pub(super) async fn grow_to_end(&self, ask: &Ask, object: &Handle) {
+        let node = self.inodes().node_of(object);
+        if let Some(node) = node {
+            let most = Some(WRITES_NOTHING_BACK);
+            let _ = self.getattr_from_server(ask, (node, object), most).await;
+        }
+    }
+
     fn within<F: Future>(&self, most: Option<Duration>, wait: F) -> Within<F> {
         within(wait, most.map(|most| self.cx.sleep(most)))
     }

@@ -66,6 +66,14 @@ fn allocated(mode: u32, offset: u64, len: u64) -> Span {
     }
 }
 
+/// Whether the host has not taken all of it.
+fn falls_short(written: Result<u32, Refusal>, writing: &Writing) -> bool {
+    match written {
+        Ok(len) => (len as usize) < writing.data.len(),
+        Err(refusal) => matches!(refusal, Refusal::Host(_) | Refusal::TooBig),
+    }
+}
+
 impl Ops {
     pub(super) fn file(&self, fh: Fh) -> Result<Arc<OpenFile>, Refusal> {
         self.opens.file(fh).ok_or(Refusal::BadOpen)
@@ -263,10 +271,14 @@ impl Ops {
         if let Some(len) = self.buffer(ask, &open, &writing, locked).await? {
             return Ok(len);
         }
-        match writing.writeback {
-            true => self.write_pages(ask, &open, &writing, locked).await,
-            false => self.write_through(ask, &open, &writing, locked).await,
+        if writing.writeback {
+            return self.write_pages(ask, &open, &writing, locked).await;
         }
+        let written = self.write_through(ask, &open, &writing, locked).await;
+        if falls_short(written, &writing) {
+            self.grow_to_end(ask, &open.object).await;
+        }
+        written
     }
 
     pub(super) async fn write_through(

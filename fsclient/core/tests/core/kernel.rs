@@ -518,6 +518,24 @@ fn between_the_announcement_of_a_suspend_and_its_end_pages_are_read_and_recalls_
 }
 
 #[test]
+fn a_recall_amid_what_a_suspend_takes_back_is_approved_when_the_kernel_has_given_it_back() {
+    let mut world = World::new();
+    knows_attributes(&mut world);
+    // An answer with attributes is on its way still.
+    world.knows_nothing = true;
+    world.sleep(Duration::from_secs(1));
+    world.recall(recall(5, 1, Parts::ATTRS, &[]));
+    world.pass(Duration::from_millis(20));
+    assert!(!world.has_said(), "the kernel may learn them yet");
+    world.knows_nothing = false;
+    world.pass(Duration::from_millis(20));
+    match world.said() {
+        ToServer::Approve(approvals) => assert_eq!(approvals[0].recall, RecallId(5)),
+        other => panic!("no approval: {other:?}"),
+    }
+}
+
+#[test]
 fn a_suspend_waits_until_mapped_pages_have_left_the_kernel() {
     let mut world = World::new();
     let (_, fh) = opened_file(&mut world);
