@@ -174,10 +174,14 @@ impl Ops {
     /// Tells the kernel where a file ends. To an asynchronous write that fails behind that it cuts the file off where it believes it to end
     /// (`fuse_direct_IO`), though others may have appended to it.
     pub(super) async fn grow_to_end(&self, ask: &Ask, object: &Handle) {
-        let node = self.inodes().node_of(object);
-        if let Some(node) = node {
-            let most = Some(WRITES_NOTHING_BACK);
-            let _ = self.getattr_from_server(ask, (node, object), most).await;
+        let Some(node) = self.inodes().node_of(object) else {
+            return;
+        };
+        let most = Some(WRITES_NOTHING_BACK);
+        let cached = self.cache().live().and_then(|mut tier| tier.attr(object));
+        match cached {
+            Some(attr) => drop(self.within(most, self.grow(node, object, &attr)).await),
+            None => drop(self.getattr_from_server(ask, (node, object), most).await),
         }
     }
 

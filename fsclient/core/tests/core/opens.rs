@@ -246,6 +246,9 @@ fn a_synced_write_that_finds_no_room_is_not_asked_again() {
         assert!(asked.numbered().is_some());
         world.done(&close);
         world.answer(&asked, Err(full()));
+        // The kernel is told where the file ends before it fails (`fuse_direct_IO`).
+        let end = world.asked();
+        world.answer(&end, Ok(Response::Attr(attr(2, FILE))));
         assert_eq!(world.refused(write), full());
         assert!(!world.is_asked());
     }

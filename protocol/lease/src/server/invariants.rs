@@ -18,6 +18,14 @@ fn require(holds: bool, claim: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(claim()) }
 }
 
+/// Whether it changes the bytes of a file and nothing else.
+fn of_bytes(op: &Op) -> bool {
+    let [need] = op.needs.as_slice() else {
+        return false;
+    };
+    need.cover.parts == Parts::ATTRS | Parts::DATA && !need.is_named()
+}
+
 impl Core {
     /// Checks everything that is always true of a core whose actions have been taken in.
     ///
@@ -307,7 +315,9 @@ impl Core {
         for need in &op.needs {
             for id in self.blockers(op, need) {
                 let blocker = self.ops.get(&id);
-                let waits = blocker.is_some_and(|b| self.waits_for(b, own, need.object));
+                // Of others than files' bytes nobody writes back.
+                let judged = blocker.filter(|b| !b.is_writeback() || (of_bytes(b) && of_bytes(op)));
+                let waits = judged.is_some_and(|b| self.waits_for(b, own, need.object));
                 require(!waits, || {
                     format!("writes back behind {id:?}, which waits for its own session")
                 })?;
