@@ -18,8 +18,8 @@ const MOST_OUTDATED: usize = 3;
 /// How long the kernel is given to take a size in while it waits for what is being read.
 const TAKES_SIZE: Duration = Duration::from_millis(2);
 
-/// How long a truncation's answer waits for pages. The kernel writes none of the file back before it has it (`fuse_set_nowrite`), so
-/// what waits for a dirty one waits for this answer.
+/// How long the answer to a truncation waits for pages. The kernel writes none of the file back before it has it (`fuse_set_nowrite`), so
+/// what waits for a dirty one waits for this answer. So long that to a write that fails waits, too.
 const WRITES_NOTHING_BACK: Duration = Duration::from_millis(10);
 
 /// Whom a mount shows as the owner of everything, where the server makes all callers one user.
