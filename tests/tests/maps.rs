@@ -263,6 +263,17 @@ fn what_another_mount_appends_to_a_page_that_is_stored_into_stays() {
     });
 }
 
+/// Stores numbers at one place until all is done. No store may be lost. Returns the last.
+fn stores_until(done: &AtomicBool, map: &Mapping, offset: usize) -> u64 {
+    let mut round = 0;
+    while !done.load(Ordering::Relaxed) {
+        assert_eq!(map.load(offset), round, "an own store is lost");
+        round += 1;
+        map.store(offset, round);
+    }
+    round
+}
+
 /// Each stores into a page of its own for as long as the second cuts off and brings back pages behind them. Its kernel writes
 /// nothing back meanwhile; what waits for that must not be what a truncation waits for, here or at the server.
 fn stores_beside_truncations(places: &[Place; 2]) -> [u64; PAGES] {
@@ -270,15 +281,7 @@ fn stores_beside_truncations(places: &[Place; 2]) -> [u64; PAGES] {
     thread::scope(|scope| {
         let stores = [0, 1].map(|writer| {
             let (map, done) = (&places[writer].map, &done);
-            scope.spawn(move || {
-                let (offset, mut round) = (writer * PAGE, 0);
-                while !done.load(Ordering::Relaxed) {
-                    assert_eq!(map.load(offset), round, "an own store is lost");
-                    round += 1;
-                    map.store(offset, round);
-                }
-                round
-            })
+            scope.spawn(move || stores_until(done, map, writer * PAGE))
         });
         for round in 0..ROUNDS {
             let len = 2 * PAGE as u64 + round * 8;
@@ -298,14 +301,7 @@ fn copies_beside_stores(places: &[Place; 2]) -> [u64; PAGES] {
     let (map, file, done) = (&places[0].map, &places[0].file, AtomicBool::new(false));
     places[0].write(PAGE, 7);
     thread::scope(|scope| {
-        let stores = scope.spawn(|| {
-            let mut round = 0;
-            while !done.load(Ordering::Relaxed) {
-                assert_eq!(map.load(STORED), round, "a store is lost");
-                round += 1;
-                map.store(STORED, round);
-            }
-        });
+        let stores = scope.spawn(|| stores_until(&done, map, STORED));
         for _ in 0..5 * ROUNDS {
             let (mut from, mut to) = (PAGE as u64, 0);
             let copied = copy_file_range(file, Some(&mut from), file, Some(&mut to), 8);

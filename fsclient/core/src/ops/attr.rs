@@ -18,9 +18,9 @@ const MOST_OUTDATED: usize = 3;
 /// How long the kernel is given to take a size in while it waits for what is being read.
 const TAKES_SIZE: Duration = Duration::from_millis(2);
 
-/// How long the answer to a truncation waits for pages. The kernel writes none of the file back before it has it (`fuse_set_nowrite`), so
-/// what waits for a dirty one waits for this answer. So long that to a write that fails waits, too.
-const WRITES_NOTHING_BACK: Duration = Duration::from_millis(10);
+/// How long an answer waits for pages that may wait for it: to a truncation, before which the kernel writes none of the file back
+/// (`fuse_set_nowrite`), and to a write that fails, which has the inode's lock.
+pub(super) const HOLDS_PAGES: Duration = Duration::from_millis(10);
 
 /// Whom a mount shows as the owner of everything, where the server makes all callers one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,21 +171,7 @@ impl Ops {
         }
     }
 
-    /// Tells the kernel where a file ends. To an asynchronous write that fails behind that it cuts the file off where it believes it to end
-    /// (`fuse_direct_IO`), though others may have appended to it.
-    pub(super) async fn grow_to_end(&self, ask: &Ask, object: &Handle) {
-        let Some(node) = self.inodes().node_of(object) else {
-            return;
-        };
-        let most = Some(WRITES_NOTHING_BACK);
-        let cached = self.cache().live().and_then(|mut tier| tier.attr(object));
-        match cached {
-            Some(attr) => drop(self.within(most, self.grow(node, object, &attr)).await),
-            None => drop(self.getattr_from_server(ask, (node, object), most).await),
-        }
-    }
-
-    fn within<F: Future>(&self, most: Option<Duration>, wait: F) -> Within<F> {
+    pub(super) fn within<F: Future>(&self, most: Option<Duration>, wait: F) -> Within<F> {
         within(wait, most.map(|most| self.cx.sleep(most)))
     }
 
@@ -281,7 +267,7 @@ impl Ops {
         };
         let request = change::SetAttr { object, open, set };
         let told = self.change(ask, scope, request, Bytes::new()).await?;
-        let most = set.size.map(|_| WRITES_NOTHING_BACK);
+        let most = set.size.map(|_| HOLDS_PAGES);
         let attr = self.newest(ask, &object, told.answer, most).await;
         self.inodes().told_set(node, &attr, self.cx.monotonic());
         Ok(ShownFor {

@@ -1,11 +1,11 @@
 //! Bytes of files.
 
+use super::attr::HOLDS_PAGES;
 use super::opens::{OpenFile, durability};
 use super::{Ask, Ops};
 use crate::cache::{Fetched, Here, Range};
 use crate::call::{At, Fh, Writing};
 use crate::recall::{ChangeScope, GROWS_WITHIN, PageChange, PageRead, Span, Verdict};
-use crate::run::within;
 use crate::session::Answered;
 use bytes::Bytes;
 use futures_util::future::join;
@@ -186,9 +186,9 @@ impl Ops {
     async fn grow_behind(&self, open: &OpenFile, range: Range, attr: &Attr) -> bool {
         let behind = attr.size > range.offset.saturating_add(range.len as u64);
         if behind {
-            let late = Some(self.cx.sleep(GROWS_WITHIN));
+            let grown = self.grow(open.node, &open.object, attr);
             // Then it goes without.
-            let _ = within(self.grow(open.node, &open.object, attr), late).await;
+            let _ = self.within(Some(GROWS_WITHIN), grown).await;
         }
         behind
     }
@@ -207,6 +207,16 @@ impl Ops {
         if !self.grow_behind(open, range, &attr).await {
             self.grow_in_read(node, object, &attr).await;
         }
+    }
+
+    /// A write fails, or is short. To an asynchronous one behind the end the kernel cuts the file off where it believes it to end
+    /// (`fuse_direct_IO`), though others may have appended to it.
+    async fn know_cut(&self, ask: &Ask, open: &OpenFile) {
+        let Ok(attr) = self.attr_here(ask, &open.object).await else {
+            return;
+        };
+        let grown = self.grow(open.node, &open.object, &attr);
+        let _ = self.within(Some(HOLDS_PAGES), grown).await;
     }
 
     /// Attributes that are cached, or what the server says.
@@ -276,7 +286,7 @@ impl Ops {
         }
         let written = self.write_through(ask, &open, &writing, locked).await;
         if falls_short(written, &writing) {
-            self.grow_to_end(ask, &open.object).await;
+            self.know_cut(ask, &open).await;
         }
         written
     }
@@ -348,7 +358,11 @@ impl Ops {
         whence: u32,
     ) -> Result<u64, Refusal> {
         let open = self.file(fh)?;
-        self.write_back(ask, open.object, offset).await?;
+        // The kernel writes nothing back for who asks where data is.
+        if self.inodes().may_store(&open.object) {
+            let dropped = self.engine.drop_pages(&open.object, Span::new(offset, 0));
+            ask.unless_left(dropped).await?;
+        }
         self.settle(ask, &open.object).await?;
         let request = query::Seek {
             open: open.server.id(),
@@ -357,19 +371,6 @@ impl Ops {
         };
         let told = self.call_as(ask, open.caller.clone(), request).await?;
         Ok(told.answer.0)
-    }
-
-    /// Has the kernel write back what is stored in mapped pages from a byte on: it doesn't by itself for who asks where data is.
-    async fn write_back(&self, ask: &Ask, file: Handle, from: u64) -> Result<(), Refusal> {
-        if !self.inodes().may_store(&file) {
-            return Ok(());
-        }
-        let pages = PageChange::Drop(Span::new(from, 0));
-        let change = self
-            .engine
-            .own_change(ChangeScope::default().pages(file, pages));
-        ask.unless_left(change).await?.never_sent();
-        Ok(())
     }
 
     /// Copies within the server; returns how many bytes.

@@ -7,7 +7,7 @@ use crate::cache::Cache;
 use crate::call::{Asker, Caching, Entry, Fh, NewMode, NodeId, Opened};
 use crate::inode::{Access, Fetch, HostLife};
 use crate::opens::ServerOpen;
-use crate::recall::ChangeScope;
+use crate::recall::{ChangeScope, Span};
 use bytes::Bytes;
 use leasefs_protocol::{Caller, Handle, Name, Refusal, answer, change, query};
 use std::sync::Arc;
@@ -283,7 +283,7 @@ impl Ops {
         ask.unless_left(async {
             self.engine.clean(&object).await?;
             match access {
-                Access::ReadWrite => self.engine.drop_pages(&object).await,
+                Access::ReadWrite => self.engine.drop_pages(&object, Span::ALL).await,
                 Access::Read | Access::Write => Ok(()),
             }
         })

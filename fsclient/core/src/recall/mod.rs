@@ -269,16 +269,16 @@ impl Engine {
             .with(|state, out| state.inodes.sweep_pages(*object, out));
     }
 
-    /// Drops every page of a file from the kernel: before the first open that may store into shared
-    /// mappings of it is answered.
+    /// Drops pages of a file from the kernel, which writes back what is stored in them: all before the first open that may store
+    /// into shared mappings of it is answered.
     ///
     /// # Errors
     /// [`Refusal::TimedOut`].
-    pub async fn drop_pages(&self, object: &Handle) -> Result<(), Refusal> {
+    pub async fn drop_pages(&self, object: &Handle, span: Span) -> Result<(), Refusal> {
         if !self.0.cache.state().inodes.may_hold_pages(object) {
             return Ok(());
         }
-        let scope = ChangeScope::default().pages(*object, PageChange::Drop(Span::ALL));
+        let scope = ChangeScope::default().pages(*object, PageChange::Drop(span));
         self.own_change(scope).await?.never_sent();
         Ok(())
     }

@@ -175,10 +175,7 @@ fn a_file_that_the_kernel_forgets_during_a_read_keeps_its_lease_until_the_read_h
     }
     world.told.clear();
     world.recall(recall(5, 1, Parts::DATA, &[]));
-    match world.said() {
-        ToServer::Approve(approvals) => assert_eq!(approvals[0].recall, RecallId(5)),
-        other => panic!("no approval: {other:?}"),
-    }
+    world.approves(RecallId(5));
     assert!(world.told.is_empty(), "the kernel doesn't know it");
     // It is looked up once more, and is what it was.
     assert_eq!(world.node(1, FILE), node);

@@ -511,10 +511,7 @@ fn between_the_announcement_of_a_suspend_and_its_end_pages_are_read_and_recalls_
     let read = page_comes_in(&mut world, fh, 0, 6);
     assert!(world.answered(read).is_ok(), "who reads isn't held up");
     world.recall(recall(5, 1, Parts::DATA, &[]));
-    match world.said() {
-        ToServer::Approve(approvals) => assert_eq!(approvals[0].recall, RecallId(5)),
-        other => panic!("no approval: {other:?}"),
-    }
+    world.approves(RecallId(5));
 }
 
 #[test]
@@ -529,10 +526,7 @@ fn a_recall_amid_what_a_suspend_takes_back_is_approved_when_the_kernel_has_given
     assert!(!world.has_said(), "the kernel may learn them yet");
     world.knows_nothing = false;
     world.pass(Duration::from_millis(20));
-    match world.said() {
-        ToServer::Approve(approvals) => assert_eq!(approvals[0].recall, RecallId(5)),
-        other => panic!("no approval: {other:?}"),
-    }
+    world.approves(RecallId(5));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use leasefs_client::{
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::control::{IdentityPolicy, Standing, ToClient, ToServer, Welcome};
 use leasefs_protocol::{
-    BootId, Grant, Handle, Query, Recall, Refusal, Release, Reply, Request, Response,
+    BootId, Grant, Handle, Query, Recall, RecallId, Refusal, Release, Reply, Request, Response,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -435,6 +435,14 @@ impl World {
     /// The next control message that has reached the server, keep-alives apart.
     pub fn said(&mut self) -> ToServer {
         self.said.pop_front().expect("something is said")
+    }
+
+    /// What it says next is that it has given up what this recall took.
+    pub fn approves(&mut self, recall: RecallId) {
+        match self.said() {
+            ToServer::Approve(approvals) => assert_eq!(approvals[0].recall, recall),
+            other => panic!("no approval: {other:?}"),
+        }
     }
 
     pub fn has_said(&self) -> bool {
