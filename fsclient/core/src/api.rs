@@ -28,7 +28,7 @@ pub struct CallId(pub(crate) u64);
 
 /// Something that is asked of the kernel, or of the disk, for as long as it isn't done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct EffectId(pub(crate) u64);
+pub struct EffectId(pub u64);
 
 /// What happens. `W` is who waits for the answer; the core only gives it back.
 #[derive(Debug)]
@@ -200,8 +200,18 @@ pub enum Notice {
         /// The name.
         name: Box<[u8]>,
     },
-    /// Makes the kernel believe that a file has at least this size. Blocks while the page there is being
-    /// read.
+    /// As [`Notice::DropPages`], of pages whose write-back is about to be answered: done once they are locked for it, so that nothing is
+    /// stored into them any more.
+    DropWritten {
+        /// The file.
+        node: NodeId,
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// Makes the kernel believe that a file has at least this size: done once it does. Blocks while the page there is being
+    /// read or written back.
     Grow {
         /// The file.
         node: NodeId,
@@ -217,8 +227,16 @@ impl Notice {
     pub fn never_blocks(&self) -> bool {
         match self {
             Self::DropAttrs(_) | Self::ForgetNames | Self::End => true,
-            Self::DropPages { .. } | Self::DropName { .. } | Self::Grow { .. } => false,
+            Self::DropPages { .. }
+            | Self::DropWritten { .. }
+            | Self::DropName { .. }
+            | Self::Grow { .. } => false,
         }
+    }
+
+    /// Whether it is done once it blocks.
+    pub fn is_done_when_it_blocks(&self) -> bool {
+        matches!(self, Self::DropWritten { .. } | Self::Grow { .. })
     }
 }
 

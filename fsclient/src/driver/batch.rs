@@ -74,7 +74,10 @@ impl<W: Waiter> Batch<W> {
     /// Carries out the rest.
     pub fn perform(self, driver: &Driver<W>) {
         for (id, notice) in self.notices {
-            driver.notify(id, notice);
+            match notice.is_done_when_it_blocks() {
+                true => driver.notify_until_it_blocks(id, notice),
+                false => driver.notify(id, notice),
+            }
         }
         for (waiter, answer) in self.first.into_iter().chain(self.answers) {
             waiter.answer(answer);

@@ -12,6 +12,7 @@ mod keeping;
 mod tests;
 mod threads;
 mod ticker;
+mod underway;
 
 pub use keeping::Refuge;
 
@@ -37,6 +38,7 @@ use ticker::Ticker;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
+use underway::AllUnderWay;
 
 /// So many requests under way are few.
 const FEW: usize = 3;
@@ -100,6 +102,7 @@ pub struct Driver<W: Waiter> {
     wire: Wire<W>,
     keeping: Arc<Keeping>,
     threads: Threads,
+    under_way: AllUnderWay,
     ticker: Ticker,
     runtime: Runtime,
     ended: watch::Sender<bool>,
@@ -135,6 +138,7 @@ impl<W: Waiter> Driver<W> {
             wire: Wire::new(session, runtime.clone(), ear(me.clone())),
             keeping: Arc::new(Keeping::new(refuge)),
             threads: Threads::default(),
+            under_way: AllUnderWay::default(),
             ticker: Ticker::default(),
             runtime,
             ended: watch::Sender::new(false),

@@ -77,7 +77,8 @@ fn run<W: Waiter>(driver: &Weak<Driver<W>>, mut can_forget_names: bool) {
                 driver.drive(Event::CanForgetNames(can));
             }
         }
-        let most = match driver.threads.look() {
+        let busy = driver.threads.look() | driver.look_at_what_is_under_way();
+        let most = match busy {
             true => BUSY,
             false => calm.left_at(clock::monotonic()),
         };

@@ -164,7 +164,7 @@ impl Link {
         match notice {
             Notice::DropAttrs(node) => self.drop_attrs(*node),
             Notice::ForgetNames => self.forget_names(),
-            Notice::DropPages { node, offset, len } => {
+            Notice::DropPages { node, offset, len } | Notice::DropWritten { node, offset, len } => {
                 let offset = i64::try_from(*offset).unwrap_or(i64::MAX);
                 let len = i64::try_from(*len).unwrap_or(0);
                 self.notifier.inval_inode(INodeNo(node.0), offset, len)

@@ -120,6 +120,7 @@ struct Lock {
 pub(super) enum For {
     Process(usize),
     Notice(EffectId),
+    Nobody,
 }
 
 /// What becomes of pages.
@@ -129,8 +130,6 @@ pub(super) enum How {
     WriteBack,
     /// They are dropped, dirty ones written back before.
     Drop,
-    /// Those that are being read are waited for.
-    Wait,
 }
 
 /// How long a drop may be held up before what is behind counts.
@@ -682,13 +681,12 @@ impl Kernel {
     pub fn notice(&mut self, cx: &mut Cx, id: EffectId, notice: Notice) {
         match notice {
             Notice::DropPages { node, offset, len } => {
-                self.drop_attrs(node);
-                let first = (offset / PAGE).min(u64::from(u32::MAX)) as u32;
-                let end = match len {
-                    0 => u32::MAX,
-                    len => ((offset + len - 1) / PAGE + 1).min(u64::from(u32::MAX)) as u32,
-                };
-                self.drop_pages(cx, node, (first, end), How::Drop, For::Notice(id));
+                self.drop_range(cx, node, (offset, len), For::Notice(id));
+            }
+            Notice::DropWritten { node, offset, len } => {
+                // Who waits for a page that is being written back holds its lock.
+                self.drop_range(cx, node, (offset, len), For::Nobody);
+                self.notice_done(cx, id);
             }
             Notice::Grow { node, size } => {
                 if let Some(inode) = self.inodes.get_mut(&node) {
@@ -696,16 +694,8 @@ impl Kernel {
                     self.version += 1;
                     inode.version = self.version;
                 }
-                // It waits for the page as a drop does, and leaves it.
-                let page = (size.saturating_sub(1) / PAGE) as u32;
-                let locked = |inode: &Inode| {
-                    let page = inode.pages.get(&page);
-                    page.is_some_and(|page| page.state == State::Locked)
-                };
-                match self.inodes.get(&node).is_some_and(locked) {
-                    true => self.drop_pages(cx, node, (page, page + 1), How::Wait, For::Notice(id)),
-                    false => self.notice_done(cx, id),
-                }
+                // Only what carries it out waits for the page.
+                self.notice_done(cx, id);
             }
             Notice::DropName { dir, name } => {
                 if self.lock(dir, Who::Notice(id), true) {
@@ -722,6 +712,16 @@ impl Kernel {
                 self.notice_done(cx, id);
             }
         }
+    }
+
+    fn drop_range(&mut self, cx: &mut Cx, node: NodeId, (offset, len): (u64, u64), whose: For) {
+        self.drop_attrs(node);
+        let page = |at: u64| (at / PAGE).min(u64::from(u32::MAX)) as u32;
+        let end = match len {
+            0 => u32::MAX,
+            len => page(offset + len - 1).saturating_add(1),
+        };
+        self.drop_pages(cx, node, (page(offset), end), How::Drop, whose);
     }
 
     fn notice_done(&self, cx: &mut Cx, id: EffectId) {
@@ -763,7 +763,6 @@ impl Kernel {
             at = number;
             let waits = match page.state {
                 State::Locked => dropping.how != How::WriteBack,
-                _ if dropping.how == How::Wait => false,
                 State::Full => false,
                 State::Dirty => {
                     self.write_back(cx, node, number);
@@ -791,6 +790,7 @@ impl Kernel {
         self.drops.remove(&id);
         match dropping.whose {
             For::Notice(effect) => self.notice_done(cx, effect),
+            For::Nobody => {}
             For::Process(process) => {
                 let wait = cx.short(20 * US);
                 self.later(cx, wait, KernelEv::Go(process));

@@ -4,23 +4,19 @@ use super::{Ask, Ops};
 use crate::api::{Notice, Noticed};
 use crate::call::{Fh, Node, NodeId, Shown, ShownFor};
 use crate::recall::{ChangeScope, PageChange};
-use crate::run::{Within, within};
+use crate::run::within;
 use bytes::Bytes;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{Attr, FileKind, Handle, LockOwner, Parts, Refusal, SetAttr, change, query};
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often attributes are asked for that no lease covers while pages come.
 const MOST_OUTDATED: usize = 3;
 
-/// How long the kernel is given to take a size in while it waits for what is being read.
-const TAKES_SIZE: Duration = Duration::from_millis(2);
-
-/// How long an answer waits for pages that may wait for it: to a truncation, before which the kernel writes none of the file back
-/// (`fuse_set_nowrite`), and to a write that fails, which has the inode's lock.
-pub(super) const HOLDS_PAGES: Duration = Duration::from_millis(10);
+/// How long the answer to a truncation waits for pages that may wait for it: before it the kernel writes none of the file back
+/// (`fuse_set_nowrite`).
+const HOLDS_PAGES: Duration = Duration::from_millis(10);
 
 /// Whom a mount shows as the owner of everything, where the server makes all callers one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +141,7 @@ impl Ops {
         Ok((gone, Duration::ZERO))
     }
 
-    /// `most`: so long pages and their end are waited for.
+    /// `most`: so long pages are waited for.
     async fn getattr_from_server(
         &self,
         ask: &Ask,
@@ -158,9 +154,10 @@ impl Ops {
             let told = self.call(ask, query::GetAttr { object: *object }).await?;
             let attr = told.answer;
             let clean = ask.unless_left(self.engine.clean(object));
-            self.within(most, clean).await.unwrap_or(Ok(()))?;
+            let most = most.map(|most| self.cx.sleep(most));
+            within(clean, most).await.unwrap_or(Ok(()))?;
             let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
-            let _ = self.within(most, self.grow(node, object, &attr)).await;
+            self.grow(node, object, &attr).await;
             asked += 1;
             // If no lease covers them, pages that have come since may be newer, and the kernel cuts
             // off what lies behind the size it is told.
@@ -169,10 +166,6 @@ impl Ops {
                 return Ok((attr, valid));
             }
         }
-    }
-
-    pub(super) fn within<F: Future>(&self, most: Option<Duration>, wait: F) -> Within<F> {
-        within(wait, most.map(|most| self.cx.sleep(most)))
     }
 
     /// Whether the kernel must be made to believe the size before it is told.
@@ -189,29 +182,8 @@ impl Ops {
     }
 
     pub(super) async fn grow(&self, node: NodeId, object: &Handle, attr: &Attr) {
-        if let Some(grown) = self.begin_to_grow(node, object, attr).await {
-            grown.await;
-        }
-    }
-
-    /// As [`Ops::grow`], where the file may end in pages that are being read. The kernel takes the size in, and then waits for these pages
-    /// to be there: it doesn't say when it has, so it is given time.
-    pub(super) async fn grow_in_read(&self, node: NodeId, object: &Handle, attr: &Attr) {
-        if let Some(grown) = self.begin_to_grow(node, object, attr).await {
-            self.cx.spawn(grown);
-            self.cx.sleep(TAKES_SIZE).await;
-        }
-    }
-
-    /// Returns what is to be waited for, if the kernel may believe in less.
-    async fn begin_to_grow(
-        &self,
-        node: NodeId,
-        object: &Handle,
-        attr: &Attr,
-    ) -> Option<impl Future<Output = ()> + Send + use<>> {
         if !self.must_grow(node, object, attr) {
-            return None;
+            return;
         }
         let size = attr.size;
         // While the kernel believes in more than that it wouldn't notice, and would then read the answer that
@@ -219,14 +191,9 @@ impl Ops {
         if self.inodes().take_shrinks(node) {
             self.outside.tell(Notice::DropAttrs(node)).await;
         }
-        let grown = self.outside.tell(Notice::Grow { node, size });
-        let (engine, cx) = (self.engine.clone(), self.cx.clone());
-        Some(async move {
-            if grown.await == Noticed::Done {
-                let mut inodes = engine.cache().inodes();
-                inodes.grown(node, size, cx.monotonic());
-            }
-        })
+        if self.outside.tell(Notice::Grow { node, size }).await == Noticed::Done {
+            self.inodes().grown(node, size, self.cx.monotonic());
+        }
     }
 
     /// Sets attributes. An open authorises a change of size.

@@ -2,6 +2,7 @@
 
 use super::opens::{OpenFile, durability};
 use super::{Ask, Ops, Told};
+use crate::api::Notice;
 use crate::cache::{Store, Stored};
 use crate::call::{Asker, Fh, NodeId, ShownFor, Writing};
 use crate::inode::{Committed, Dirty, Durably, Hearers, Wrote};
@@ -282,9 +283,18 @@ impl Ops {
             self.engine.sweep_pages(&open.object);
             let size = self.size_for_people(ask, &open.object).await;
             self.writeback.keep_pages(pages, size, refusal).await;
+            self.lock_pages(open, writing).await;
         }
         drop(under_way);
         written
+    }
+
+    /// The kernel takes pages for clean once their WRITE is answered. What is stored into them then, before they are dropped, would
+    /// be lost with them.
+    async fn lock_pages(&self, open: &OpenFile, writing: &Writing) {
+        let (offset, len) = (writing.offset, writing.data.len() as u64);
+        let drop = |node| Notice::DropWritten { node, offset, len };
+        self.outside.tell_of(&open.object, drop).await;
     }
 
     /// Of pages the kernel doesn't look at how much was written. What the host has had no room for it refuses when that comes alone.

@@ -1,11 +1,10 @@
 //! Bytes of files.
 
-use super::attr::HOLDS_PAGES;
 use super::opens::{OpenFile, durability};
 use super::{Ask, Ops};
 use crate::cache::{Fetched, Here, Range};
 use crate::call::{At, Fh, Writing};
-use crate::recall::{ChangeScope, GROWS_WITHIN, PageChange, PageRead, Span, Verdict};
+use crate::recall::{ChangeScope, PageChange, PageRead, Span, Verdict};
 use crate::session::Answered;
 use bytes::Bytes;
 use futures_util::future::join;
@@ -142,7 +141,7 @@ impl Ops {
                 answer.reply.result?;
                 if fill == Fill::PagesForStore {
                     let end = at.offset.saturating_add(answer.payload.len() as u64);
-                    self.know_end(ask, &open, range, end).await;
+                    self.know_end(ask, &open, end).await;
                 }
                 return Ok(self.fills_pages(&open, at, len, answer.payload));
             }
@@ -179,24 +178,15 @@ impl Ops {
         let Ok(attr) = self.attr_here(ask, object).await else {
             return;
         };
-        self.grow_behind(open, range, &attr).await;
-    }
-
-    /// Has the kernel believe in what lies behind a range that it holds, if anything does. Returns whether that is so.
-    async fn grow_behind(&self, open: &OpenFile, range: Range, attr: &Attr) -> bool {
-        let behind = attr.size > range.offset.saturating_add(range.len as u64);
-        if behind {
-            let grown = self.grow(open.node, &open.object, attr);
-            // Then it goes without.
-            let _ = self.within(Some(GROWS_WITHIN), grown).await;
+        if attr.size > range.offset.saturating_add(range.len as u64) {
+            self.grow(node, object, &attr).await;
         }
-        behind
     }
 
     /// Pages of a range that may be stored into are about to come, up to this end. The kernel clears what lies behind the size it knows when it
     /// writes such a page back (`iomap_writeback_handle_eof`, Linux 6.17), and writes that back, too, once it knows better. Nobody
     /// else changes the size any more before these pages have been dropped.
-    async fn know_end(&self, ask: &Ask, open: &OpenFile, range: Range, end: u64) {
+    async fn know_end(&self, ask: &Ask, open: &OpenFile, end: u64) {
         let (node, object) = (open.node, &open.object);
         if !self.inodes().may_be_short(node, end) || planted::is(Bug::EndCleared) {
             return;
@@ -204,9 +194,7 @@ impl Ops {
         let Ok(attr) = self.attr_here(ask, object).await else {
             return;
         };
-        if !self.grow_behind(open, range, &attr).await {
-            self.grow_in_read(node, object, &attr).await;
-        }
+        self.grow(node, object, &attr).await;
     }
 
     /// A write fails, or is short. To an asynchronous one behind the end the kernel cuts the file off where it believes it to end
@@ -215,8 +203,7 @@ impl Ops {
         let Ok(attr) = self.attr_here(ask, &open.object).await else {
             return;
         };
-        let grown = self.grow(open.node, &open.object, &attr);
-        let _ = self.within(Some(HOLDS_PAGES), grown).await;
+        self.grow(open.node, &open.object, &attr).await;
     }
 
     /// Attributes that are cached, or what the server says.

@@ -97,8 +97,6 @@ use sweep::Sweeps;
 const RETRY: Duration = Duration::from_millis(100);
 /// How often a failed drop is tried again.
 const RETRIES: u32 = 50;
-/// How long the kernel may take to take a size in before others are held up for it.
-pub(crate) const GROWS_WITHIN: Duration = Duration::from_millis(100);
 /// For how long the kernel is told no names after it had to forget them for another mount, or twice within that time
 /// for this one.
 const CALM: Duration = Duration::from_secs(1);

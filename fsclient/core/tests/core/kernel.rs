@@ -89,6 +89,23 @@ fn a_mapped_page_that_is_refused_for_whatever_reason_is_kept_before_the_kernel_i
     }
 }
 
+/// It takes the page for clean then, and lets processes store into it.
+#[test]
+fn a_page_that_is_refused_is_locked_to_be_dropped_before_the_kernel_hears_of_it() {
+    let mut world = World::new();
+    let (node, fh) = opened_file(&mut world);
+    let (write, asked) = writes_back(&mut world, fh);
+    world.keeps_waiting = true;
+    world.answer(&asked, Err(Refusal::Changed));
+    is_asked_for_attributes(&mut world, 9000);
+    assert!(world.waits(write));
+    let locks =
+        |notice: &Notice| matches!(notice, Notice::DropWritten { node: of, .. } if *of == node);
+    assert!(world.told.iter().any(locks));
+    world.gets_on();
+    assert_eq!(world.refused(write), Refusal::Changed);
+}
+
 /// The kernel takes all of it for written, whatever the answer says.
 #[test]
 fn of_mapped_pages_what_the_host_had_no_room_for_is_sent_again_and_kept_when_it_is_refused() {
@@ -180,8 +197,6 @@ fn page_comes_in(world: &mut World, fh: Fh, offset: u64, stamp: u64) -> Waiter {
         && matches!(asked.frame.request, Request::Query(Query::GetAttr(_)))
     {
         tell_size(world, asked, offset);
-        // The kernel takes that in, while it waits for the page.
-        world.pass(Duration::from_millis(2));
     }
     read
 }
@@ -206,10 +221,11 @@ fn the_kernel_knows_where_a_file_ends_before_it_has_a_page_of_that_to_store_into
         world.reply(reply, bytes);
         assert_eq!(world.waits(read), asks);
         if asks {
+            world.keeps_waiting = true;
             is_asked_for_attributes(&mut world, 2000);
             assert!(world.waits(read));
             assert!(world.told.contains(&Notice::Grow { node, size: 2000 }));
-            world.pass(Duration::from_millis(2));
+            world.gets_on();
         }
         assert!(matches!(world.answered(read), Ok(Answer::Bytes(_))));
     }

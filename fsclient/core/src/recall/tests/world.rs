@@ -196,7 +196,7 @@ impl World {
             }
             Notice::ForgetNames => Told::ForgetNames,
             Notice::DropName { dir, name } => Told::DropName(object(dir), name.to_vec()),
-            Notice::DropPages { node, offset, len } => {
+            Notice::DropPages { node, offset, len } | Notice::DropWritten { node, offset, len } => {
                 let file = object(node);
                 let told = Told::DropPages(file, offset, len);
                 let mut kernel = self.kernel.borrow_mut();
