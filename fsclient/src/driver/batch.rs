@@ -74,10 +74,7 @@ impl<W: Waiter> Batch<W> {
     /// Carries out the rest.
     pub fn perform(self, driver: &Driver<W>) {
         for (id, notice) in self.notices {
-            match notice.is_done_when_it_blocks() {
-                true => driver.notify_until_it_blocks(id, notice),
-                false => driver.notify(id, notice),
-            }
+            driver.notify(id, notice);
         }
         for (waiter, answer) in self.first.into_iter().chain(self.answers) {
             waiter.answer(answer);
@@ -98,13 +95,19 @@ impl<W: Waiter> Driver<W> {
     /// On a thread of its own.
     fn notify(&self, id: EffectId, notice: Notice) {
         let (driver, kernel) = (self.me.clone(), Arc::clone(&self.kernel));
+        let looked_at = notice.is_done_when_it_blocks();
+        let under_way = looked_at.then(|| self.under_way.add(id));
         let crowded = self.threads.run(move || {
+            if let Some(under_way) = &under_way {
+                under_way.begins();
+            }
             let noticed: Noticed = kernel.tell(&notice);
-            if let Some(driver) = driver.upgrade() {
+            let is_news = under_way.is_none_or(|under_way| under_way.settle());
+            if let Some(driver) = driver.upgrade().filter(|_| is_news) {
                 driver.drive(Event::Notified(id, noticed));
             }
         });
-        if crowded {
+        if crowded || looked_at {
             self.ticker.hurry();
         }
     }

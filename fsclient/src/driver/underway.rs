@@ -3,12 +3,12 @@
 //! thread is looked at.
 
 use super::{Driver, Waiter};
-use leasefs_client::{EffectId, Event, Notice, Noticed};
+use leasefs_client::{EffectId, Event, Noticed};
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-struct UnderWay {
+pub(super) struct UnderWay {
     id: EffectId,
     /// Who carries it out; 0 as long as nobody does.
     thread: AtomicU32,
@@ -17,6 +17,11 @@ struct UnderWay {
 }
 
 impl UnderWay {
+    /// This thread carries it out from now on.
+    pub fn begins(&self) {
+        self.thread.store(this_thread(), Ordering::Release);
+    }
+
     fn blocks(&self) -> bool {
         match self.thread.load(Ordering::Acquire) {
             0 => false,
@@ -25,7 +30,7 @@ impl UnderWay {
     }
 
     /// True for who asks first.
-    fn settle(&self) -> bool {
+    pub fn settle(&self) -> bool {
         !self.settled.swap(true, Ordering::AcqRel)
     }
 }
@@ -39,7 +44,7 @@ impl AllUnderWay {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, id: EffectId) -> Arc<UnderWay> {
+    pub fn add(&self, id: EffectId) -> Arc<UnderWay> {
         let added = Arc::new(UnderWay {
             id,
             thread: AtomicU32::new(0),
@@ -63,22 +68,6 @@ impl AllUnderWay {
 }
 
 impl<W: Waiter> Driver<W> {
-    /// As [`Driver::notify`], of what is done once it blocks.
-    pub(super) fn notify_until_it_blocks(&self, id: EffectId, notice: Notice) {
-        let under_way = self.under_way.add(id);
-        let (driver, kernel) = (self.me.clone(), Arc::clone(&self.kernel));
-        let _ = self.threads.run(move || {
-            under_way.thread.store(this_thread(), Ordering::Release);
-            let noticed = kernel.tell(&notice);
-            if under_way.settle()
-                && let Some(driver) = driver.upgrade()
-            {
-                driver.drive(Event::Notified(id, noticed));
-            }
-        });
-        self.ticker.hurry();
-    }
-
     /// To be called every few milliseconds while it returns true.
     pub(super) fn look_at_what_is_under_way(&self) -> bool {
         for id in self.under_way.take_blocking() {
@@ -127,14 +116,11 @@ mod tests {
         let under_way = all.add(EffectId(1));
         assert!(all.take_blocking().is_empty(), "nobody carries it out");
         let (go, wait) = mpsc::channel::<()>();
-        let (told, tid) = mpsc::channel();
+        let carried_out = Arc::clone(&under_way);
         let sleeper = thread::spawn(move || {
-            told.send(this_thread()).expect("awaited");
+            carried_out.begins();
             let _ = wait.recv();
         });
-        under_way
-            .thread
-            .store(tid.recv().expect("a thread"), Ordering::Release);
         while !under_way.blocks() {
             thread::yield_now();
         }
