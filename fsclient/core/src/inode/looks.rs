@@ -1,6 +1,7 @@
 //! What goes on in a directory that the kernel knows: who looks its names up, who goes through its listing, who changes it.
 
 use super::Inodes;
+use super::cached::Cached;
 use super::standing::KeptName;
 use crate::call::NodeId;
 use leasefs_lease::time::BootTime;
@@ -29,6 +30,8 @@ pub(super) struct Looks {
     walk: Option<Walk>,
     /// The directory in it that was looked into last, and when.
     entered: Option<(KeptName, BootTime)>,
+    /// That in which another was, and when.
+    deeper: Option<(NodeId, BootTime)>,
     /// When another mount last changed what is in it.
     recalled: Option<BootTime>,
     /// The name that another mount has changed last, as long as nobody has looked for any since.
@@ -37,6 +40,18 @@ pub(super) struct Looks {
     follows: bool,
     /// When a name of it was last changed here.
     stirred: Option<BootTime>,
+}
+
+/// A directory of which nothing is known is looked into by who goes through a tree.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Entered {
+    /// The one that it is in.
+    pub parent: Handle,
+    pub name: Box<[u8]>,
+    /// Another one there was looked into before.
+    pub beside: bool,
+    /// What is in those there is looked into, too.
+    pub deeper: bool,
 }
 
 /// Another mount has changed a name.
@@ -145,9 +160,17 @@ impl Inodes {
         (!asked).then(|| changed.name.clone())
     }
 
-    /// As [`Inodes::take_searched`], but it stays so.
+    /// Whether names of a directory were looked up at the server whose listing didn't bring what they denote.
     pub fn is_searched(&self, id: NodeId) -> bool {
-        self.looks(id).is_some_and(|looks| looks.searched.is_some())
+        let searched = |looks: &Looks| looks.searched.is_some();
+        self.looks(id).is_some_and(searched) && !self.came_whole(id)
+    }
+
+    /// Whether the listing of a directory is here, and came with what its entries denote.
+    fn came_whole(&self, id: NodeId) -> bool {
+        let inode = self.nodes.get(&id).and_then(|dir| self.get(dir));
+        let cached = inode.and_then(|inode| inode.cached.as_deref());
+        cached.is_some_and(Cached::is_listed) && self.walk(id).is_none()
     }
 
     /// Whether names of a directory were looked up at the server since this was asked last:
@@ -157,16 +180,30 @@ impl Inodes {
         looks.is_some_and(|looks| looks.searched.take().is_some())
     }
 
-    /// A directory is looked into of which nothing is known. Where it is, if another one there was lately.
-    pub fn enters(&mut self, id: NodeId, now: BootTime) -> Option<(Handle, Box<[u8]>)> {
+    /// A directory is looked into of which nothing is known; by who goes through a tree if another one there was lately, or
+    /// one that is in another directory there where its own is.
+    pub fn enters(&mut self, id: NodeId, now: BootTime) -> Option<Entered> {
         let place = self.known(id)?.stands.last()?.clone();
-        let entered = (place.name.clone(), now);
-        let before = self.looks_mut(place.parent)?.entered.replace(entered);
-        let lately =
-            |(name, at): (KeptName, BootTime)| name != place.name && now.since(at) <= GOES_ON;
+        let lately = |at: BootTime| now.since(at) <= GOES_ON;
+        let looks = self.looks_mut(place.parent)?;
+        let before = looks.entered.replace((place.name.clone(), now));
+        let beside = before.is_some_and(|(name, at)| name != place.name && lately(at));
+        let deeper = looks.deeper.is_some_and(|(_, at)| lately(at));
+        let within = self.goes_deeper(place.parent, now);
+        let inside = within.is_some_and(|(dir, at)| dir != place.parent && lately(at));
         let parent = **self.nodes.get(&place.parent)?;
-        let goes_on = before.is_some_and(lately);
-        goes_on.then(|| (parent, place.name.into_boxed_slice()))
+        (beside || inside).then(|| Entered {
+            parent,
+            name: place.name.into_boxed_slice(),
+            beside,
+            deeper,
+        })
+    }
+
+    /// Something in this directory is looked into: in which one beside it something was before.
+    fn goes_deeper(&mut self, id: NodeId, now: BootTime) -> Option<(NodeId, BootTime)> {
+        let above = self.known(id)?.stands.last()?.parent;
+        self.looks_mut(above)?.deeper.replace((id, now))
     }
 
     /// A directory has been listed; `at`: the first entry of which it isn't known what it denotes, and one before it.

@@ -5,6 +5,7 @@ use super::dir::Listed;
 use super::names::NameIn;
 use super::stream::Stream;
 use super::{Ask, Ops};
+use crate::cache::Tier;
 use crate::call::{Asker, Listing, NodeId};
 use crate::run::Map;
 use leasefs_lease::time::BootTime;
@@ -16,6 +17,8 @@ use std::time::Duration;
 const PAGES: u32 = 4;
 /// Directories beside one that is entered: so many that follow it in its parent's listing, and so many by their names.
 const BESIDE: usize = 8;
+/// Where what is in such is looked into, too, so many further down from each.
+const DEEPER: usize = 2;
 /// Directories that are being listed at a time.
 const AT_A_TIME: usize = 16;
 /// Among so many entries neighbours are looked for.
@@ -57,19 +60,22 @@ impl Ops {
         let goes_through = self.enters(caller, at.parent);
         let explored = self.inodes().is_explored(at.parent, at.name, now);
         if explored || goes_through && self.inodes().is_left_alone(at.parent, now) {
-            self.list_ahead(caller, at.dir);
+            self.list_ahead(caller, at.dir, 0);
         }
     }
 
-    /// A directory of which nothing is known is looked into. True if another one beside it was lately: then those that
-    /// follow are listed.
+    /// A directory of which nothing is known is looked into. True if somebody goes through a tree: then the directories that
+    /// follow it are listed, and if he looks into those in them, the first of these.
     pub(super) fn enters(self: &Arc<Self>, caller: &Caller, dir: NodeId) -> bool {
         let entered = self.inodes().enters(dir, self.cx.monotonic());
-        let Some((parent, name)) = entered else {
+        let Some(entered) = entered else {
             return false;
         };
-        for object in self.beside(&parent, &name) {
-            self.list_ahead(caller, object);
+        if entered.beside {
+            let levels = if entered.deeper { DEEPER } else { 0 };
+            for object in self.beside(&entered.parent, &entered.name) {
+                self.list_ahead(caller, object, levels);
+            }
         }
         true
     }
@@ -81,13 +87,11 @@ impl Ops {
         };
         let listing = tier.listing(parent).filter(|all| all.len() <= LONGEST);
         let following = listing.map_or(Vec::new(), |listing| following(&listing, name));
-        let known = following
-            .iter()
-            .filter_map(|name| tier.denoted(parent, name));
-        known.collect()
+        denoted(&mut tier, parent, following)
     }
 
-    fn list_ahead(self: &Arc<Self>, caller: &Caller, dir: Handle) {
+    /// Lists a directory, and the first in it, and in that, so many `levels` down.
+    fn list_ahead(self: &Arc<Self>, caller: &Caller, dir: Handle, levels: usize) {
         let has_room = self.cache().has_room(&self.cache().state());
         // Without leases it would be of no use.
         let tier = self.cache().live();
@@ -98,12 +102,24 @@ impl Ops {
         let (ops, caller) = (Arc::clone(self), caller.clone());
         self.cx.spawn(async move {
             // Who comes there asks himself, and is told what stands against it.
-            let _ = ops.list(&caller, dir).await;
+            let listed = ops.list(&caller, dir).await;
             ops.ahead.borrow_mut().under_way -= 1;
+            if let (Ok(listing), Some(levels)) = (listed, levels.checked_sub(1)) {
+                for object in ops.first_in(&dir, &listing) {
+                    ops.list_ahead(&caller, object, levels);
+                }
+            }
         });
     }
 
-    async fn list(&self, caller: &Caller, dir: Handle) -> Result<(), Refusal> {
+    /// The directories in another one that are come to first.
+    fn first_in(&self, dir: &Handle, listing: &Listing) -> Vec<Handle> {
+        let first = first(listing);
+        let tier = self.cache().live();
+        tier.map_or(Vec::new(), |mut tier| denoted(&mut tier, dir, first))
+    }
+
+    async fn list(&self, caller: &Caller, dir: Handle) -> Result<Listing, Refusal> {
         let nobody = Ask::new(Asker::default());
         let server = self.open_directory(&nobody, caller, dir).await?;
         let of = Listed {
@@ -117,23 +133,37 @@ impl Ops {
             listed = told.and_then(|told| self.take_page(&of, &mut stream, &told));
         }
         self.inodes().open_is_left(&dir, &server);
-        listed
+        listed.map(|()| stream.entries)
     }
+}
+
+/// What names of a directory denote, as far as it is known.
+fn denoted(tier: &mut Tier<'_>, dir: &Handle, names: Vec<Box<[u8]>>) -> Vec<Handle> {
+    let known = names.iter().filter_map(|name| tier.denoted(dir, name));
+    known.collect()
+}
+
+fn directories(listing: &Listing) -> impl Iterator<Item = &[u8]> {
+    let directories = listing.iter().filter(|e| e.kind == FileKind::Directory);
+    directories.map(|entry| entry.name)
+}
+
+/// The names of the first directories, in a listing's order and by their names.
+fn first(listing: &Listing) -> Vec<Box<[u8]>> {
+    let first = directories(listing).next().into_iter();
+    let first = first.chain(directories(listing).min());
+    first.map(Into::into).collect()
 }
 
 /// The names of directories that follow one, in a listing's order and by their names.
 fn following(listing: &Listing, name: &[u8]) -> Vec<Box<[u8]>> {
-    let directories = || listing.iter().filter(|e| e.kind == FileKind::Directory);
-    let behind = directories().skip_while(|entry| entry.name != name);
+    let behind = directories(listing).skip_while(|other| *other != name);
     let behind = behind.skip(1).take(BESIDE);
-    let mut later: Vec<&[u8]> = directories()
-        .map(|entry| entry.name)
-        .filter(|other| *other > name)
-        .collect();
+    let mut later: Vec<&[u8]> = directories(listing).filter(|other| *other > name).collect();
     later.sort_unstable();
     later.truncate(BESIDE);
     let mut all: Vec<Box<[u8]>> = later.into_iter().map(Into::into).collect();
-    all.extend(behind.map(|entry| entry.name.into()));
+    all.extend(behind.map(Into::into));
     all
 }
 

@@ -128,6 +128,24 @@ fn a_directory_is_listed_when_a_second_name_there_has_to_be_asked_for() {
     assert!(!world.is_asked());
 }
 
+#[test]
+fn a_directory_that_was_listed_ahead_is_read_without_a_request() {
+    let mut world = world();
+    let (lookup, mut ahead) = two_names(&mut world);
+    let (_, open) = ahead.remove(0);
+    is_listed(&mut world, &open, 0, &[("a", 1, FILE), ("b", 2, FILE)]);
+    is_found(&mut world, &lookup, 0, 2);
+    let node = NodeId::ROOT;
+    let opened = world.call(Call::OpenDir { node });
+    let Ok(Answer::OpenedDir(fh)) = world.answered(opened) else {
+        panic!("not opened");
+    };
+    let (offset, plus) = (0, None);
+    let read = world.call(Call::ReadDir { fh, offset, plus });
+    assert!(matches!(world.answered(read), Ok(Answer::Listing(_))));
+    assert!(!world.is_asked());
+}
+
 /// Its lease would only have to be recalled.
 #[test]
 fn a_directory_is_not_listed_where_another_mount_changes_names() {
@@ -188,4 +206,66 @@ fn directories_that_follow_are_listed_when_a_second_one_is_looked_into() {
     assert!(into("b").is_empty());
     // By name "d" follows, and nothing in the listing.
     assert_eq!(into("c"), [13, 14]);
+}
+
+/// Looks one name up that has to be asked for. The directories that are listed with it.
+fn looks_into(world: &mut World, dir: NodeId, name: &str) -> (Waiter, Asked, Vec<(u8, Asked)>) {
+    let lookup = look_up(world, dir, name);
+    let (asked, ahead) = asked(world);
+    (lookup, asked, ahead)
+}
+
+fn node(world: &mut World, dir: NodeId, name: &str) -> NodeId {
+    let lookup = look_up(world, dir, name);
+    found(world, lookup).expect("a directory")
+}
+
+/// A root with three directories, of which the first was looked into, and "s" in it, too.
+fn goes_deep(world: &mut World) {
+    let (_, mut ahead) = two_names(world);
+    let (_, open) = ahead.remove(0);
+    let entries = [("c", 13, DIR), ("d", 14, DIR), ("e", 15, DIR)];
+    is_listed(world, &open, 0, &entries);
+    let c = node(world, NodeId::ROOT, "c");
+    let (lookup, asked, _) = looks_into(world, c, "s");
+    let (handle, attr) = (handle(23), attr(23, DIR));
+    let grants = vec![grant(13, Parts::NAMES, 2), grant(23, Parts::ATTRS, 2)];
+    world.grant(&asked, Response::Object(Object { handle, attr }), grants);
+    let s = found(world, lookup).expect("a directory");
+    let (_, _, ahead) = looks_into(world, s, "x");
+    assert!(ahead.is_empty(), "{ahead:?}");
+}
+
+#[test]
+fn who_looks_into_what_is_in_directories_beside_each_other_finds_the_first_in_the_next_listed() {
+    let mut world = world();
+    goes_deep(&mut world);
+    let d = node(&mut world, NodeId::ROOT, "d");
+    let (_, _, mut ahead) = looks_into(&mut world, d, "s");
+    assert_eq!(ahead.iter().map(|(o, _)| *o).collect::<Vec<_>>(), [14, 15]);
+    let (_, open) = ahead.remove(1);
+    let entries = [
+        ("u", 35, DIR),
+        ("f", 36, FILE),
+        ("t", 34, DIR),
+        ("v", 37, DIR),
+    ];
+    is_listed(&mut world, &open, 15, &entries);
+    let mut further: Vec<_> = world.take_asked().iter().filter_map(opened).collect();
+    further.sort_unstable();
+    assert_eq!(further, [34, 35], "the first by name, and in the listing");
+}
+
+#[test]
+fn what_is_first_looked_into_within_the_second_directory_is_listed_at_once() {
+    let mut world = world();
+    goes_deep(&mut world);
+    let d = node(&mut world, NodeId::ROOT, "d");
+    let (lookup, asked, _) = looks_into(&mut world, d, "s");
+    let (handle, attr) = (handle(24), attr(24, DIR));
+    let grants = vec![grant(14, Parts::NAMES, 2), grant(24, Parts::ATTRS, 2)];
+    world.grant(&asked, Response::Object(Object { handle, attr }), grants);
+    let s = found(&mut world, lookup).expect("a directory");
+    let (_, _, ahead) = looks_into(&mut world, s, "x");
+    assert_eq!(ahead.iter().map(|(o, _)| *o).collect::<Vec<_>>(), [24]);
 }
