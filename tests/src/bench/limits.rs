@@ -41,7 +41,7 @@ pub const LIMITS: [Limit; 27] = [
     limit("untar",                   6.90,        24.00,  Some(6)),
     limit("git-clone",              23.50,       150.00,     None),
     limit("git-status",             13.00,       420.00,     None),
-    limit("git-status-cold",       200.00,       400.00, Some(60)),
+    limit("git-status-cold",       165.00,       400.00, Some(42)),
     limit("sqlite",                  9.60,        52.00, Some(13)),
     limit("append-sync",             1.30,         2.50,  Some(1)),
     limit("log",                     1.20,         6.50,  Some(1)),
