@@ -255,8 +255,26 @@ impl Server {
     /// The session is over: it holds nothing, and nothing of it goes on.
     pub fn end_session(self: &Arc<Self>, session: &Arc<Session>) {
         if self.leaves(session) {
+            self.leases.end_session(session.id);
             let (server, session) = (Arc::clone(self), Arc::clone(session));
             self.spawn_io(async move { server.forget(&session) });
+        }
+    }
+
+    /// Nothing of the session goes on. Its client doesn't know yet, and may not for long: it goes by what it was leased until
+    /// that has run out, and others wait as long.
+    fn shut_out(self: &Arc<Self>, session: &Arc<Session>) {
+        if self.leaves(session) {
+            let (server, session) = (Arc::clone(self), Arc::clone(session));
+            self.spawn_io(async move { server.end_if_lapsed(&session) });
+        }
+    }
+
+    /// A session that is over and holds nothing any more goes off the record. May block.
+    pub fn end_if_lapsed(&self, over: &Session) {
+        if !self.leases.may_hold(over.id) {
+            self.leases.end_session(over.id);
+            self.forget(over);
         }
     }
 
@@ -268,7 +286,6 @@ impl Server {
         }
         session.end();
         self.interrupted.end_session(session.id);
-        self.leases.end_session(session.id);
         true
     }
 
@@ -287,6 +304,7 @@ impl Server {
         let rights = client.rights();
         for session in self.sessions.of(client.key) {
             if session.owner.rights != rights && self.leaves(&session) {
+                self.leases.end_session(session.id);
                 tracing::info!(client = %session.key, session = %session.id, "session ended: its client's rights have changed");
                 if let Some(link) = session.link() {
                     link.close(CloseCode::Goodbye, "the client's rights have changed");
@@ -309,7 +327,7 @@ impl Server {
         let longest = away.min_by_key(|(since, _)| *since);
         if let Some((_, session)) = longest.filter(|(_, session)| self.leaves(session)) {
             tracing::info!(client = %session.key, session = %session.id, "session ended: its client wants another, and it was away");
-            self.forget(&session);
+            self.end_if_lapsed(&session);
         }
     }
 
@@ -323,7 +341,7 @@ impl Server {
     }
 
     /// Shuts out a client that is no longer admitted: closes its connections, waits until nothing is
-    /// done for it any more, and ends its sessions. Returns how much is still under way on the host
+    /// done for it any more, and ends its sessions, but for what they were leased: that runs out. Returns how much is still under way on the host
     /// although it was waited for; nothing more begins.
     pub async fn revoke(self: &Arc<Self>, key: KeyHash) -> usize {
         let gate = self.gates.shut(key);
@@ -338,7 +356,7 @@ impl Server {
             tracing::info!(client = %key, session = %session.id, "session ended: its client was revoked");
             // It may have been let in by its hello until the gate was empty.
             hang_up(&session);
-            self.end_session(&session);
+            self.shut_out(&session);
         }
         gate.inside()
     }

@@ -195,7 +195,7 @@ async fn a_session_of_an_earlier_life_and_its_interrupted_changes_go_with_their_
     assert!(connected.expect("in time").is_err(), "it is refused");
     assert!(second.server.sessions.all().is_empty());
     let mut other = Who::enrolled(&house, 2).connect(&second).await;
-    // Neither the grace nor the interrupted change stands in anybody's way any more.
+    // Its interrupted change stands in nobody's way any more, and what it was leased no longer than the grace.
     let open = other.open(handle, libc::O_WRONLY).await;
     let reply = timeout(LONG, other.write(open, 0, b"other")).await;
     assert!(reply.expect("in time").result.is_ok());
@@ -234,5 +234,34 @@ async fn what_a_revoked_client_says_last_changes_nothing() {
     let open = other.open(object, libc::O_WRONLY).await;
     let begun = std::time::Instant::now();
     assert!(other.write(open, 0, b"new").await.result.is_ok());
-    assert!(begun.elapsed() < Duration::from_secs(5), "nobody holds it");
+    assert!(
+        begun.elapsed() < LONG,
+        "nobody holds it for longer than a term"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_revoked_client_was_leased_is_waited_for_until_its_term_is_over() {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"old").expect("a file");
+    let term = Duration::from_secs(2);
+    let server = house.serve_with(term, |_| ()).await;
+    let who = Who::enrolled(&house, 1);
+    let mut reader = who.connect(&server).await;
+    let mut writer = Who::enrolled(&house, 2).connect(&server).await;
+    let (handle, _) = reader.lookup(reader.root(), "f").await.expect("there");
+    let open = reader.open(handle, libc::O_RDONLY).await;
+    reader.read(open, 0, 10).await;
+    let writing = writer.open(handle, libc::O_WRONLY).await;
+    let began = std::time::Instant::now();
+    assert_eq!(revoke(&house, &server, &who).await, 0);
+    is_closed(&reader).await;
+    assert!(server.server.sessions.get(who.session).is_none());
+    let frame = writer.frame(write(writing, 0));
+    writer.send(&frame, b"new").await;
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(std::fs::read(house.path("f")).expect("the file"), b"old");
+    assert!(writer.reply().await.0.result.is_ok());
+    assert!(began.elapsed() < term * 2);
+    assert_eq!(std::fs::read(house.path("f")).expect("the file"), b"new");
 }

@@ -145,6 +145,13 @@ impl Sessions {
         live.cloned().collect()
     }
 
+    /// Those that are over and not off the record.
+    pub fn over(&self) -> Vec<Arc<Session>> {
+        let table = sync::read(&self.table);
+        let over = table.values().filter(|session| session.is_over());
+        over.cloned().collect()
+    }
+
     /// Those of a client that are not over.
     pub fn of(&self, client: KeyHash) -> Vec<Arc<Session>> {
         let table = sync::read(&self.table);

@@ -217,7 +217,7 @@ fn judge(
     };
     // Its record must not be taken for that of the one that begins.
     if let Some(ending) = server.sessions.any(hello.session).filter(|s| s.is_over()) {
-        server.forget(&ending);
+        server.end_if_lapsed(&ending);
     }
     if server.sessions.any(hello.session).is_none() {
         server.make_room(key);

@@ -80,6 +80,10 @@ pub async fn sweep(server: Arc<Server>) {
             tracing::info!(session = %session.id, client = %session.key, "session ended: its client hasn't come back");
             server.end_session(&session);
         }
+        for session in server.sessions.over() {
+            let task_server = Arc::clone(&server);
+            server.spawn_io(async move { task_server.end_if_lapsed(&session) });
+        }
         note_ended_leases(&server).await;
     }
 }

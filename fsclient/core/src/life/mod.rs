@@ -231,6 +231,7 @@ impl Life {
                     self.trouble(&refusal.to_string());
                     if let Some(errno) = refused_for_good(&refusal) {
                         self.rpc.refused(errno);
+                        self.engine.shut_out();
                         self.cx.sleep(REFUSED_PAUSE).await;
                     }
                 }

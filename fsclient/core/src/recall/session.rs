@@ -94,6 +94,16 @@ impl Engine {
         inner.give_back(&given_back, gone);
     }
 
+    /// The server lets the session in no more: nothing that it was leased is used from here on.
+    pub fn shut_out(&self) {
+        let cache = &self.0.cache;
+        let mut state = cache.state();
+        let now = cache.look(&mut state);
+        state.expire(now);
+        drop(state);
+        cache.call_keeper();
+    }
+
     /// The machine is awake.
     pub fn wake(&self) {
         self.0.cache.state().session.set_asleep(false);
