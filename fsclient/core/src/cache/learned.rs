@@ -73,11 +73,15 @@ impl<'a> Learned<'a> {
     }
 
     /// A node is told in the answer to what made it, or gave it this name if it was known.
-    pub fn made(&mut self, node: Node, known: bool) {
+    pub fn made(&mut self, node: Node, attr: &Attr, known: bool) {
         let now = self.cache.cx.monotonic();
+        let inodes = &mut self.state.inodes;
         match known {
-            true => self.state.inodes.believes_firmly(node.id, now),
-            false => self.state.inodes.is_made(node.id, now),
+            true => {
+                inodes.told_size(node.id, attr.size);
+                inodes.believes_firmly(node.id, now);
+            }
+            false => inodes.is_made(node.id, now),
         }
     }
 

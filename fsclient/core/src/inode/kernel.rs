@@ -51,8 +51,9 @@ pub(super) struct KernelRefs {
     pub known: SmallVec<[KnownAs; 1]>,
     /// Of directories.
     pub looks: Option<Box<Looks>>,
-    /// The kernel believes that it has at least this size.
+    /// The kernel believes that it has at least this size, and at most that.
     floor: u64,
+    ceiling: u64,
     /// An answer that tells less than one before may still be on its way to the kernel.
     shrinks: bool,
     /// When it was last told what it believes whatever it has heard since that answer was given.
@@ -72,6 +73,7 @@ impl KernelRefs {
             known: SmallVec::new(),
             looks: None,
             floor,
+            ceiling: 0,
             shrinks: false,
             firmly: Recent::default(),
             outdated: false,
@@ -83,17 +85,25 @@ impl KernelRefs {
     fn told_size(&mut self, size: u64) {
         self.shrinks |= size < self.floor && self.floor != u64::MAX;
         self.floor = self.floor.min(size);
+        self.ceiling = self.ceiling.max(size);
     }
 }
 
 impl Inode {
     /// The kernel is told these attributes. What it knows of it, if it does.
     fn is_told(&mut self, attr: &Attr) -> Option<&mut KernelRefs> {
-        let told = self.shared_attr(attr);
+        self.is_shown(attr);
         let refs = self.kernel.as_deref_mut()?;
         refs.told_size(attr.size);
-        refs.told = Some(told);
         Some(refs)
+    }
+
+    /// The kernel is shown them, and takes no size from there.
+    fn is_shown(&mut self, attr: &Attr) {
+        let told = self.shared_attr(attr);
+        if let Some(refs) = &mut self.kernel {
+            refs.told = Some(told);
+        }
     }
 }
 
@@ -146,11 +156,18 @@ impl Inodes {
             None => Some(NodeId(attr.ino))
                 .filter(|id| NodeId::may_be(id.0) && !self.nodes.contains_key(id)),
         };
+        let was_known = refs.is_some();
         let id = known.unwrap_or_else(|| self.own_id());
         if !self.nodes.contains_key(&id) {
             self.becomes_known(id, object, attr.kind, u64::MAX);
         }
-        self.inode_mut(id).and_then(|inode| inode.is_told(attr));
+        if let Some(inode) = self.inode_mut(id) {
+            match was_known {
+                // It ignores them, or is told otherwise: see `Ops::found`.
+                true => inode.is_shown(attr),
+                false => drop(inode.is_told(attr)),
+            }
+        }
         if let Some(known) = self.known_mut(id) {
             known.lookups += u64::from(id != NodeId::ROOT);
             // Where it makes something it looks up nothing before it has taken that up.
@@ -195,6 +212,7 @@ impl Inodes {
                 lookups: 0,
                 unseen: false,
                 made: false,
+                heard: 0,
                 stands: Stands::default(),
             });
         });
@@ -257,6 +275,7 @@ impl Inodes {
     /// The kernel is told these attributes in the answer to SETATTR.
     pub fn told_set(&mut self, id: NodeId, attr: &Attr, now: BootTime) {
         self.told(id, attr);
+        self.reaches(id, attr.size);
         self.believes_firmly(id, now);
     }
 
@@ -318,6 +337,7 @@ impl Inodes {
         let refs = self.get_mut(object).and_then(|inode| inode.kernel.as_mut());
         if let Some(refs) = refs {
             refs.outdated = true;
+            refs.known.iter_mut().for_each(KnownAs::hears);
         }
     }
 
@@ -372,8 +392,35 @@ impl Inodes {
             .is_some_and(|refs| std::mem::take(&mut refs.shrinks))
     }
 
+    /// Whether the kernel may believe that a file is longer than this.
+    pub fn may_be_long(&self, id: NodeId, size: u64) -> bool {
+        self.refs(id).is_some_and(|refs| refs.ceiling > size)
+    }
+
+    /// A change here up to this byte is answered: the kernel knows by itself that the file reaches so far.
+    pub fn reaches(&mut self, id: NodeId, end: u64) {
+        if let Some(refs) = self.refs_mut(id) {
+            refs.ceiling = refs.ceiling.max(end);
+            refs.known.iter_mut().for_each(KnownAs::hears);
+        }
+    }
+
+    /// To be shown to [`Inodes::takes_size`]: asked for when the kernel's request has come.
+    pub fn heard(&self, id: NodeId) -> u8 {
+        self.known(id).map_or(0, |known| known.heard)
+    }
+
+    /// The kernel has asked for this size, and takes it unless it has heard of the file meanwhile.
+    pub fn takes_size(&mut self, id: NodeId, size: u64, heard: u8) {
+        let takes = self.heard(id) == heard;
+        if let Some(refs) = self.refs_mut(id).filter(|_| takes) {
+            refs.ceiling = size;
+        }
+    }
+
     /// The kernel has been made to believe that the file has at least this size. That may not last.
     pub fn grown(&mut self, id: NodeId, size: u64, now: BootTime) {
+        self.reaches(id, size);
         let lasts = |refs: &&mut KernelRefs| !refs.shrinks && !refs.firmly.is_on_its_way(now);
         if let Some(refs) = self.refs_mut(id).filter(lasts) {
             refs.floor = refs.floor.max(size);
@@ -487,6 +534,31 @@ mod tests {
         assert!(!inodes.may_be_short(id, 6));
         inodes.told_size(id, 2);
         assert!(inodes.may_be_short(id, 6));
+    }
+
+    #[test]
+    fn a_file_may_be_long_until_the_kernel_has_taken_a_size_that_it_asked_for() {
+        let mut inodes = inodes();
+        let id = refer(&mut inodes, handle(1), &attr(12, FileKind::File)).id;
+        assert!(!inodes.may_be_long(id, 5));
+        inodes.reaches(id, 9);
+        assert!(inodes.may_be_long(id, 8) && !inodes.may_be_long(id, 9));
+        let heard = inodes.heard(id);
+        inodes.outdates(&handle(1));
+        inodes.takes_size(id, 5, heard);
+        assert!(inodes.may_be_long(id, 8), "it ignores the answer");
+        let heard = inodes.heard(id);
+        inodes.takes_size(id, 5, heard);
+        assert!(!inodes.may_be_long(id, 5));
+    }
+
+    #[test]
+    fn a_lookup_of_what_the_kernel_knows_tells_it_no_size() {
+        let (mut inodes, now) = (inodes(), BootTime::ZERO + ARRIVES_WITHIN * 2);
+        let id = refer(&mut inodes, handle(1), &attr(12, FileKind::File)).id;
+        inodes.grown(id, 9, now);
+        refer(&mut inodes, handle(1), &attr(12, FileKind::File));
+        assert!(!inodes.may_be_short(id, 9) && !inodes.take_shrinks(id));
     }
 
     #[test]

@@ -78,7 +78,16 @@ pub(super) struct KnownAs {
     pub unseen: bool,
     /// It was told as something that was made, and nothing has shown since that the kernel has taken that up.
     pub made: bool,
+    /// How often it was told, or has done, what makes it ignore answers to what it has asked before.
+    pub heard: u8,
     pub stands: Stands,
+}
+
+impl KnownAs {
+    /// It is told something of the kind, or does it.
+    pub fn hears(&mut self) {
+        self.heard = self.heard.wrapping_add(1);
+    }
 }
 
 /// The id by which an inode may be shown at a place, if it is one of those by which the kernel knows it.

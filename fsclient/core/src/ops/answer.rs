@@ -2,7 +2,7 @@
 
 use super::stale::About;
 use super::{Ask, Ops};
-use crate::call::{Answer, Asker, Call, NodeId};
+use crate::call::{Answer, Asker, Call, Fh, NodeId};
 use crate::inode::Place;
 use leasefs_protocol::Refusal;
 use std::sync::Arc;
@@ -49,7 +49,9 @@ impl Ops {
                 );
             }
             Call::Write { fh, writing } => {
-                return Some(self.write_at_once(*fh, writing)?.map(Answer::Written));
+                let written = self.write_at_once(*fh, writing)?;
+                self.reaches(*fh, writing.offset, writing.data.len() as u64);
+                return Some(written.map(Answer::Written));
             }
             Call::Flush { fh, owner } => {
                 let done = self.close_locks_at_once(*fh, *owner);
@@ -228,15 +230,35 @@ impl Ops {
             }
             Call::Lock { fh, lock } => done(self.lock(ask, fh, lock).await)?,
             Call::TestLock { fh, lock } => Answer::Lock(self.test_lock(ask, fh, lock).await?),
-            Call::Write { fh, writing } => Answer::Written(self.write(ask, fh, writing).await?),
+            Call::Write { fh, writing } => {
+                let (offset, len) = (writing.offset, writing.data.len() as u64);
+                let written = self.write(ask, fh, writing).await;
+                self.reaches(fh, offset, len);
+                Answer::Written(written?)
+            }
             Call::Sync { fh, data_only } => done(self.fsync(ask, fh, data_only).await)?,
-            Call::Allocate { at, len, mode } => done(self.fallocate(ask, at, len, mode).await)?,
+            Call::Allocate { at, len, mode } => {
+                let allocated = self.fallocate(ask, at, len, mode).await;
+                self.reaches(at.fh, at.offset, len);
+                done(allocated)?
+            }
             Call::Seek { at, whence } => Answer::Offset(self.seek(ask, at, whence).await?),
             Call::CopyRange { from, to, len } => {
-                Answer::Written(self.copy_range(ask, from, to, len).await?)
+                let copied = self.copy_range(ask, from, to, len).await;
+                self.reaches(to.fh, to.offset, len);
+                Answer::Written(copied?)
             }
             _ => return Err(Refusal::Internal),
         })
+    }
+}
+
+impl Ops {
+    /// The kernel takes the file for as long as a change here has made it (`fuse_write_update_attr`).
+    fn reaches(&self, fh: Fh, offset: u64, len: u64) {
+        if let Some(open) = self.opens.file(fh) {
+            self.inodes().reaches(open.node, offset.saturating_add(len));
+        }
     }
 }
 

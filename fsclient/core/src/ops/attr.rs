@@ -89,10 +89,11 @@ impl Ops {
     pub fn getattr_cached(&self, node: NodeId) -> Option<ShownFor> {
         let object = self.inodes().node(node)?.handle;
         let (attr, valid) = self.cache().live()?.attr_for_kernel(&object)?;
-        if self.must_grow(node, &object, &attr) {
+        let heard = self.inodes().heard(node);
+        if self.must_grow(node, &object, &attr) && !self.will_be_cut(node, &attr, heard) {
             return None;
         }
-        self.inodes().told(node, &attr);
+        self.told_size(node, &attr, heard);
         Some(ShownFor {
             shown: self.shown(attr),
             valid,
@@ -105,6 +106,7 @@ impl Ops {
     /// The server's refusal.
     pub async fn getattr(self: &Arc<Self>, ask: &Ask, node: NodeId) -> Result<ShownFor, Refusal> {
         let object = self.node(node)?.handle;
+        let heard = self.inodes().heard(node);
         if !planted::is(Bug::StatUnflushed) {
             self.settle(ask, &object).await?;
         }
@@ -120,7 +122,7 @@ impl Ops {
         }
         let (attr, valid) = match told {
             Some((attr, valid)) => {
-                self.grow(node, &object, &attr).await;
+                self.grow_first(node, &object, &attr, heard).await;
                 (attr, valid)
             }
             None => match self.getattr_from_server(ask, (node, &object), None).await {
@@ -129,7 +131,7 @@ impl Ops {
                 told => told?,
             },
         };
-        self.inodes().told(node, &attr);
+        self.told_size(node, &attr, heard);
         Ok(ShownFor {
             shown: self.shown(attr),
             valid,
@@ -148,6 +150,7 @@ impl Ops {
         (node, object): (NodeId, &Handle),
         most: Option<Duration>,
     ) -> Result<(Attr, Duration), Refusal> {
+        let heard = self.inodes().heard(node);
         let mut asked = 0;
         loop {
             let filled = *self.filled.borrow();
@@ -157,7 +160,7 @@ impl Ops {
             let most = most.map(|most| self.cx.sleep(most));
             within(clean, most).await.unwrap_or(Ok(()))?;
             let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
-            self.grow(node, object, &attr).await;
+            self.grow_first(node, object, &attr, heard).await;
             asked += 1;
             // If no lease covers them, pages that have come since may be newer, and the kernel cuts
             // off what lies behind the size it is told.
@@ -179,6 +182,26 @@ impl Ops {
             && inodes.may_be_short(node, attr.size)
             && inodes.is_open(object)
             && !planted::is(Bug::GrownUntold)
+    }
+
+    /// Whether the kernel, which may believe in more, takes this size when it is answered: if it is made to grow before, it
+    /// ignores the answer, and goes on with more.
+    fn will_be_cut(&self, node: NodeId, attr: &Attr, heard: u8) -> bool {
+        let inodes = self.inodes();
+        inodes.may_be_long(node, attr.size) && inodes.heard(node) == heard
+    }
+
+    /// Before the kernel is told the size; `heard` as it was when the kernel had asked.
+    async fn grow_first(&self, node: NodeId, object: &Handle, attr: &Attr, heard: u8) {
+        if !self.will_be_cut(node, attr, heard) {
+            self.grow(node, object, attr).await;
+        }
+    }
+
+    fn told_size(&self, node: NodeId, attr: &Attr, heard: u8) {
+        let mut inodes = self.inodes();
+        inodes.told(node, attr);
+        inodes.takes_size(node, attr.size, heard);
     }
 
     pub(super) async fn grow(&self, node: NodeId, object: &Handle, attr: &Attr) {

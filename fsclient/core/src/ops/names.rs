@@ -240,7 +240,7 @@ impl Ops {
         let known = learned.is_known(&handle);
         let tells_attr = |node| !known && tells_attr(node, &attr, false);
         let (node, attr_valid) = learn_object(&mut learned, at, (handle, &attr), tells_attr);
-        learned.made(node, known);
+        learned.made(node, &attr, known);
         learned.name(&at.dir, at.name, Dentry::Object(handle));
         if attr.kind == FileKind::Directory {
             learned.empty_directory(&handle);

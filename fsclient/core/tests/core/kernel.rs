@@ -585,6 +585,25 @@ fn is_told(world: &mut World, node: NodeId, size: u64) {
     }
 }
 
+/// It would ignore the answer then, and go on with the size that it knows: here that to which it has itself made the file longer.
+#[test]
+fn the_kernel_is_not_made_to_grow_a_file_that_it_may_take_for_longer_than_it_is() {
+    let mut world = World::new();
+    let (node, fh) = opened_file(&mut world);
+    is_told(&mut world, node, 10);
+    let (offset, len, mode) = (1, 8192, 0);
+    let at = At { fh, offset };
+    let allocates = world.call(Call::Allocate { at, len, mode });
+    let asked = world.asked();
+    world.grant(&asked, Response::Done, vec![]);
+    assert!(world.answered(allocates).is_ok());
+    world.told.clear();
+    is_told(&mut world, node, 5000);
+    assert_eq!(world.told, [], "another has cut it off");
+    is_told(&mut world, node, 6000);
+    assert_eq!(world.told, [Notice::Grow { node, size: 6000 }]);
+}
+
 #[test]
 fn growth_behind_an_answer_that_told_less_voids_that_answer_first() {
     let mut world = World::new();
