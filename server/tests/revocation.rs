@@ -248,10 +248,12 @@ async fn what_a_revoked_client_was_leased_is_waited_for_until_its_term_is_over()
     let server = house.serve_with(term, |_| ()).await;
     let who = Who::enrolled(&house, 1);
     let mut reader = who.connect(&server).await;
-    let mut writer = Who::enrolled(&house, 2).connect(&server).await;
     let (handle, _) = reader.lookup(reader.root(), "f").await.expect("there");
     let open = reader.open(handle, libc::O_RDONLY).await;
     reader.read(open, 0, 10).await;
+    // Its own leases outlast the reader's.
+    tokio::time::sleep(term / 2).await;
+    let mut writer = Who::enrolled(&house, 2).connect(&server).await;
     let writing = writer.open(handle, libc::O_WRONLY).await;
     let began = std::time::Instant::now();
     assert_eq!(revoke(&house, &server, &who).await, 0);
