@@ -265,16 +265,29 @@ impl StateDir {
     /// The id of the export of a directory.
     ///
     /// # Errors
-    /// If it can't be read or written.
+    /// [`StateError::Replaced`] if another directory is in the place of the one that had it; or it can't be read or written.
     pub fn export_id(&self, export: &Path) -> Result<ExportId, StateError> {
         let failed = || StateError::file(export);
         let real = export.canonicalize().map_err(failed())?;
         let ino = fs::metadata(&real).map_err(failed())?.ino();
         let path = self.file("export.json");
         let known: Option<Export> = files::read_json(&path)?;
-        let known = known.filter(|known| known.path == real && known.ino == ino);
-        if let Some(id) = known.and_then(|known| known.id.parse().ok()) {
-            return Ok(id);
+        match known {
+            Some(known) if known.path == real && known.ino != ino => {
+                let record = path;
+                let export = real;
+                return Err(StateError::Replaced { export, record });
+            }
+            Some(known) if known.path == real => {
+                if let Ok(id) = known.id.parse() {
+                    return Ok(id);
+                }
+            }
+            Some(known) => tracing::warn!(
+                before = %known.path.display(), now = %real.display(),
+                "another directory is served than before: what clients have mounted is stale, and has to be mounted anew"
+            ),
+            None => (),
         }
         let id = ExportId(files::random()?);
         let export = Export {
@@ -336,5 +349,23 @@ mod tests {
         let a = id("a");
         assert_eq!(id("a"), a);
         assert_ne!(id("b"), a);
+    }
+
+    /// As an empty mount point, where a disk is not mounted.
+    #[test]
+    fn another_directory_in_the_place_of_the_one_that_was_served_is_refused() {
+        let scratch = Scratch::new();
+        for name in ["a", "b"] {
+            fs::create_dir(scratch.path(name)).expect("mkdir");
+        }
+        let place = Location::find(Some(&scratch.path("state"))).expect("place");
+        let state = place.take().expect("take");
+        let id = || state.export_id(&scratch.path("a"));
+        let first = id().expect("id");
+        let move_to = |from: &str, to: &str| fs::rename(scratch.path(from), scratch.path(to));
+        move_to("a", "c").and(move_to("b", "a")).expect("moved");
+        assert!(matches!(id(), Err(StateError::Replaced { .. })));
+        move_to("a", "b").and(move_to("c", "a")).expect("moved");
+        assert_eq!(id().expect("id"), first);
     }
 }

@@ -39,6 +39,17 @@ pub enum StateError {
         /// What is to be served.
         export: PathBuf,
     },
+    /// A disk isn't mounted, or the directory was made anew.
+    #[error(
+        "{export} is not the directory that was served here before, but another in its place: is its file system mounted? \
+         If it is to be served instead, remove {record}; whoever has the other one mounted then has to mount anew"
+    )]
+    Replaced {
+        /// What is to be served.
+        export: PathBuf,
+        /// Where it is on record what was.
+        record: PathBuf,
+    },
     /// The state would depend on a server.
     #[error("{0} is on a leasefs mount: choose a directory of a local file system")]
     OnLeasefs(PathBuf),
