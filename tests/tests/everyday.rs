@@ -500,7 +500,8 @@ fn mount_and_umount_of_the_system_find_their_helpers_options_and_what_is_mounted
     let wrong = as_helper("mount.leasefs", &[&source, text, "-o", "soft"]);
     let (output, _) = run(wrong);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let failed = as_helper("mount.leasefs", &["127.0.0.1:1:/", text]);
+    let own = format!("state={}", state.display());
+    let failed = as_helper("mount.leasefs", &["127.0.0.1:1:/", text, "-o", &own]);
     assert_eq!(run(failed).0.status.code(), Some(32));
 }
 

@@ -270,7 +270,7 @@ async fn bring_in(
         ),
         Ok((kept, 0)) => format!(
             "buffered writes of {kept} file(s) could not be brought to the server ({failed}); \
-             see `fsclient recover list`{}",
+             see `fsclient recover list{}`",
             assembled.state_option()
         ),
         Ok((kept, lost)) => format!(
@@ -317,7 +317,7 @@ async fn nothing_left_behind(assembled: &Arc<Assembled>) -> Result<(), String> {
         Ok(0) => Ok(()),
         Ok(times) => Err(format!(
             "{times} time(s) while it was mounted, written bytes could not be brought to the server; \
-             see `fsclient recover list`{}",
+             see `fsclient recover list{}`, and discard what you have seen to",
             assembled.state_option()
         )),
         Err(error) => Err(error.to_string()),

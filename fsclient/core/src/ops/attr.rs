@@ -90,7 +90,7 @@ impl Ops {
         let object = self.inodes().node(node)?.handle;
         let (attr, valid) = self.cache().live()?.attr_for_kernel(&object)?;
         let heard = self.inodes().heard(node);
-        if self.must_grow(node, &object, &attr) && !self.will_be_cut(node, &attr, heard) {
+        if self.must_grow(node, &object, &attr) && !self.takes_whole(node, &attr, heard) {
             return None;
         }
         self.told_size(node, &attr, heard);
@@ -184,16 +184,17 @@ impl Ops {
             && !planted::is(Bug::GrownUntold)
     }
 
-    /// Whether the kernel, which may believe in more, takes this size when it is answered: if it is made to grow before, it
-    /// ignores the answer, and goes on with more.
-    fn will_be_cut(&self, node: NodeId, attr: &Attr, heard: u8) -> bool {
+    /// Whether the kernel, which may believe in a larger size, or in another mode or owner, takes these attributes when it is
+    /// answered: if it is made to grow before, it ignores the answer, and goes on with what it has.
+    fn takes_whole(&self, node: NodeId, attr: &Attr, heard: u8) -> bool {
         let inodes = self.inodes();
-        inodes.may_be_long(node, attr.size) && inodes.heard(node) == heard
+        let others = inodes.may_be_long(node, attr.size) || inodes.goes_by_others(node, attr);
+        others && inodes.heard(node) == heard
     }
 
     /// Before the kernel is told the size; `heard` as it was when the kernel had asked.
     async fn grow_first(&self, node: NodeId, object: &Handle, attr: &Attr, heard: u8) {
-        if !self.will_be_cut(node, attr, heard) {
+        if !self.takes_whole(node, attr, heard) {
             self.grow(node, object, attr).await;
         }
     }
@@ -201,7 +202,7 @@ impl Ops {
     fn told_size(&self, node: NodeId, attr: &Attr, heard: u8) {
         let mut inodes = self.inodes();
         inodes.told(node, attr);
-        inodes.takes_size(node, attr.size, heard);
+        inodes.takes(node, attr, heard);
     }
 
     pub(super) async fn grow(&self, node: NodeId, object: &Handle, attr: &Attr) {
