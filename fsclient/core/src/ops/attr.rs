@@ -90,10 +90,11 @@ impl Ops {
         let object = self.inodes().node(node)?.handle;
         let (attr, valid) = self.cache().live()?.attr_for_kernel(&object)?;
         let heard = self.inodes().heard(node);
-        if self.must_grow(node, &object, &attr) && !self.takes_whole(node, &attr, heard) {
+        if self.must_grow(node, &object, &attr) && !self.takes_whole((node, &object), &attr, heard)
+        {
             return None;
         }
-        self.told_size(node, &attr, heard);
+        self.told_asked((node, &object), &attr, heard);
         Some(ShownFor {
             shown: self.shown(attr),
             valid,
@@ -131,7 +132,7 @@ impl Ops {
                 told => told?,
             },
         };
-        self.told_size(node, &attr, heard);
+        self.told_asked((node, &object), &attr, heard);
         Ok(ShownFor {
             shown: self.shown(attr),
             valid,
@@ -185,24 +186,27 @@ impl Ops {
     }
 
     /// Whether the kernel, which may believe in a larger size, or in another mode or owner, takes these attributes when it is
-    /// answered: if it is made to grow before, it ignores the answer, and goes on with what it has.
-    fn takes_whole(&self, node: NodeId, attr: &Attr, heard: u8) -> bool {
+    /// answered: if it is made to grow before, it ignores the answer, and goes on with what it has. (So it does while
+    /// it changes the size itself.)
+    fn takes_whole(&self, (node, object): (NodeId, &Handle), attr: &Attr, heard: u8) -> bool {
         let inodes = self.inodes();
         let others = inodes.may_be_long(node, attr.size) || inodes.goes_by_others(node, attr);
-        others && inodes.heard(node) == heard
+        others && inodes.heard(node) == heard && !inodes.is_changing(object)
     }
 
     /// Before the kernel is told the size; `heard` as it was when the kernel had asked.
     async fn grow_first(&self, node: NodeId, object: &Handle, attr: &Attr, heard: u8) {
-        if !self.takes_whole(node, attr, heard) {
+        if !self.takes_whole((node, object), attr, heard) {
             self.grow(node, object, attr).await;
         }
     }
 
-    fn told_size(&self, node: NodeId, attr: &Attr, heard: u8) {
+    fn told_asked(&self, (node, object): (NodeId, &Handle), attr: &Attr, heard: u8) {
         let mut inodes = self.inodes();
         inodes.told(node, attr);
-        inodes.takes(node, attr, heard);
+        if !inodes.is_changing(object) {
+            inodes.takes(node, attr, heard);
+        }
     }
 
     pub(super) async fn grow(&self, node: NodeId, object: &Handle, attr: &Attr) {
