@@ -8,7 +8,7 @@
 use super::cached::ToldName;
 use super::habit::Habit;
 use super::looks::Looks;
-use super::standing::{KnownAs, Place, Rights, Stands, id_at};
+use super::standing::{KnownAs, Place, Stands, id_at};
 use super::{ARRIVES_WITHIN, Inode, Inodes};
 use crate::call::{Node, NodeId};
 use crate::memory::Memory;
@@ -168,9 +168,6 @@ impl Inodes {
                 false => drop(inode.is_told(attr)),
             }
         }
-        if !was_known {
-            self.goes_by(id, attr);
-        }
         if let Some(known) = self.known_mut(id) {
             known.lookups += u64::from(id != NodeId::ROOT);
             // Where it makes something it looks up nothing before it has taken that up.
@@ -216,7 +213,6 @@ impl Inodes {
                 unseen: false,
                 made: false,
                 heard: 0,
-                rights: Rights::default(),
                 stands: Stands::default(),
             });
         });
@@ -280,7 +276,6 @@ impl Inodes {
     pub fn told_set(&mut self, id: NodeId, attr: &Attr, now: BootTime) {
         self.told(id, attr);
         self.reaches(id, attr.size);
-        self.goes_by(id, attr);
         self.believes_firmly(id, now);
     }
 
@@ -410,31 +405,16 @@ impl Inodes {
         }
     }
 
-    /// Whether the kernel may decide by another mode or owner.
-    pub fn goes_by_others(&self, id: NodeId, attr: &Attr) -> bool {
-        let others = |known: &KnownAs| known.rights != Rights::from(attr);
-        self.known(id).is_some_and(others)
-    }
-
-    /// To be shown to [`Inodes::takes`]: asked for when the kernel's request has come.
+    /// To be shown to [`Inodes::takes_size`]: asked for when the kernel's request has come.
     pub fn heard(&self, id: NodeId) -> u8 {
         self.known(id).map_or(0, |known| known.heard)
     }
 
-    /// The kernel has asked for these, and takes them unless it has heard of the file meanwhile.
-    pub fn takes(&mut self, id: NodeId, attr: &Attr, heard: u8) {
-        if self.heard(id) != heard {
-            return;
-        }
-        if let Some(refs) = self.refs_mut(id) {
-            refs.ceiling = attr.size;
-        }
-        self.goes_by(id, attr);
-    }
-
-    fn goes_by(&mut self, id: NodeId, attr: &Attr) {
-        if let Some(known) = self.known_mut(id) {
-            known.rights = attr.into();
+    /// The kernel has asked for this size, and takes it unless it has heard of the file meanwhile.
+    pub fn takes_size(&mut self, id: NodeId, size: u64, heard: u8) {
+        let takes = self.heard(id) == heard;
+        if let Some(refs) = self.refs_mut(id).filter(|_| takes) {
+            refs.ceiling = size;
         }
     }
 
@@ -565,25 +545,11 @@ mod tests {
         assert!(inodes.may_be_long(id, 8) && !inodes.may_be_long(id, 9));
         let heard = inodes.heard(id);
         inodes.outdates(&handle(1));
-        inodes.takes(id, &attr(12, FileKind::File), heard);
+        inodes.takes_size(id, 5, heard);
         assert!(inodes.may_be_long(id, 8), "it ignores the answer");
         let heard = inodes.heard(id);
-        inodes.takes(id, &attr(12, FileKind::File), heard);
+        inodes.takes_size(id, 5, heard);
         assert!(!inodes.may_be_long(id, 5));
-    }
-
-    #[test]
-    fn the_kernel_goes_by_another_mode_until_it_has_taken_the_one_that_it_asked_for() {
-        let mut inodes = inodes();
-        let old = attr(12, FileKind::File);
-        let new = Attr { mode: 0o600, ..old };
-        let id = refer(&mut inodes, handle(1), &old).id;
-        assert!(!inodes.goes_by_others(id, &old) && inodes.goes_by_others(id, &new));
-        refer(&mut inodes, handle(1), &new);
-        assert!(inodes.goes_by_others(id, &new), "it ignores a lookup's");
-        let heard = inodes.heard(id);
-        inodes.takes(id, &new, heard);
-        assert!(!inodes.goes_by_others(id, &new));
     }
 
     #[test]

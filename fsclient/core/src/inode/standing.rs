@@ -1,7 +1,6 @@
 //! By which ids, and where, the kernel knows an inode: see [`super::places`].
 
 use crate::call::NodeId;
-use leasefs_protocol::Attr;
 use smallvec::SmallVec;
 
 /// A name that many are kept of: most need no allocation.
@@ -81,23 +80,7 @@ pub(super) struct KnownAs {
     pub made: bool,
     /// How often it was told, or has done, what makes it ignore answers to what it has asked before.
     pub heard: u8,
-    /// By what mode and owner it decides who may do what.
-    pub rights: Rights,
     pub stands: Stands,
-}
-
-/// A mode and an owner, told from others all but certainly: many are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rights(u32);
-
-impl From<&Attr> for Rights {
-    fn from(attr: &Attr) -> Self {
-        let parts = [attr.mode.into(), attr.uid, attr.gid];
-        let mixed = parts.iter().fold(1, |mixed: u32, part| {
-            (mixed ^ part).wrapping_mul(0x9e37_79b1).rotate_left(13)
-        });
-        Self(mixed | 1)
-    }
 }
 
 impl KnownAs {

@@ -90,7 +90,7 @@ impl Ops {
         let object = self.inodes().node(node)?.handle;
         let (attr, valid) = self.cache().live()?.attr_for_kernel(&object)?;
         let heard = self.inodes().heard(node);
-        if self.must_grow(node, &object, &attr) && !self.takes_whole((node, &object), &attr, heard)
+        if self.must_grow(node, &object, &attr) && !self.will_be_cut((node, &object), &attr, heard)
         {
             return None;
         }
@@ -185,18 +185,17 @@ impl Ops {
             && !planted::is(Bug::GrownUntold)
     }
 
-    /// Whether the kernel, which may believe in a larger size, or in another mode or owner, takes these attributes when it is
-    /// answered: if it is made to grow before, it ignores the answer, and goes on with what it has. (So it does while
-    /// it changes the size itself.)
-    fn takes_whole(&self, (node, object): (NodeId, &Handle), attr: &Attr, heard: u8) -> bool {
+    /// Whether the kernel, which may believe in more, takes this size when it is answered: if it is made to grow before, it
+    /// ignores the answer, and goes on with more. (So it does while it changes the size itself.)
+    fn will_be_cut(&self, (node, object): (NodeId, &Handle), attr: &Attr, heard: u8) -> bool {
         let inodes = self.inodes();
-        let others = inodes.may_be_long(node, attr.size) || inodes.goes_by_others(node, attr);
-        others && inodes.heard(node) == heard && !inodes.is_changing(object)
+        let longer = inodes.may_be_long(node, attr.size);
+        longer && inodes.heard(node) == heard && !inodes.is_changing(object)
     }
 
     /// Before the kernel is told the size; `heard` as it was when the kernel had asked.
     async fn grow_first(&self, node: NodeId, object: &Handle, attr: &Attr, heard: u8) {
-        if !self.takes_whole((node, object), attr, heard) {
+        if !self.will_be_cut((node, object), attr, heard) {
             self.grow(node, object, attr).await;
         }
     }
@@ -205,7 +204,7 @@ impl Ops {
         let mut inodes = self.inodes();
         inodes.told(node, attr);
         if !inodes.is_changing(object) {
-            inodes.takes(node, attr, heard);
+            inodes.takes_size(node, attr.size, heard);
         }
     }
 
