@@ -273,20 +273,19 @@ impl StateDir {
         let path = self.file("export.json");
         let known: Option<Export> = files::read_json(&path)?;
         match known {
-            Some(known) if known.path == real && known.ino != ino => {
-                let record = path;
-                let export = real;
+            Some(known) if known.path != real => tracing::warn!(
+                before = %known.path.display(), now = %real.display(),
+                "another directory is served than before: what clients have mounted is stale, and has to be mounted anew"
+            ),
+            Some(known) if known.ino != ino => {
+                let (export, record) = (real, path);
                 return Err(StateError::Replaced { export, record });
             }
-            Some(known) if known.path == real => {
+            Some(known) => {
                 if let Ok(id) = known.id.parse() {
                     return Ok(id);
                 }
             }
-            Some(known) => tracing::warn!(
-                before = %known.path.display(), now = %real.display(),
-                "another directory is served than before: what clients have mounted is stale, and has to be mounted anew"
-            ),
             None => (),
         }
         let id = ExportId(files::random()?);
@@ -337,14 +336,19 @@ mod tests {
         assert!(place.must_be_outside(&scratch.path("export")).is_ok());
     }
 
-    #[test]
-    fn an_export_keeps_its_id_and_another_directory_gets_another() {
+    /// A state, and beside it directories "a" and "b" to be served.
+    fn beside_two_directories() -> (Scratch, StateDir) {
         let scratch = Scratch::new();
         for name in ["a", "b"] {
             fs::create_dir(scratch.path(name)).expect("mkdir");
         }
         let place = Location::find(Some(&scratch.path("state"))).expect("place");
-        let state = place.take().expect("take");
+        (scratch, place.take().expect("take"))
+    }
+
+    #[test]
+    fn an_export_keeps_its_id_and_another_directory_gets_another() {
+        let (scratch, state) = beside_two_directories();
         let id = |name| state.export_id(&scratch.path(name)).expect("id");
         let a = id("a");
         assert_eq!(id("a"), a);
@@ -354,12 +358,7 @@ mod tests {
     /// As an empty mount point, where a disk is not mounted.
     #[test]
     fn another_directory_in_the_place_of_the_one_that_was_served_is_refused() {
-        let scratch = Scratch::new();
-        for name in ["a", "b"] {
-            fs::create_dir(scratch.path(name)).expect("mkdir");
-        }
-        let place = Location::find(Some(&scratch.path("state"))).expect("place");
-        let state = place.take().expect("take");
+        let (scratch, state) = beside_two_directories();
         let id = || state.export_id(&scratch.path("a"));
         let first = id().expect("id");
         let move_to = |from: &str, to: &str| fs::rename(scratch.path(from), scratch.path(to));

@@ -332,12 +332,6 @@ impl Cached {
         self.directory.as_ref()?.listing.clone()
     }
 
-    /// Whether its listing is here.
-    pub fn is_listed(&self) -> bool {
-        let directory = self.directory.as_ref();
-        directory.is_some_and(|directory| directory.listing.is_some())
-    }
-
     /// A symlink's target.
     pub fn put_target(&mut self, target: Bytes) {
         self.cost += target.len();

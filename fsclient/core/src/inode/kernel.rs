@@ -90,15 +90,7 @@ impl KernelRefs {
 }
 
 impl Inode {
-    /// The kernel is told these attributes. What it knows of it, if it does.
-    fn is_told(&mut self, attr: &Attr) -> Option<&mut KernelRefs> {
-        self.is_shown(attr);
-        let refs = self.kernel.as_deref_mut()?;
-        refs.told_size(attr.size);
-        Some(refs)
-    }
-
-    /// The kernel is shown them, and takes no size from there.
+    /// The kernel is shown these attributes. Whether it takes their size is another question.
     fn is_shown(&mut self, attr: &Attr) {
         let told = self.shared_attr(attr);
         if let Some(refs) = &mut self.kernel {
@@ -162,11 +154,11 @@ impl Inodes {
             self.becomes_known(id, object, attr.kind, u64::MAX);
         }
         if let Some(inode) = self.inode_mut(id) {
-            match was_known {
-                // It ignores them, or is told otherwise: see `Ops::found`.
-                true => inode.is_shown(attr),
-                false => drop(inode.is_told(attr)),
-            }
+            inode.is_shown(attr);
+        }
+        // What it knows it makes nothing of them, or is told the size otherwise: see `Ops::found`.
+        if !was_known {
+            self.told_size(id, attr.size);
         }
         if let Some(known) = self.known_mut(id) {
             known.lookups += u64::from(id != NodeId::ROOT);
@@ -266,8 +258,11 @@ impl Inodes {
 
     /// The kernel is told these attributes in an answer.
     pub fn told(&mut self, id: NodeId, attr: &Attr) {
-        let inode = self.inode_mut(id);
-        if let Some(refs) = inode.and_then(|inode| inode.is_told(attr)) {
+        if let Some(inode) = self.inode_mut(id) {
+            inode.is_shown(attr);
+        }
+        if let Some(refs) = self.refs_mut(id) {
+            refs.told_size(attr.size);
             refs.outdated = false;
         }
     }
@@ -405,15 +400,20 @@ impl Inodes {
         }
     }
 
-    /// To be shown to [`Inodes::takes_size`]: asked for when the kernel's request has come.
+    /// To be shown to [`Inodes::takes_answer`]: asked for when the kernel's request has come.
     pub fn heard(&self, id: NodeId) -> u8 {
         self.known(id).map_or(0, |known| known.heard)
     }
 
-    /// The kernel has asked for this size, and takes it unless it has heard of the file meanwhile.
-    pub fn takes_size(&mut self, id: NodeId, size: u64, heard: u8) {
-        let takes = self.heard(id) == heard;
-        if let Some(refs) = self.refs_mut(id).filter(|_| takes) {
+    /// Whether the kernel takes the size that it has asked for: not if it has heard of the file meanwhile, nor while it changes
+    /// the size itself.
+    pub fn takes_answer(&self, (id, object): (NodeId, &Handle), heard: u8) -> bool {
+        self.heard(id) == heard && !self.is_changing(object)
+    }
+
+    /// It takes this one.
+    pub fn takes_size(&mut self, id: NodeId, size: u64) {
+        if let Some(refs) = self.refs_mut(id) {
             refs.ceiling = size;
         }
     }
@@ -543,12 +543,11 @@ mod tests {
         assert!(!inodes.may_be_long(id, 5));
         inodes.reaches(id, 9);
         assert!(inodes.may_be_long(id, 8) && !inodes.may_be_long(id, 9));
-        let heard = inodes.heard(id);
-        inodes.outdates(&handle(1));
-        inodes.takes_size(id, 5, heard);
-        assert!(inodes.may_be_long(id, 8), "it ignores the answer");
-        let heard = inodes.heard(id);
-        inodes.takes_size(id, 5, heard);
+        let (heard, object) = (inodes.heard(id), handle(1));
+        assert!(inodes.takes_answer((id, &object), heard));
+        inodes.outdates(&object);
+        assert!(!inodes.takes_answer((id, &object), heard));
+        inodes.takes_size(id, 5);
         assert!(!inodes.may_be_long(id, 5));
     }
 

@@ -1,7 +1,6 @@
 //! What goes on in a directory that the kernel knows: who looks its names up, who goes through its listing, who changes it.
 
 use super::Inodes;
-use super::cached::Cached;
 use super::standing::KeptName;
 use crate::call::NodeId;
 use leasefs_lease::time::BootTime;
@@ -169,8 +168,8 @@ impl Inodes {
     /// Whether the listing of a directory is here, and came with what its entries denote.
     fn came_whole(&self, id: NodeId) -> bool {
         let inode = self.nodes.get(&id).and_then(|dir| self.get(dir));
-        let cached = inode.and_then(|inode| inode.cached.as_deref());
-        cached.is_some_and(Cached::is_listed) && self.walk(id).is_none()
+        let listing = inode.and_then(|inode| inode.cached.as_deref()?.listing());
+        listing.is_some() && self.walk(id).is_none()
     }
 
     /// Whether names of a directory were looked up at the server since this was asked last:

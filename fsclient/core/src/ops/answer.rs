@@ -11,6 +11,7 @@ impl Ops {
     /// What a request is answered if nothing has to be waited for.
     pub fn at_once(self: &Arc<Self>, asker: Asker, call: &Call) -> Option<Result<Answer, Refusal>> {
         let answer = self.answered_here(asker, call)?;
+        self.reached(call.reaches());
         if answer.is_ok() && !call.walks() {
             self.stale.done(asker);
         }
@@ -49,9 +50,7 @@ impl Ops {
                 );
             }
             Call::Write { fh, writing } => {
-                let written = self.write_at_once(*fh, writing)?;
-                self.reaches(*fh, writing.offset, writing.data.len() as u64);
-                return Some(written.map(Answer::Written));
+                return Some(self.write_at_once(*fh, writing)?.map(Answer::Written));
             }
             Call::Flush { fh, owner } => {
                 let done = self.close_locks_at_once(*fh, *owner);
@@ -78,13 +77,15 @@ impl Ops {
     /// # Errors
     /// What the application is told instead.
     pub async fn answer(self: &Arc<Self>, ask: &Ask, call: Call) -> Result<Answer, Refusal> {
-        let (node, walks) = (call.node(), call.walks());
+        let (node, walks, reaches) = (call.node(), call.walks(), call.reaches());
         let now = self.cx.monotonic();
         let about = About {
             root: node == Some(NodeId::ROOT),
             in_directory: call.is_in_directory(),
         };
-        match self.answer_to(ask, call).await {
+        let answer = self.answer_to(ask, call).await;
+        self.reached(reaches);
+        match answer {
             Ok(answer) => {
                 if !walks {
                     self.stale.done(ask.asker);
@@ -93,6 +94,15 @@ impl Ops {
             }
             Err(refusal) if node.is_none() => Err(refusal),
             Err(refusal) => Err(self.stale.told(ask.asker, now, about, refusal)),
+        }
+    }
+
+    /// The kernel is answered something by which it takes a file for as long as this at least.
+    fn reached(&self, reaches: Option<(Fh, u64)>) {
+        if let Some((fh, end)) = reaches
+            && let Some(open) = self.opens.file(fh)
+        {
+            self.inodes().reaches(open.node, end);
         }
     }
 
@@ -230,35 +240,28 @@ impl Ops {
             }
             Call::Lock { fh, lock } => done(self.lock(ask, fh, lock).await)?,
             Call::TestLock { fh, lock } => Answer::Lock(self.test_lock(ask, fh, lock).await?),
-            Call::Write { fh, writing } => {
-                let (offset, len) = (writing.offset, writing.data.len() as u64);
-                let written = self.write(ask, fh, writing).await;
-                self.reaches(fh, offset, len);
-                Answer::Written(written?)
-            }
+            Call::Write { fh, writing } => Answer::Written(self.write(ask, fh, writing).await?),
             Call::Sync { fh, data_only } => done(self.fsync(ask, fh, data_only).await)?,
-            Call::Allocate { at, len, mode } => {
-                let allocated = self.fallocate(ask, at, len, mode).await;
-                self.reaches(at.fh, at.offset, len);
-                done(allocated)?
-            }
+            Call::Allocate { at, len, mode } => done(self.fallocate(ask, at, len, mode).await)?,
             Call::Seek { at, whence } => Answer::Offset(self.seek(ask, at, whence).await?),
             Call::CopyRange { from, to, len } => {
-                let copied = self.copy_range(ask, from, to, len).await;
-                self.reaches(to.fh, to.offset, len);
-                Answer::Written(copied?)
+                Answer::Written(self.copy_range(ask, from, to, len).await?)
             }
             _ => return Err(Refusal::Internal),
         })
     }
 }
 
-impl Ops {
-    /// The kernel takes the file for as long as a change here has made it (`fuse_write_update_attr`).
-    fn reaches(&self, fh: Fh, offset: u64, len: u64) {
-        if let Some(open) = self.opens.file(fh) {
-            self.inodes().reaches(open.node, offset.saturating_add(len));
-        }
+impl Call {
+    /// How far a file reaches at least, to the kernel, once this is answered (`fuse_write_update_attr`).
+    fn reaches(&self) -> Option<(Fh, u64)> {
+        let (fh, offset, len) = match self {
+            Self::Write { fh, writing } => (*fh, writing.offset, writing.data.len() as u64),
+            Self::Allocate { at, len, .. } => (at.fh, at.offset, *len),
+            Self::CopyRange { to, len, .. } => (to.fh, to.offset, *len),
+            _ => return None,
+        };
+        Some((fh, offset.saturating_add(len)))
     }
 }
 

@@ -126,7 +126,10 @@ impl Ops {
                 self.grow_first(node, &object, &attr, heard).await;
                 (attr, valid)
             }
-            None => match self.getattr_from_server(ask, (node, &object), None).await {
+            None => match self
+                .getattr_from_server(ask, (node, &object), heard, None)
+                .await
+            {
                 // Removed since the kernel looked it up.
                 Err(refusal) if refusal.errno() == libc::ESTALE => self.of_gone(node)?,
                 told => told?,
@@ -144,14 +147,14 @@ impl Ops {
         Ok((gone, Duration::ZERO))
     }
 
-    /// `most`: so long pages are waited for.
+    /// `heard`: as the kernel had asked; `most`: so long pages are waited for.
     async fn getattr_from_server(
         &self,
         ask: &Ask,
         (node, object): (NodeId, &Handle),
+        heard: u8,
         most: Option<Duration>,
     ) -> Result<(Attr, Duration), Refusal> {
-        let heard = self.inodes().heard(node);
         let mut asked = 0;
         loop {
             let filled = *self.filled.borrow();
@@ -186,11 +189,10 @@ impl Ops {
     }
 
     /// Whether the kernel, which may believe in more, takes this size when it is answered: if it is made to grow before, it
-    /// ignores the answer, and goes on with more. (So it does while it changes the size itself.)
-    fn will_be_cut(&self, (node, object): (NodeId, &Handle), attr: &Attr, heard: u8) -> bool {
+    /// ignores the answer, and goes on with more.
+    fn will_be_cut(&self, at: (NodeId, &Handle), attr: &Attr, heard: u8) -> bool {
         let inodes = self.inodes();
-        let longer = inodes.may_be_long(node, attr.size);
-        longer && inodes.heard(node) == heard && !inodes.is_changing(object)
+        inodes.may_be_long(at.0, attr.size) && inodes.takes_answer(at, heard)
     }
 
     /// Before the kernel is told the size; `heard` as it was when the kernel had asked.
@@ -200,11 +202,12 @@ impl Ops {
         }
     }
 
-    fn told_asked(&self, (node, object): (NodeId, &Handle), attr: &Attr, heard: u8) {
+    /// The kernel is answered with these attributes.
+    fn told_asked(&self, at: (NodeId, &Handle), attr: &Attr, heard: u8) {
         let mut inodes = self.inodes();
-        inodes.told(node, attr);
-        if !inodes.is_changing(object) {
-            inodes.takes_size(node, attr.size, heard);
+        inodes.told(at.0, attr);
+        if inodes.takes_answer(at, heard) {
+            inodes.takes_size(at.0, attr.size);
         }
     }
 
@@ -290,7 +293,9 @@ impl Ops {
             (Some(attr), _) => attr,
             // The change has been made, whatever is refused from here on.
             (None, Some(node)) => {
-                let asked = self.getattr_from_server(ask, (node, object), most).await;
+                let heard = self.inodes().heard(node);
+                let asked = self.getattr_from_server(ask, (node, object), heard, most);
+                let asked = asked.await;
                 asked.map_or(changed, |(attr, _)| attr)
             }
             (None, None) => changed,

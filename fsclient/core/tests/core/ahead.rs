@@ -52,7 +52,11 @@ fn asked(world: &mut World) -> (Asked, Vec<(u8, Asked)>) {
 }
 
 fn is_found(world: &mut World, asked: &Asked, dir: u8, object: u8) {
-    let (handle, attr) = (handle(object), attr(object, FILE));
+    is_found_as(world, asked, dir, (object, FILE));
+}
+
+fn is_found_as(world: &mut World, asked: &Asked, dir: u8, (object, kind): (u8, FileKind)) {
+    let (handle, attr) = (handle(object), attr(object, kind));
     let grants = vec![grant(dir, Parts::NAMES, 2), grant(object, Parts::ATTRS, 2)];
     world.grant(asked, Response::Object(Object { handle, attr }), grants);
 }
@@ -228,9 +232,7 @@ fn goes_deep(world: &mut World) {
     is_listed(world, &open, 0, &entries);
     let c = node(world, NodeId::ROOT, "c");
     let (lookup, asked, _) = looks_into(world, c, "s");
-    let (handle, attr) = (handle(23), attr(23, DIR));
-    let grants = vec![grant(13, Parts::NAMES, 2), grant(23, Parts::ATTRS, 2)];
-    world.grant(&asked, Response::Object(Object { handle, attr }), grants);
+    is_found_as(world, &asked, 13, (23, DIR));
     let s = found(world, lookup).expect("a directory");
     let (_, _, ahead) = looks_into(world, s, "x");
     assert!(ahead.is_empty(), "{ahead:?}");
@@ -262,9 +264,7 @@ fn what_is_first_looked_into_within_the_second_directory_is_listed_at_once() {
     goes_deep(&mut world);
     let d = node(&mut world, NodeId::ROOT, "d");
     let (lookup, asked, _) = looks_into(&mut world, d, "s");
-    let (handle, attr) = (handle(24), attr(24, DIR));
-    let grants = vec![grant(14, Parts::NAMES, 2), grant(24, Parts::ATTRS, 2)];
-    world.grant(&asked, Response::Object(Object { handle, attr }), grants);
+    is_found_as(&mut world, &asked, 14, (24, DIR));
     let s = found(&mut world, lookup).expect("a directory");
     let (_, _, ahead) = looks_into(&mut world, s, "x");
     assert_eq!(ahead.iter().map(|(o, _)| *o).collect::<Vec<_>>(), [24]);
