@@ -392,7 +392,7 @@ impl Inodes {
         self.refs(id).is_some_and(|refs| refs.ceiling > size)
     }
 
-    /// A change here up to this byte is answered: the kernel knows by itself that the file reaches so far.
+    /// A change here up to this byte is answered, or the kernel is about to be made to believe that the file reaches so far.
     pub fn reaches(&mut self, id: NodeId, end: u64) {
         if let Some(refs) = self.refs_mut(id) {
             refs.ceiling = refs.ceiling.max(end);
@@ -420,7 +420,6 @@ impl Inodes {
 
     /// The kernel has been made to believe that the file has at least this size. That may not last.
     pub fn grown(&mut self, id: NodeId, size: u64, now: BootTime) {
-        self.reaches(id, size);
         let lasts = |refs: &&mut KernelRefs| !refs.shrinks && !refs.firmly.is_on_its_way(now);
         if let Some(refs) = self.refs_mut(id).filter(lasts) {
             refs.floor = refs.floor.max(size);

@@ -216,6 +216,8 @@ impl Ops {
             return;
         }
         let size = attr.size;
+        // Whoever is answered from here on may be ignored.
+        self.inodes().reaches(node, size);
         // While the kernel believes in more than that it wouldn't notice, and would then read the answer that
         // tells less. It ignores those to what it has asked before its attributes are dropped.
         if self.inodes().take_shrinks(node) {
