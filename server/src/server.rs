@@ -298,18 +298,17 @@ impl Server {
         });
     }
 
-    /// Ends the client's sessions that it began with other rights than it has now: what they have
-    /// open was decided under those. May block; such a session may begin anew right after.
+    /// Ends the client's sessions that it began with other rights than it has now, but for what they were leased, which
+    /// runs out: what they have open was decided under those. May block.
     pub fn end_outdated(&self, client: &Client) {
         let rights = client.rights();
         for session in self.sessions.of(client.key) {
             if session.owner.rights != rights && self.leaves(&session) {
-                self.leases.end_session(session.id);
                 tracing::info!(client = %session.key, session = %session.id, "session ended: its client's rights have changed");
                 if let Some(link) = session.link() {
                     link.close(CloseCode::Goodbye, "the client's rights have changed");
                 }
-                self.forget(&session);
+                self.end_if_lapsed(&session);
             }
         }
     }

@@ -5,7 +5,7 @@ mod support;
 
 use leasefs_protocol::control::{Hello, HelloRefusal, Reclaim, ReclaimLease, ToServer};
 use leasefs_protocol::query::Fill;
-use leasefs_protocol::{Mode, Parts, Query, query};
+use leasefs_protocol::{Mode, Parts, Query, SessionId, query};
 use leasefs_transport::Lost;
 use std::time::Duration;
 use support::client::{Client, LONG, Who, mkdir, numbered, raw, write};
@@ -241,8 +241,8 @@ async fn what_a_revoked_client_says_last_changes_nothing() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_revoked_client_was_leased_is_waited_for_until_its_term_is_over() {
+/// A reader whose sessions are over by what `ends` them doesn't know yet: who changes what it has read waits for its leases.
+async fn is_waited_for(ends: impl AsyncFnOnce(&House, &Running, &Who)) {
     let house = House::new();
     std::fs::write(house.path("f"), b"old").expect("a file");
     let term = Duration::from_secs(2);
@@ -257,7 +257,7 @@ async fn what_a_revoked_client_was_leased_is_waited_for_until_its_term_is_over()
     let mut writer = Who::enrolled(&house, 2).connect(&server).await;
     let writing = writer.open(handle, libc::O_WRONLY).await;
     let began = std::time::Instant::now();
-    assert_eq!(revoke(&house, &server, &who).await, 0);
+    ends(&house, &server, &who).await;
     is_closed(&reader).await;
     assert!(server.server.sessions.get(who.session).is_none());
     let frame = writer.frame(write(writing, 0));
@@ -267,4 +267,31 @@ async fn what_a_revoked_client_was_leased_is_waited_for_until_its_term_is_over()
     assert!(writer.reply().await.0.result.is_ok());
     assert!(began.elapsed() < term * 2);
     assert_eq!(std::fs::read(house.path("f")).expect("the file"), b"new");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_revoked_client_was_leased_is_waited_for_until_its_term_is_over() {
+    is_waited_for(async |house, server, who| {
+        assert_eq!(revoke(house, server, who).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_was_leased_under_another_role_is_waited_for_until_its_term_is_over() {
+    is_waited_for(async |house, server, who| {
+        house.records.enrol(who.identity.key_hash(), true);
+        let another = Who {
+            session: SessionId([3; 16]),
+            ..who.clone()
+        };
+        another.connect(server).await;
+        // The session itself begins anew when nobody has to wait for it any more.
+        let early = who.connect_with(server, who.hello()).await.err();
+        assert!(
+            matches!(early, Some(HelloRefusal::Internal(_))),
+            "{early:?}"
+        );
+    })
+    .await;
 }

@@ -228,9 +228,10 @@ fn judge(
         .map_err(|refused| match refused {
             Refused::Foreign => HelloRefusal::ForeignSession,
             Refused::ShutOut => HelloRefusal::Revoked(key),
-            Refused::Ending => {
-                HelloRefusal::Internal("the session has just ended: connect again".to_owned())
-            }
+            Refused::Ending => HelloRefusal::Internal(
+                "the session has ended, and what it was leased has not run out: connect again"
+                    .to_owned(),
+            ),
             Refused::TooMany => HelloRefusal::TooMany(format!(
                 "sessions (at most {MAX_SESSIONS_PER_CLIENT} of one client)"
             )),
