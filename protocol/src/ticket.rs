@@ -44,6 +44,13 @@ impl FromStr for ServerAddr {
     type Err = SourceError;
 
     fn from_str(text: &str) -> Result<Self, SourceError> {
+        Self::parse(text, DEFAULT_PORT)
+    }
+}
+
+impl ServerAddr {
+    /// At this port unless the text names one.
+    fn parse(text: &str, port: u16) -> Result<Self, SourceError> {
         let (host, is_host, rest) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (host, rest) = rest.split_once(']').ok_or(SourceError::Address)?;
@@ -56,7 +63,7 @@ impl FromStr for ServerAddr {
         };
         let port = match rest.strip_prefix(':') {
             Some(port) => port.parse().map_err(|_| SourceError::Address)?,
-            None if rest.is_empty() => DEFAULT_PORT,
+            None if rest.is_empty() => port,
             None => return Err(SourceError::Address),
         };
         if !is_host {
@@ -109,6 +116,19 @@ impl Addresses {
         Self(all)
     }
 
+    /// Those that a text names, at this port where it names none.
+    ///
+    /// # Errors
+    /// If one is no address, or they are too many.
+    pub fn parse(text: &str, port: u16) -> Result<Self, SourceError> {
+        let one = |text| ServerAddr::parse(text, port);
+        let all: Result<Vec<ServerAddr>, _> = text.split(',').map(one).collect();
+        match all? {
+            all if all.len() > MAX_ADDRESSES => Err(SourceError::Address),
+            all => Ok(Self(all)),
+        }
+    }
+
     /// All of them.
     pub fn all(&self) -> &[ServerAddr] {
         &self.0
@@ -143,11 +163,7 @@ impl FromStr for Addresses {
     type Err = SourceError;
 
     fn from_str(text: &str) -> Result<Self, SourceError> {
-        let all: Result<Vec<ServerAddr>, _> = text.split(',').map(str::parse).collect();
-        match all? {
-            all if all.len() > MAX_ADDRESSES => Err(SourceError::Address),
-            all => Ok(Self(all)),
-        }
+        Self::parse(text, DEFAULT_PORT)
     }
 }
 

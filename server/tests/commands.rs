@@ -122,11 +122,21 @@ fn a_ticket_file_is_private_and_keeps_the_ticket_off_the_output() {
     let server = Serving::start(
         &scratch,
         &scratch.path("export"),
-        &["--ticket-file", name, "--advertise", "nas.example:99"],
+        &[
+            "--ticket-file",
+            name,
+            "--advertise",
+            "nas.example:99,[2001:db8::1]",
+        ],
     );
-    assert_eq!(server.lines.len(), 1);
+    let [ready] = &server.lines[..] else {
+        panic!("{:?}", server.lines);
+    };
+    let (_, port) = ready.rsplit_once(':').expect("an address");
     let ticket = std::fs::read_to_string(&file).expect("ticket");
-    assert!(ticket.starts_with("leasefs://nas.example:99/#"));
+    // The port that is listened at, unless another is named.
+    let named = format!("leasefs://nas.example:99,[2001:db8::1]:{port}/#");
+    assert!(ticket.starts_with(&named), "{ticket}");
     let mode = std::fs::metadata(&file).expect("ticket").mode();
     assert_eq!(mode & 0o7777, 0o600);
 }

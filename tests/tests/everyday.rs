@@ -304,8 +304,11 @@ fn a_mount_whose_daemon_is_stopped_or_dead_is_shown_as_that_and_can_be_unmounted
     kill_process(pid, Signal::KILL).expect("killed");
     let dead = || (seen(&dir) == "dead").then_some(());
     eventually("the mount to be dead", LIMIT, dead, String::new);
-    let told = done(client(&["status"]));
-    assert!(told.contains("has died: `fsclient umount"), "{told}");
+    let state = state.to_str().expect("text");
+    for all in [&["status"][..], &["status", "--state", state]] {
+        let told = done(client(all));
+        assert!(told.contains("has died: `fsclient umount"), "{told}");
+    }
     done(umount(&dir));
     assert!(!is_mounted(&dir));
 }
@@ -456,6 +459,19 @@ fn what_is_on_a_mount_is_not_served_by_another_server() {
         );
         assert!(!state.exists(), "nothing is made before");
     }
+}
+
+#[test]
+fn what_is_served_is_not_mounted_upon_itself() {
+    let world = world("upon-itself", 0, "trust");
+    let (_, state) = places(&world);
+    let export = &world.server.export;
+    let refused = refusal(mount(&ticket_of(&world), export, &state));
+    assert!(
+        refused.contains("would hide what the server serves"),
+        "{refused}"
+    );
+    assert!(!is_mounted(export));
 }
 
 #[test]

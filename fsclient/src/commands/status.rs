@@ -24,7 +24,7 @@ pub(super) struct StatusArgs {
     /// In JSON: `{"mounts": [..], "unanswered": [..], "kept": [..]}`
     #[arg(long)]
     json: bool,
-    /// Only mounts with this state directory
+    /// Only mounts with this state directory, and those whose daemon doesn't answer
     #[command(flatten)]
     state: StateArg,
 }
@@ -32,7 +32,7 @@ pub(super) struct StatusArgs {
 pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
     let Survey {
         mut mounts,
-        mut unanswered,
+        unanswered,
         troubles,
     } = match &args.dir {
         Some(dir) => Survey {
@@ -44,8 +44,6 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
     if let Some(state) = &args.state.state {
         let state = std::path::absolute(state).map_err(|e| e.to_string())?;
         mounts.retain(|mount| mount.state_dir == state || args.dir.is_some());
-        // Of these nobody says whether they have it.
-        unanswered.clear();
     }
     troubles.iter().for_each(|trouble| say(trouble));
     let kept = kept(args, &mounts);

@@ -16,10 +16,12 @@ use leasefs_protocol::control::{IdentityPolicy, Welcome};
 use leasefs_protocol::latency::millis;
 use leasefs_protocol::limits::DEFAULT_DRIFT_PPM;
 use leasefs_protocol::ticket::{Addresses, Source};
-use leasefs_protocol::{RawName, printable};
+use leasefs_protocol::{Attr, RawName, printable};
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -256,6 +258,12 @@ fn as_written(job: &Job, source: &str) -> String {
 
 /// Whether what was asked for goes with the server's policy.
 fn fits(job: &Job, welcome: &Welcome, source: &str) -> Result<(), String> {
+    if is_served(&job.dir, &welcome.root_attr) {
+        return Err(format!(
+            "{} is the directory of {source} itself: mounted there it would hide what the server serves, which then can't              restart. Mount it elsewhere",
+            job.dir.display()
+        ));
+    }
     let one_owner = welcome.identity == IdentityPolicy::Squash;
     if one_owner && job.allow.anything() {
         // Everything would be shown as a program or device of the mounting user, root.
@@ -270,6 +278,14 @@ fn fits(job: &Job, welcome: &Welcome, source: &str) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Whether a directory of this machine is the one that is served, as far as its number and dates tell.
+fn is_served(dir: &Path, root: &Attr) -> bool {
+    fs::metadata(dir).is_ok_and(|here| {
+        let (secs, nanos) = (root.ctime.seconds, i64::from(root.ctime.nanos));
+        here.ino() == root.ino && here.ctime() == secs && here.ctime_nsec() == nanos
+    })
 }
 
 fn hint(kind: ErrorKind, reason: &str) -> &'static str {

@@ -26,8 +26,8 @@ pub(super) struct ServeArgs {
     pub(super) listen: Option<SocketAddr>,
     /// How clients reach this server, for tickets [default: the address listened on; where that is any, the name
     /// of this host and its addresses]
-    #[arg(long, value_name = "HOST:PORT,..", value_parser = parse_advertised)]
-    pub(super) advertise: Option<Addresses>,
+    #[arg(long, value_name = "HOST[:PORT],..", value_parser = parse_advertised)]
+    pub(super) advertise: Option<String>,
     #[command(flatten)]
     pub(super) state: StateArg,
     /// How long a client's leases last without a word from it: a duration as 10s or 1500ms
@@ -79,8 +79,10 @@ pub(super) struct StatusArgs {
     pub(super) state: StateArg,
 }
 
-fn parse_advertised(text: &str) -> Result<Addresses, String> {
-    text.parse().map_err(|e| format!("{e}"))
+/// Where no port is named it is that which is listened at, not known yet.
+fn parse_advertised(text: &str) -> Result<String, String> {
+    let parsed = Addresses::parse(text, DEFAULT_PORT);
+    parsed.map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {

@@ -14,7 +14,7 @@ use crate::wire;
 use leasefs_metrics::Endpoint;
 use leasefs_protocol::EscapedLines;
 use leasefs_protocol::limits::{DEFAULT_PORT, RESERVED_FILES};
-use leasefs_protocol::ticket::{Addresses, ServerAddr};
+use leasefs_protocol::ticket::{Addresses, ServerAddr, SourceError};
 use leasefs_store::{Options, Store};
 use leasefs_transport::TransportError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -85,7 +85,7 @@ fn prepare(args: &ServeArgs, policy: Policy) -> Result<Prepared, String> {
     let desk = Desk {
         state: Arc::new(state),
         policy,
-        advertise: advertised(args, endpoint.local_addr()),
+        advertise: advertised(args, endpoint.local_addr()).map_err(|e| e.to_string())?,
         key: identity.key_hash(),
         export: args.dir.canonicalize().unwrap_or(args.dir.clone()),
         address: endpoint.local_addr(),
@@ -147,22 +147,22 @@ async fn serve(args: &ServeArgs, policy: Policy, open_files: usize) -> Result<()
 }
 
 /// Where a ticket says the server is: if it listens on all addresses of its host, by the name of that and by each.
-fn advertised(args: &ServeArgs, address: SocketAddr) -> Addresses {
+fn advertised(args: &ServeArgs, address: SocketAddr) -> Result<Addresses, SourceError> {
     if let Some(advertise) = &args.advertise {
-        return advertise.clone();
+        return Addresses::parse(advertise, address.port());
     }
     let at = |host: String| ServerAddr {
         host,
         port: address.port(),
     };
-    match address.ip() {
+    Ok(match address.ip() {
         ip if !ip.is_unspecified() => at(ip.to_string()).into(),
         any => {
             let own = own_addresses().into_iter();
             let served = own.filter(|own| any.is_ipv6() || own.is_ipv4());
             Addresses::new(at(host_name()), served.map(|own| at(own.to_string())))
         }
-    }
+    })
 }
 
 /// This host's addresses that others may reach, IPv4 first.

@@ -38,7 +38,9 @@ pub struct Registry {
 #[derive(Debug, thiserror::Error)]
 pub enum RevokeError {
     /// No client is meant.
-    #[error("no client is called {0}, and no key begins so: `fsserver clients` lists them")]
+    #[error(
+        "no client is called {0}, and no key begins so (four characters at least): `fsserver clients` lists them"
+    )]
     Unknown(String),
     /// Several are meant.
     #[error("{which} means several clients: name one by the beginning of its key")]

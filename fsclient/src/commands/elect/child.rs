@@ -10,6 +10,7 @@ use std::process::{self, Command, ExitStatus};
 
 /// As shells have it, for what isn't there and what can't be run.
 const NOT_FOUND: i32 = 127;
+const NOT_RUN: u8 = 126;
 /// A process that a signal has ended exits with that many more.
 const BY_SIGNAL: i32 = 128;
 
@@ -24,9 +25,10 @@ impl Child {
     /// Runs it. It ends with this process, which nobody would look after the lock without.
     ///
     /// # Errors
-    /// That it can't be run, for people.
-    pub(super) fn begin(command: &[OsString], token: &str, path: &Path) -> Result<Self, String> {
-        let (program, arguments) = command.split_first().ok_or("no command")?;
+    /// That it can't be run.
+    pub(super) fn begin(command: &[OsString], token: &str, path: &Path) -> io::Result<Self> {
+        let named = command.split_first();
+        let (program, arguments) = named.ok_or(io::ErrorKind::InvalidInput)?;
         let group = !io::stdin().is_terminal();
         let mut command = Command::new(program);
         command.args(arguments);
@@ -42,8 +44,7 @@ impl Child {
                 Ok(())
             });
         }
-        let failed = |error: io::Error| format!("{}: {error}", program.to_string_lossy());
-        let child = command.spawn().map_err(failed)?;
+        let child = command.spawn()?;
         let pid = Pid::from_child(&child);
         Ok(Self { child, pid, group })
     }
@@ -67,6 +68,14 @@ impl Child {
     }
 }
 
+/// What to exit with if the command can't be run.
+pub(super) fn not_run(error: &io::Error) -> u8 {
+    match error.kind() {
+        io::ErrorKind::NotFound => code(ExitStatus::from_raw(NOT_FOUND << 8)),
+        _ => NOT_RUN,
+    }
+}
+
 fn code(status: ExitStatus) -> u8 {
     let code = status
         .code()
@@ -78,6 +87,15 @@ fn code(status: ExitStatus) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_can_not_be_run_has_the_code_that_shells_have_for_it() {
+        for (program, exits_with) in [("/nowhere/at/all", 127), ("/", 126)] {
+            let begun = Child::begin(&[program.into()], "1", Path::new("/lock"));
+            let error = begun.expect_err("it can't be run");
+            assert_eq!(not_run(&error), exits_with, "{program}: {error}");
+        }
+    }
 
     #[test]
     fn a_commands_end_is_told_as_a_shell_tells_it() {

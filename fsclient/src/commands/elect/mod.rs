@@ -79,7 +79,14 @@ fn elected(args: &ElectArgs) -> Result<u8, String> {
     let lease = Lease::watched(Arc::clone(&file)).map_err(failed)?;
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| format!("can't begin: {e}"))?;
-    let child = Child::begin(&args.command, &token, path)?;
+    let child = match Child::begin(&args.command, &token, path) {
+        Ok(child) => child,
+        Err(error) => {
+            let program = args.command.first().map(|name| name.to_string_lossy());
+            say(&format!("{}: {error}", program.unwrap_or_default()));
+            return Ok(child::not_run(&error));
+        }
+    };
     let attended = runtime.block_on(attend(child, lease, path));
     attended.map_err(|e| format!("can't take signals: {e}"))
 }
