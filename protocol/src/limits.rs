@@ -121,15 +121,17 @@ pub const MAX_EXCLUSIVE_AGAIN: Duration = Duration::from_secs(300);
 /// Most locks that one session holds of one file, and of which one message tells.
 pub const MAX_LOCKS_OF_FILE: usize = 1024;
 /// Most locks that one session holds.
-pub const MAX_LOCKS: usize = 65_536;
+pub const MAX_LOCKS: usize = 16_384;
 /// Most locks that one session waits for.
 pub const MAX_LOCK_WAITS: usize = 4096;
 /// Numbers of locks that come with the right to decide a file's: the next lock after as many is asked for.
 pub const FENCES_DELEGATED: u64 = 1 << 16;
 /// Numbers of locks that a server has in one life.
 pub const FENCES_OF_LIFE: u64 = 1 << 48;
-/// Most steps from an owner of locks to one he waits for that are looked through for a deadlock.
-pub const MAX_DEADLOCK_STEPS: usize = 4096;
+/// Most locks, held and waited for, that are looked at for one event: to find a deadlock, and who goes first.
+pub const MAX_LOCK_STEPS: usize = 65_536;
+/// Most files in which somebody who could have his lock lets others go first who have waited for longer.
+pub const MAX_POLITE: usize = 256;
 /// Most request streams of one connection.
 pub const MAX_LANES: usize = 16;
 /// Most items in one reclaim, release or approval message.

@@ -1,12 +1,17 @@
 //! Many at one file: what an event costs doesn't grow with those who wait or hold there. Processor times of
 //! this thread are compared with each other only, and with room.
 
+use leasefs_lease::locks::LockWanted;
 use leasefs_lease::server::{
-    Action, Config, Core, Event, Grace, LoggedWrites, OpId, ReadItem, ReadKind, Reclaimed, Touch,
-    Wanted,
+    Action, Config, Core, Event, Grace, LockAnswer, LockAsk, LoggedWrites, OpId, ReadItem,
+    ReadKind, Reclaimed, Touch, Wanted,
 };
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Handle, KeyHash, Mode, Parts, RecallId, SessionId, Stamp};
+use leasefs_protocol::lock::LockOutcome;
+use leasefs_protocol::{
+    Handle, KeyHash, LockKind, LockMode, LockOwner, LockRange, LockWait, Mode, Parts, RecallId,
+    SessionId, Stamp,
+};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -304,4 +309,74 @@ fn reclaimed(n: u32) -> Duration {
 #[test]
 fn a_session_among_many_that_reclaim_costs_what_it_costs_among_few() {
     is_flat("reclaiming", reclaimed);
+}
+
+/// Asks for an exclusive lock of these bytes, and waits for it; what is decided at once. Each owner is somebody of
+/// session 1, but for 0.
+fn lock(core: &mut Core, owner: u32, (first, last): (u64, u64), wait: u64) -> Option<LockOutcome> {
+    let wanted = LockWanted {
+        owner: LockOwner(owner.into()),
+        kind: LockKind::Posix,
+        mode: LockMode::Exclusive,
+        range: LockRange::new(first, last).expect("a range"),
+        pid: owner,
+    };
+    let event = Event::Lock {
+        op: OpId(wait),
+        session: session(u32::from(owner > 0)),
+        object: file(),
+        ask: LockAsk::Take(wanted, Some(LockWait(wait))),
+    };
+    let locked = |action| match action {
+        Action::Locked {
+            answer: LockAnswer::Locked(locked),
+            ..
+        } => Some(locked.outcome),
+        _ => None,
+    };
+    feed(core, event).into_iter().find_map(locked)
+}
+
+/// A core where each of `n` waits for a byte that 0 holds, and for one that 1 holds.
+fn entangled(n: u32) -> Core {
+    let mut core = core(1);
+    lock(&mut core, 1, (200, 200), 0);
+    lock(&mut core, 0, (0, 0), 1);
+    for recall in 0..4 {
+        let recall = RecallId(recall);
+        for of in 0..=1 {
+            let session = session(of);
+            feed(&mut core, Event::Approve { session, recall });
+        }
+    }
+    for owner in 2..n + 2 {
+        let wait = u64::from(owner) * 2;
+        for (bytes, wait) in [((0, 10), wait), ((200, 200), wait + 1)] {
+            let outcome = lock(&mut core, owner, bytes, wait);
+            assert_eq!(outcome, Some(LockOutcome::Waits));
+        }
+    }
+    core
+}
+
+#[test]
+fn who_waits_for_whom_is_looked_through_within_bounds() {
+    is_flat("a lock behind many that wait for its owner", |n| {
+        let mut core = entangled(n);
+        timed(|| {
+            let outcome = lock(&mut core, 1, (5, 5), u64::MAX);
+            assert!(outcome.is_some());
+        })
+    });
+}
+
+#[test]
+fn what_many_wait_for_is_given_up_within_bounds() {
+    is_flat("the end of a lock that many wait for", |n| {
+        let mut core = entangled(n);
+        let event = Event::SessionEnded {
+            session: session(0),
+        };
+        timed(|| drop(feed(&mut core, event)))
+    });
 }

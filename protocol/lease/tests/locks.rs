@@ -538,3 +538,32 @@ fn who_leaves_leaves_his_locks_to_those_who_wait() {
     });
     assert_eq!(server.granted.len(), 1);
 }
+
+#[test]
+fn of_many_who_may_have_their_locks_at_once_some_get_them_at_each_of_the_next_events() {
+    const MANY: u64 = 1_000;
+    let mut server = Server::new(3, None);
+    // Nobody decides them.
+    server.take(3, file(1), wanted(9, LockMode::Shared, (5_000, 5_000)));
+    let whole = wanted(1, LockMode::Exclusive, (0, MANY));
+    let taken = server.wait(1, file(1), whole, 0);
+    server.approve(3, Vec::new());
+    assert!(taken.is_none_or(|taken| is_granted(&Some(taken))));
+    for owner in 0..MANY {
+        let lock = wanted(owner, LockMode::Exclusive, (owner, owner));
+        server.waits(2, file(1), lock, owner);
+    }
+    server.give_up(1, file(1), 1);
+    let mut events = 0;
+    while server.granted.len() < MANY as usize {
+        assert_eq!(server.core.next_deadline(), Some(server.now), "at once");
+        let before = server.granted.len();
+        server.passes(Duration::ZERO);
+        let granted = server.granted.len() - before;
+        assert!((1..200).contains(&granted), "{granted}");
+        events += 1;
+    }
+    assert!(events > 5, "{events}");
+    let order: Vec<u64> = server.granted.iter().map(|(_, g)| g.wait.0).collect();
+    assert!(order.is_sorted(), "as they came");
+}

@@ -4,6 +4,8 @@
 //! place of what its owner holds of the same bytes, neighbours of one mode are one lock, and of several locks that
 //! stand against one the first is told, owners standing in the order in which they came.
 
+mod obstacles;
+
 use leasefs_protocol::query::{Lock, TestLock};
 use leasefs_protocol::{Fence, HeldLock, LockKind, LockMode, LockOwner, LockRange};
 

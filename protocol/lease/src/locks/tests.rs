@@ -162,6 +162,7 @@ proptest! {
                     let lock = wants(owner, mode, first, last);
                     let free = locks.against(&lock).next().is_none();
                     prop_assert_eq!(free, may(&model, owner, mode, (first, last)));
+                    prop_assert_eq!(free, !locks.obstacles().any_against(&lock));
                     if free {
                         locks.take(&lock, Fence(number as u64));
                         set(&mut model, owner, (first, last), Some(mode));

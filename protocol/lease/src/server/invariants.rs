@@ -329,14 +329,19 @@ impl Core {
     fn check_timers(&self) -> Checked {
         let mut fills = BTreeSet::new();
         let mut others = BTreeSet::new();
+        let mut grants = BTreeSet::new();
         for (at, timer) in &self.timers {
             match timer {
                 Timer::Fill(op) => fills.insert((*at, *op)),
+                Timer::Locks => grants.insert(*at),
                 Timer::Grace | Timer::Session(_) | Timer::Conduct(_) => {
                     others.insert((*at, *timer))
                 }
             };
         }
+        require(grants.is_empty() != self.locks.has_put_off(), || {
+            format!("locks are granted at {grants:?}")
+        })?;
         let live = self.sessions.iter();
         let ends = live.filter_map(|(sid, s)| Some((s.expires?, Timer::Session(sid))));
         let grace = self.grace.iter().map(|g| (g.ends, Timer::Grace));

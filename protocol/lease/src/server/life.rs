@@ -188,6 +188,7 @@ impl Core {
                 Timer::Session(sid) => self.expire(now, sid),
                 Timer::Conduct(client) => self.look_at_conduct(at, client),
                 Timer::Fill(op) => drop(self.came.insert(op)),
+                Timer::Locks => self.locks.catch_up(),
             }
         }
     }

@@ -4,8 +4,9 @@ use super::Core;
 use super::api::{Action, LockAnswer, LockAsk, OpId};
 use super::cover::Cover;
 use super::ids::{ObjId, Sid};
-use super::locks::{Owner, Taken, shown};
+use super::locks::{Effort, Owner, Taken, shown};
 use super::op::{Arrival, Kind, Need, Op};
+use super::timer::Timer;
 use crate::locks::LockWanted;
 use crate::planted::{self, Bug};
 use crate::time::BootTime;
@@ -260,8 +261,8 @@ impl Core {
         lost
     }
 
-    /// Gives those who wait for locks of a file theirs.
-    pub(super) fn grant_locks(&mut self, now: BootTime, handle: &Handle) {
+    /// Gives those who wait for locks of a file theirs. What is too much for one event goes on at the next.
+    pub(super) fn grant_locks(&mut self, now: BootTime, handle: &Handle, effort: &mut Effort) {
         if self
             .table
             .find(handle)
@@ -269,7 +270,15 @@ impl Core {
         {
             return;
         }
-        while let Some((id, wait, fence)) = self.locks.grant_next(now, handle) {
+        loop {
+            if effort.is_spent() {
+                self.locks.put_off(*handle);
+                self.timers.insert((now, Timer::Locks));
+                return;
+            }
+            let Some((id, wait, fence)) = self.locks.grant_next(now, handle, effort) else {
+                return;
+            };
             let sid = self.sessions.find(id);
             let (stamp, epoch) = sid.map_or_else(Default::default, |sid| self.stamped(sid));
             let granted = LockGranted {

@@ -14,4 +14,6 @@ pub(super) enum Timer {
     Conduct(KeyHash),
     /// A page fill has been patient.
     Fill(OpId),
+    /// Locks are granted that were put off.
+    Locks,
 }

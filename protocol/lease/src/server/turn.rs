@@ -3,6 +3,7 @@
 use super::Core;
 use super::api::{Action, OpId, OpState, ReadKind};
 use super::ids::ObjId;
+use super::locks::Effort;
 use super::op::{Cause, Kind, Need, Op, Order};
 use crate::time::BootTime;
 use leasefs_protocol::{Parts, RawName};
@@ -120,9 +121,10 @@ enum Ready {
 impl Core {
     /// Lets everything go on that can.
     pub(super) fn settle(&mut self, now: BootTime) {
+        let mut effort = Effort::of_one_event();
         loop {
             if let Some(file) = self.locks.changed.pop_first() {
-                self.grant_locks(now, &file);
+                self.grant_locks(now, &file, &mut effort);
             } else if let Some(id) = self.came.pop_first() {
                 if let Some(ready) = self.ready_alone(now, id) {
                     self.go_on(now, id, ready);

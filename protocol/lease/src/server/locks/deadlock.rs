@@ -3,9 +3,8 @@
 //! An owner waits for those who hold what stands against its lock, and lets those go first who have waited for longer. Only the
 //! former can be a deadlock. Where the latter closes a circle nobody is let first.
 
-use super::{File, LockTable, Owner, Waiter};
+use super::{Effort, File, LockTable, Owner, Waiter};
 use crate::locks::LockWanted;
-use leasefs_protocol::limits::MAX_DEADLOCK_STEPS;
 use leasefs_protocol::{Handle, LockWait};
 use std::collections::BTreeSet;
 
@@ -18,37 +17,52 @@ enum For {
 
 impl LockTable {
     /// Whether a lock that would wait for those who hold what stands against it would wait for its owner.
-    pub(super) fn would_deadlock(&self, object: &Handle, lock: &LockWanted<Owner>) -> bool {
+    pub(super) fn would_deadlock(
+        &self,
+        object: &Handle,
+        lock: &LockWanted<Owner>,
+        effort: &mut Effort,
+    ) -> bool {
         let Some(file) = self.files.get(object) else {
             return false;
         };
         let holders = file.held.against(lock).map(|held| held.owner);
-        self.reach(holders.collect(), For::Holders)
+        self.reach(holders.collect(), For::Holders, effort)
             .is_some_and(|reached| reached.contains(&lock.owner))
     }
 
     /// Whether one who has waited for longer goes first: not if he waits for the other one.
-    pub(super) fn goes_first(&self, earlier: &Waiter, lock: &LockWanted<Owner>) -> bool {
+    pub(super) fn goes_first(
+        &self,
+        earlier: &Waiter,
+        lock: &LockWanted<Owner>,
+        effort: &mut Effort,
+    ) -> bool {
         earlier.lock.is_against(lock)
             && self
-                .reach(vec![earlier.lock.owner], For::HoldersAndEarlier)
+                .reach(vec![earlier.lock.owner], For::HoldersAndEarlier, effort)
                 .is_some_and(|reached| !reached.contains(&lock.owner))
     }
 
     /// These owners, those they wait for, and so on; `None` if there is too much to be looked through.
-    fn reach(&self, mut next: Vec<Owner>, what: For) -> Option<BTreeSet<Owner>> {
-        let (mut reached, mut looked) = (BTreeSet::new(), 0);
+    fn reach(
+        &self,
+        mut next: Vec<Owner>,
+        what: For,
+        effort: &mut Effort,
+    ) -> Option<BTreeSet<Owner>> {
+        let mut reached = BTreeSet::new();
         while let Some(owner) = next.pop() {
-            looked += 1;
-            if looked > MAX_DEADLOCK_STEPS {
-                return None;
-            }
             if !reached.insert(owner) {
                 continue;
             }
             let waits = self.waits.get(&owner).into_iter().flatten();
             for (wait, object) in waits {
                 if let Some(file) = self.files.get(object) {
+                    // As many as are added at most, so that what is left of them is bounded too.
+                    if !effort.spend(file.looked_through()) {
+                        return None;
+                    }
                     next.extend(file.waits_for(&owner, *wait, what));
                 }
             }

@@ -1,6 +1,6 @@
 //! What is true of locks between any two events.
 
-use super::{File, LockTable, Owner, Waiter};
+use super::{Effort, File, LockTable, Owner, Waiter};
 use crate::locks::wanted;
 use leasefs_protocol::{Handle, HeldLock, LockWait, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,16 +49,17 @@ impl LockTable {
             let before = &file.waiting[..*at];
             self.may_have(object, file, waiter, before)
         });
-        require(grantable.is_none() || waits_on(object), || {
+        let put_off = self.put_off.contains(object);
+        require(grantable.is_none() || put_off || waits_on(object), || {
             format!("{grantable:?} waits for nothing")
         })
     }
 
     fn may_have(&self, object: &Handle, file: &File, waiter: &Waiter, before: &[Waiter]) -> bool {
         let free = file.held.against(&waiter.lock).next().is_none();
-        let mut before = before.iter();
+        let (mut before, effort) = (before.iter(), &mut Effort::of_one_event());
         let room = !self.is_full(waiter.lock.owner.0, object);
-        free && room && !before.any(|first| self.goes_first(first, &waiter.lock))
+        free && room && !before.any(|first| self.goes_first(first, &waiter.lock, effort))
     }
 
     /// Where each owner waits is known at both ends.

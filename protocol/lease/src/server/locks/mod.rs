@@ -5,7 +5,10 @@
 //! it has the lease recalled first, and finds here what is held.
 
 mod deadlock;
+mod granting;
 mod invariants;
+
+pub(super) use granting::Effort;
 
 use crate::locks::{LockWanted, Locks};
 use crate::time::BootTime;
@@ -107,6 +110,8 @@ pub(super) struct LockTable {
     pub(super) changed: BTreeSet<Handle>,
     /// Files in which somebody only lets others go first.
     polite: BTreeSet<Handle>,
+    /// Of the changed ones those that are looked at when the time has come to.
+    put_off: BTreeSet<Handle>,
     next_fence: u64,
     /// The first number that is another life's.
     last_fence: u64,
@@ -122,6 +127,7 @@ impl LockTable {
             waits: BTreeMap::new(),
             changed: BTreeSet::new(),
             polite: BTreeSet::new(),
+            put_off: BTreeSet::new(),
             next_fence: first.0,
             last_fence: first.0.saturating_add(FENCES_OF_LIFE),
             last_epoch: LockEpoch(first.0),
@@ -191,8 +197,9 @@ impl LockTable {
             self.stops_waiting(object, lock.owner.0, wait);
             return Taken::Held(fence);
         }
-        let taken = match self.stands_against(&object, &lock, wait) {
-            true => self.queue(now, object, lock, wait),
+        let effort = &mut Effort::of_one_event();
+        let taken = match self.stands_against(&object, &lock, wait, effort) {
+            true => self.queue(now, object, lock, wait, effort),
             false => self.take_free(now, object, lock, wait),
         };
         self.recount(lock.owner.0, object);
@@ -231,36 +238,19 @@ impl LockTable {
         here + 2 > MAX_LOCKS_OF_FILE || of.held + 2 > MAX_LOCKS
     }
 
-    /// First come, first served: who would wait lets those go first who wait already. Who only asks isn't
-    /// held up by them.
-    fn stands_against(
-        &self,
-        object: &Handle,
-        lock: &LockWanted<Owner>,
-        wait: Option<LockWait>,
-    ) -> bool {
-        let Some(file) = self.files.get(object) else {
-            return false;
-        };
-        let is_own = |w: &&Waiter| w.lock.owner.0 == lock.owner.0 && Some(w.wait) == wait;
-        let before = file.waiting.iter().position(|w| is_own(&w));
-        let before = &file.waiting[..before.unwrap_or(file.waiting.len())];
-        file.held.against(lock).next().is_some()
-            || (wait.is_some() && before.iter().any(|w| self.goes_first(w, lock)))
-    }
-
     fn queue(
         &mut self,
         now: BootTime,
         object: Handle,
         lock: LockWanted<Owner>,
         wait: Option<LockWait>,
+        effort: &mut Effort,
     ) -> Taken {
         let Some(wait) = wait else {
             return Taken::Conflicts;
         };
         let session = lock.owner.0;
-        if lock.kind == LockKind::Posix && self.would_deadlock(&object, &lock) {
+        if lock.kind == LockKind::Posix && self.would_deadlock(&object, &lock, effort) {
             self.stops_waiting(object, session, Some(wait));
             return Taken::Deadlock;
         }
@@ -379,44 +369,6 @@ impl LockTable {
         }
     }
 
-    /// Gives the next one who waits for a lock of the file his, if he can have it.
-    pub(super) fn grant_next(
-        &mut self,
-        now: BootTime,
-        object: &Handle,
-    ) -> Option<(SessionId, LockWait, Fence)> {
-        self.polite.remove(object);
-        let file = self.files.get(object)?;
-        let free = |w: &Waiter| {
-            file.held.against(&w.lock).next().is_none() && !self.is_full(w.lock.owner.0, object)
-        };
-        let goes_first = |(at, w): &(usize, &Waiter)| {
-            let mut before = file.waiting[..*at].iter();
-            !before.any(|first| self.goes_first(first, &w.lock))
-        };
-        let mut free = file
-            .waiting
-            .iter()
-            .enumerate()
-            .filter(|(_, w)| free(w))
-            .peekable();
-        let some = free.peek().is_some();
-        let Some((at, _)) = free.find(goes_first) else {
-            if some {
-                self.polite.insert(*object);
-            }
-            return None;
-        };
-        let fence = self.fences(1)?;
-        let file = self.files.get_mut(object)?;
-        let waiter = file.waiting.remove(at);
-        file.take(now, &waiter.lock, fence);
-        self.forget_wait(&waiter, *object);
-        let session = waiter.lock.owner.0;
-        self.recount(session, *object);
-        Some((session, waiter.wait, fence))
-    }
-
     /// Whether nobody but this session has a lock of the file, and nobody waits for one.
     pub(super) fn is_alone(&self, session: SessionId, object: &Handle) -> bool {
         self.files.get(object).is_none_or(|file| {
@@ -468,10 +420,15 @@ impl LockTable {
 
     /// What a session held of a file in the server's earlier life; false if that can't be.
     pub(super) fn restore(&mut self, now: BootTime, session: SessionId, file: FileLocks) -> bool {
+        let others = self.files.get(&file.object).map(|known| {
+            let mut others = known.held.clone();
+            others.retain(|held| held.owner.0 != session);
+            others.obstacles()
+        });
         let against = |held: &HeldLock| {
             let lock = crate::locks::wanted(&owned(session, held));
-            self.found(&file.object, &lock)
-                .is_some_and(|found| found.owner.0 != session)
+            let others = others.as_ref();
+            others.is_some_and(|others| others.any_against(&lock))
         };
         !file.locks.iter().any(against) && self.replace(now, session, file)
     }
