@@ -292,6 +292,41 @@ async fn a_change_that_waited_is_refused_if_its_directory_was_moved_out_meanwhil
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lookup_that_waited_finds_nothing_in_a_directory_that_was_moved_out_meanwhile() {
+    let house = house();
+    let server = house.serve().await;
+    let mut free = Who::enrolled(&house, 1).connect(&server).await;
+    let (_, mut one) = confined(&house, &server, 2, "one").await;
+    let (dir, _) = free.lookup(free.root(), "one").await.expect("there");
+    let (same, _) = free.lookup(dir, "sub").await.expect("there");
+    let Change::Create(create) = free.create_request("new", libc::O_RDWR) else {
+        unreachable!("it is a create");
+    };
+    let made = Change::Create(change::Create {
+        dir: same,
+        keep: true,
+        ..create
+    });
+    assert!(free.ask(made).await.result.is_ok(), "it may have data yet");
+    let (sub, _) = one.lookup(one.root(), "sub").await.expect("there");
+    let name = raw("new");
+    let frame = one.frame(Query::Lookup(query::Lookup { dir: sub, name }));
+    one.send(&frame, b"").await;
+    let recall = free.recall().await;
+    fs::rename(house.path("one/sub"), house.path("two/moved")).expect("moved");
+    fs::write(house.path("two/other"), "secret").expect("a file");
+    fs::rename(house.path("two/other"), house.path("two/moved/new")).expect("replaced");
+    // Another change in between, so that the name is looked at again.
+    let mut third = Who::enrolled(&house, 3).connect(&server).await;
+    let (two, _) = third.lookup(third.root(), "two").await.expect("there");
+    let elsewhere = third.ask(mkdir(two, raw("elsewhere"))).await;
+    assert!(elsewhere.result.is_ok());
+    free.approve(&recall).await;
+    let (reply, _) = one.reply().await;
+    assert_eq!(reply.result, Err(Refusal::Stale));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn leases_of_a_confined_client_are_recalled_released_and_reclaimed_in_its_own_words() {
     let house = house();
     let server = house.serve().await;

@@ -31,7 +31,11 @@ pub async fn lookup(call: &Call, asked: &Lookup, inputs: &Inputs) -> Option<Resu
     if mark.holds_at(leases.mark()) {
         return Some(Ok(told(asked, first.node, grants)));
     }
-    let now = look_again(call, dir, name, &first).await;
+    let now = match call.within_border([dir]) {
+        Ok(()) => look_again(call, dir, name, &first).await,
+        // It has been moved out meanwhile.
+        Err(refusal) => Err(refusal),
+    };
     let stands = |grant: &Grant| match &now {
         Ok(now) if grant.object == *dir => now.lists,
         Ok(now) => handle(now) == Some(grant.object),
