@@ -157,6 +157,32 @@ async fn a_write_of_another_tenure_is_not_carried_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lock_of_bytes_needs_an_open_for_what_it_keeps_others_from() {
+    let house = House::new();
+    let server = house.serve().await;
+    let [mut a, _b] = two(&house, &server).await;
+    let of = |open, kind, mode| {
+        let Query::Lock(asked) = lock(open, 1, LockRange::ALL, None) else {
+            unreachable!("it is a lock");
+        };
+        Query::Lock(query::Lock {
+            kind,
+            mode,
+            ..asked
+        })
+    };
+    let exclusive = (LockKind::Posix, LockMode::Exclusive);
+    let shared = (LockKind::Posix, LockMode::Shared);
+    for (flags, (kind, mode)) in [(libc::O_RDONLY, exclusive), (libc::O_WRONLY, shared)] {
+        let open = a.0.open(a.1, flags).await;
+        let ebadf = Refusal::Host(libc::EBADF as u16);
+        assert_eq!(a.0.refusal(of(open, kind, mode)).await, ebadf, "fcntl(2)");
+        let whole = of(open, LockKind::Flock, LockMode::Exclusive);
+        assert!(is_granted(&outcome(&mut a.0, whole).await), "flock(2)");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lock_needs_an_open_file_and_a_range_that_can_be() {
     let house = House::new();
     let server = house.serve().await;

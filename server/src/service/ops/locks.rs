@@ -3,11 +3,18 @@
 use crate::runtime::Entry;
 use crate::service::Call;
 use crate::service::inputs::Inputs;
+use crate::session::Session;
 use leasefs_lease::server::{LockAnswer, LockAsk};
+use leasefs_protocol::lock::LockHolder;
 use leasefs_protocol::query::{Lock, TestLock, Unlock};
-use leasefs_protocol::{FileKind, Handle, LockKind, LockRange, Query, Refusal, Response};
+use leasefs_protocol::{
+    FileKind, Handle, LockKind, LockMode, LockRange, Query, Refusal, Response, SessionId,
+};
+use leasefs_store::OpenFile;
+use std::sync::Arc;
 
 const ENOLCK: Refusal = Refusal::Host(libc::ENOLCK as u16);
+const EBADF: Refusal = Refusal::Host(libc::EBADF as u16);
 
 /// What a request asks of which file's locks; `None` if it is none of locks.
 ///
@@ -15,9 +22,28 @@ const ENOLCK: Refusal = Refusal::Host(libc::ENOLCK as u16);
 /// What can't be asked.
 pub fn ask_of(query: &Query, inputs: &Inputs) -> Result<Option<(Handle, LockAsk)>, Refusal> {
     LockAsk::of(query, |_| match inputs.open.as_deref() {
-        Some(open) if open.kind() == FileKind::File => Ok(*open.handle()),
+        Some(open) if open.kind() == FileKind::File => {
+            may_lock(query, open).map(|()| *open.handle())
+        }
         _ => Err(Refusal::BadOpen),
     })
+}
+
+/// As the kernel has it (`do_fcntl`, `check_fmode_for_setlk`), which says so to its own callers before a client asks.
+fn may_lock(query: &Query, open: &OpenFile) -> Result<(), Refusal> {
+    let Query::Lock(Lock {
+        kind: LockKind::Posix,
+        mode,
+        ..
+    }) = query
+    else {
+        return Ok(());
+    };
+    let may = match mode {
+        LockMode::Shared => open.reads(),
+        LockMode::Exclusive => open.writes(),
+    };
+    may.then_some(()).ok_or(EBADF)
 }
 
 /// Whether its range can be.
@@ -45,8 +71,7 @@ pub fn answered(call: &Call, answer: LockAnswer) -> Result<Response, Refusal> {
     match answer {
         LockAnswer::Locked(mut locked) => {
             if let Some(holder) = &mut locked.holder {
-                let session = call.server.sessions.get(holder.session);
-                holder.mount = session.map_or_else(String::new, |session| session.mount());
+                tell_holder(call, holder);
             }
             Ok(locked.into())
         }
@@ -54,6 +79,22 @@ pub fn answered(call: &Call, answer: LockAnswer) -> Result<Response, Refusal> {
         LockAnswer::Found(found) => Ok(found.into()),
         LockAnswer::TooMany => Err(ENOLCK),
         LockAnswer::Ended => Err(Refusal::LockLost),
+    }
+}
+
+/// Where the holder is mounted. Who is confined isn't told of others; nor is anybody of another client's session by its number,
+/// under which he could come himself.
+fn tell_holder(call: &Call, holder: &mut LockHolder) {
+    let session = call.server.sessions.get(holder.session);
+    let own = |session: &Arc<Session>| session.key == call.session.key;
+    let is_own = session.as_ref().is_some_and(own);
+    if is_own || call.session.border().is_none() {
+        holder.mount = session.map_or_else(String::new, |session| session.mount());
+    } else {
+        holder.pid = 0;
+    }
+    if !is_own {
+        holder.session = SessionId([0; 16]);
     }
 }
 
