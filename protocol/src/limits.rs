@@ -128,6 +128,8 @@ pub const MAX_LOCK_WAITS: usize = 4096;
 pub const FENCES_DELEGATED: u64 = 1 << 16;
 /// Numbers of locks that a server has in one life.
 pub const FENCES_OF_LIFE: u64 = 1 << 48;
+/// Most calls that may take long which are made for one client at a time.
+pub const MAX_SLOW_PER_CLIENT: usize = 16;
 /// Most locks, held and waited for, that are looked at for one event: to find a deadlock, and who goes first.
 pub const MAX_LOCK_STEPS: usize = 65_536;
 /// Most files in which somebody who could have his lock lets others go first who have waited for longer.

@@ -1,10 +1,10 @@
 //! What one client takes of what all share: all its sessions have one account.
 
 use leasefs_protocol::Refusal;
-use leasefs_protocol::limits::{MAX_BYTES_IN_FLIGHT, MAX_OPENS_PER_CLIENT};
+use leasefs_protocol::limits::{MAX_BYTES_IN_FLIGHT, MAX_OPENS_PER_CLIENT, MAX_SLOW_PER_CLIENT};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Whether somebody may have more of what all share: while he has less than is free. So one has half at
 /// most, and of `n` who take what they can get each leaves as much as he has to the others (Choudhury and
@@ -32,9 +32,19 @@ impl Files {
 #[derive(Debug)]
 pub struct Account {
     /// Room for its requests and answers while they are under way.
-    pub bytes: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    /// Calls that may take long.
+    slow: Semaphore,
     files: Arc<Files>,
     open: AtomicUsize,
+}
+
+/// What a request takes of its client's room.
+#[derive(Debug)]
+pub struct Room {
+    _permit: OwnedSemaphorePermit,
+    /// What is counted in it keeps it.
+    _account: Arc<Account>,
 }
 
 impl Account {
@@ -42,9 +52,26 @@ impl Account {
     pub fn new(files: &Arc<Files>) -> Arc<Self> {
         Arc::new(Self {
             bytes: Arc::new(Semaphore::new(MAX_BYTES_IN_FLIGHT)),
+            slow: Semaphore::new(MAX_SLOW_PER_CLIENT),
             files: Arc::clone(files),
             open: AtomicUsize::new(0),
         })
+    }
+
+    /// Room for what a request brings or asks for, as soon as there is some.
+    pub async fn room(self: Arc<Self>, bytes: usize) -> Option<Room> {
+        let bytes = u32::try_from(bytes.min(MAX_BYTES_IN_FLIGHT)).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.bytes).acquire_many_owned(bytes).await;
+        let room = |_permit| Room {
+            _permit,
+            _account: self,
+        };
+        permit.ok().map(room)
+    }
+
+    /// Leave to make a call that may take long, among the client's own.
+    pub async fn slow(&self) -> Option<SemaphorePermit<'_>> {
+        self.slow.acquire().await.ok()
     }
 
     /// A place for another open.

@@ -218,4 +218,4 @@ fn appended(before: u64, len: u64, now: u64) -> Verdict {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

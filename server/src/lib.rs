@@ -25,6 +25,7 @@ mod recovery;
 mod report;
 mod resent;
 pub mod runtime;
+pub mod seqs;
 pub mod server;
 pub mod service;
 pub mod session;

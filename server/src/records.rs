@@ -1,6 +1,7 @@
 //! What the running server needs from its state directory, as a trait so that it can be run without one.
 
 use crate::intent::Intent;
+use crate::seqs::SeqSet;
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
 use leasefs_protocol::latency::Counts;
 use leasefs_protocol::{BootId, Caller, Fence, Handle, KeyHash, Refusal, Response, Seq, SessionId};
@@ -86,6 +87,10 @@ pub struct RecordedSession {
     /// Changes that had begun, above the session's low-water mark as far as it was noted.
     /// Empty after a host crash.
     pub changes: Vec<(Seq, Recorded)>,
+    /// Those whose effect is unknown, or whose answer isn't kept.
+    pub lost: SeqSet,
+    /// Whether its client has been revoked: it is waited for, and nothing more.
+    pub over: bool,
 }
 
 /// What is on record of a change that had begun.
@@ -95,8 +100,12 @@ pub enum Recorded {
     Intent(Intent),
     /// It was answered so.
     Answered(Result<Response, Refusal>),
-    /// Its effect is unknown, or its answer not kept.
-    Lost,
+}
+
+/// What the token takes that comes with an answer: the one thing of it that may be large.
+pub fn token_size(answer: &Result<Response, Refusal>) -> usize {
+    let opened = answer.as_ref().ok().and_then(Response::opened);
+    opened.map_or(0, |(_, token)| token.0.len())
 }
 
 /// What is known of the Write leases of an earlier life.

@@ -3,6 +3,7 @@
 use crate::intent::{Intent, OpenAs, Place, Seen, Verdict, decide};
 use crate::interrupted::ChangeId;
 use crate::records::{Recorded, Records};
+use crate::seqs::SeqSet;
 use crate::session::answers::Recovered;
 use crate::session::{Session, refused};
 use leasefs_protocol::answer::{Created, Object};
@@ -17,6 +18,7 @@ pub fn recover(
     records: &dyn Records,
     session: &Session,
     changes: Vec<(Seq, Recorded)>,
+    lost: SeqSet,
 ) -> Vec<(ChangeId, Vec<Handle>)> {
     let recovery = Recovery {
         store,
@@ -27,7 +29,6 @@ pub fn recover(
     let mut recovered = Vec::new();
     for (seq, change) in changes {
         let became = match change {
-            Recorded::Lost => Some(Recovered::Lost),
             Recorded::Answered(result) => Some(recovery.answered(seq, result)),
             Recorded::Intent(Intent::Repeatable { objects }) => {
                 repeats.push(((session.id, seq), objects));
@@ -37,7 +38,7 @@ pub fn recover(
         };
         recovered.extend(became.map(|became| (seq, became)));
     }
-    session.recover(recovered);
+    session.recover(recovered, lost);
     repeats
 }
 

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 
 /// A server between its start and its end.
@@ -138,8 +138,13 @@ impl Server {
         for on_record in found.sessions {
             let client = (on_record.owner, gates.of(on_record.owner.client));
             let session = sessions.restore(on_record.session, client, clock());
+            if on_record.over {
+                session.is_over_now();
+                continue;
+            }
             if !found.host_crashed {
-                repeats.extend(recover(&store, &*records, &session, on_record.changes));
+                let (changes, lost) = (on_record.changes, on_record.lost);
+                repeats.extend(recover(&store, &*records, &session, changes, lost));
             }
             if found.host_crashed || on_record.host_crashed {
                 session.host_has_crashed();
@@ -236,9 +241,11 @@ impl Server {
         done
     }
 
-    /// Waits for leave to make a call that may take long.
-    pub async fn slow(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
-        self.slow.acquire().await.ok()
+    /// Waits for leave to make a call that may take long. No client has all that there is.
+    pub async fn slow<'a>(&'a self, session: &'a Session) -> Option<Leave<'a>> {
+        let own = session.opens.account().slow().await?;
+        let shared = self.slow.acquire().await.ok()?;
+        Some(Leave(own, shared))
     }
 
     /// No further request is taken.
@@ -360,6 +367,13 @@ impl Server {
         gate.inside()
     }
 }
+
+/// Leave to make a call that may take long, until it is dropped.
+#[must_use = "it is given back when this is dropped"]
+pub struct Leave<'a>(
+    #[expect(dead_code)] SemaphorePermit<'a>,
+    #[expect(dead_code)] SemaphorePermit<'a>,
+);
 
 fn hang_up(session: &Session) {
     if let Some(link) = session.link() {

@@ -295,3 +295,45 @@ async fn what_a_client_was_leased_under_another_role_is_waited_for_until_its_ter
     })
     .await;
 }
+
+/// A reader that doesn't come back behind the server's restart, in whose first moment it is revoked, or before.
+async fn is_waited_for_behind_a_restart(before: bool) {
+    let house = House::new();
+    std::fs::write(house.path("f"), b"old").expect("a file");
+    let term = Duration::from_secs(2);
+    let server = house.serve_with(term, |_| ()).await;
+    let who = Who::enrolled(&house, 1);
+    let mut reader = who.connect(&server).await;
+    let (handle, _) = reader.lookup(reader.root(), "f").await.expect("there");
+    let open = reader.open(handle, libc::O_RDONLY).await;
+    reader.read(open, 0, 10).await;
+    if before {
+        revoke(&house, &server, &who).await;
+    }
+    server.crash();
+    let server = house.serve_with(term, |_| ()).await;
+    if !before {
+        revoke(&house, &server, &who).await;
+    }
+    let mut writer = Who::enrolled(&house, 2).connect(&server).await;
+    let writing = writer.open(handle, libc::O_WRONLY).await;
+    let frame = writer.frame(write(writing, 0));
+    writer.send(&frame, b"new").await;
+    tokio::time::sleep(A_WHILE).await;
+    let content = std::fs::read(house.path("f")).expect("the file");
+    assert_eq!(content, b"old", "its leases may stand");
+    let reply = timeout(LONG, writer.reply()).await.expect("in time");
+    assert!(reply.0.result.is_ok());
+    let forgotten = async {
+        while house.records.has_session(who.session) {
+            tokio::time::sleep(A_WHILE).await;
+        }
+    };
+    assert!(timeout(LONG, forgotten).await.is_ok(), "off the record");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_revoked_client_was_leased_in_the_servers_earlier_life_is_waited_for() {
+    is_waited_for_behind_a_restart(false).await;
+    is_waited_for_behind_a_restart(true).await;
+}

@@ -389,6 +389,45 @@ async fn goodbye_releases_everything_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_is_asked_behind_a_goodbye_is_done_or_kept() {
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    let mut a = who.connect(&server).await;
+    a.tell(ToServer::Goodbye).await;
+    assert_eq!(a.told().await, ToClient::Farewell);
+    let frame = a.frame(mkdir(a.root(), raw("late")));
+    a.send(&frame, b"").await;
+    tokio::time::sleep(A_WHILE).await;
+    assert!(!house.path("late").exists());
+    assert_eq!(house.records.answers(who.session), 0);
+}
+
+/// Its client says goodbye by one connection while it says hello by another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_ends_while_it_is_put_on_record_is_not_left_there() {
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    let mut a = who.connect(&server).await;
+    let held = house.records.hold(At::Record);
+    let (again, address, key) = (who.clone(), server.address, server.key);
+    let hello = tokio::spawn(async move {
+        let let_in = again.connect_to(address, key, again.hello()).await;
+        let_in.is_ok()
+    });
+    held.reached().await;
+    a.tell(ToServer::Goodbye).await;
+    tokio::time::sleep(A_WHILE).await;
+    drop(held);
+    // Refused, or its connection is closed.
+    assert!(!matches!(hello.await, Ok(true)));
+    tokio::time::sleep(A_WHILE).await;
+    assert!(!house.records.has_session(who.session));
+    assert!(server.server.status().sessions.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn creating_an_existing_name_opens_it_and_truncates_only_if_asked() {
     let house = House::new();
     std::fs::write(house.path("f"), b"hello").expect("a file");

@@ -5,7 +5,7 @@ mod support;
 
 use bytes::Bytes;
 use leasefs_protocol::control::{
-    IdentityPolicy, Reclaim, ReclaimOpen, Standing, ToClient, ToServer,
+    HelloRefusal, IdentityPolicy, Reclaim, ReclaimOpen, Standing, ToClient, ToServer,
 };
 use leasefs_protocol::{OpenId, OpenToken, Query, Response, SessionId, answer, query};
 use std::time::Duration;
@@ -51,8 +51,13 @@ async fn reads(client: &mut Client, open: OpenId) -> bool {
 
 /// A client with an open file, and its house. It has the answer of the create.
 async fn client_with_an_open_file() -> (House, Running, Who, ReclaimOpen) {
+    client_with_an_open_file_for(Duration::from_secs(10)).await
+}
+
+/// Where leases are for a term.
+async fn client_with_an_open_file_for(term: Duration) -> (House, Running, Who, ReclaimOpen) {
     let house = House::new();
-    let server = house.serve().await;
+    let server = house.serve_with(term, |_| ()).await;
     let who = Who::enrolled(&house, 1);
     let mut client = who.connect(&server).await;
     let open = opened(&mut client, "f").await;
@@ -174,6 +179,20 @@ async fn a_token_is_void_in_another_clients_session() {
     assert_eq!(lost(&mut thief, vec![open.clone()]).await, [open.open]);
 }
 
+/// What it was leased before is waited for first.
+async fn let_in_again(who: &Who, server: &Running) -> Client {
+    let let_in = async {
+        loop {
+            match who.connect_with(server, who.hello()).await {
+                Ok(client) => break client,
+                Err(HelloRefusal::Internal(_)) => tokio::time::sleep(A_WHILE).await,
+                Err(refusal) => panic!("{refusal}"),
+            }
+        }
+    };
+    timeout(LONG, let_in).await.expect("in time")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_and_opens_of_a_client_whose_rights_have_changed_are_void() {
     let downgrades = [
@@ -183,14 +202,15 @@ async fn tokens_and_opens_of_a_client_whose_rights_have_changed_are_void() {
     ];
     for restarts in [false, true] {
         for (read_only, identity) in downgrades {
-            let (house, mut server, who, open) = client_with_an_open_file().await;
+            let term = Duration::from_secs(1);
+            let (house, mut server, who, open) = client_with_an_open_file_for(term).await;
             let key = who.identity.key_hash();
             house.records.enrol_as(key, read_only, identity);
             if restarts {
                 server.crash();
-                server = house.serve().await;
+                server = house.serve_with(term, |_| ()).await;
             }
-            let mut client = who.connect(&server).await;
+            let mut client = let_in_again(&who, &server).await;
             let void = lost(&mut client, vec![open.clone()]).await;
             assert_eq!(void, [open.open], "{read_only} {identity:?} {restarts}");
             assert!(!reads(&mut client, open.open).await);

@@ -4,7 +4,7 @@ use super::Verdict::{NotHappened, Partly, Repeat, Unknown};
 use super::*;
 use leasefs_protocol::{FileKind, Timestamp};
 
-const ATTR: Attr = Attr {
+pub(crate) const ATTR: Attr = Attr {
     ino: 7,
     kind: FileKind::File,
     mode: 0o644,

@@ -283,7 +283,7 @@ impl Pending<'_> {
     async fn perform(&self, turn: Turn, touches: &[Touch], targets: &Targets) -> Step {
         let (server, session) = (&self.order.call.server, &self.order.call.session);
         let _leave = match self.operation.is_slow() {
-            true => match server.slow().await {
+            true => match server.slow(session).await {
                 Some(leave) => Some(leave),
                 None => return Step::Never,
             },

@@ -5,9 +5,9 @@
 //! that a crash of the server's process has *interrupted* waits for its next copy.
 
 use super::entry::{Entry, State};
-use super::seqs::SeqSet;
 use super::violation::check;
 use crate::resent::Resent;
+use crate::seqs::SeqSet;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::limits::{MAX_ANSWER_BYTES, MAX_ANSWERS, MAX_CHANGES_AHEAD};
 use leasefs_protocol::{Numbered, Refusal, Reply, Seq};
@@ -53,8 +53,6 @@ pub enum Recovered {
     Answered(Arc<Reply>),
     /// It may have happened and is repeated when it is sent again.
     Interrupted,
-    /// Its answer is lost.
-    Lost,
 }
 
 /// The changes of one session above its low-water mark.
@@ -86,14 +84,19 @@ impl<J, S> Default for Answers<J, S> {
 }
 
 impl<J, S> Answers<J, S> {
-    /// A session's changes after a restart of the server process. What had not begun before is not
-    /// among them.
-    pub fn after_restart(changes: impl IntoIterator<Item = (Seq, Recovered)>) -> Self {
+    /// A session's changes after a restart of the server process, and those whose answers are `lost`. What had not begun
+    /// before is not among them.
+    pub fn after_restart(
+        changes: impl IntoIterator<Item = (Seq, Recovered)>,
+        lost: SeqSet,
+    ) -> Self {
         let mut answers = Self::default();
+        if !planted::is(Bug::ForgetAnswers) {
+            answers.forgotten = lost;
+        }
         for (seq, change) in changes {
             match change {
                 _ if planted::is(Bug::ForgetAnswers) => {}
-                Recovered::Lost => answers.forgotten.insert(seq),
                 Recovered::Interrupted => answers.entry(seq).state = State::Interrupted,
                 Recovered::Answered(reply) => {
                     answers.entry(seq).state = State::Done(reply);

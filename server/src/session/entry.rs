@@ -1,6 +1,7 @@
 //! A change as its session remembers it.
 
-use leasefs_protocol::{Grant, Reply, Response, Seq, Touched};
+use crate::records::token_size;
+use leasefs_protocol::{Grant, Reply, Seq, Touched};
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -35,8 +36,7 @@ impl<J, S> Entry<J, S> {
         let State::Done(reply) = &self.state else {
             return size_of::<Self>();
         };
-        let opened = reply.result.as_ref().ok().and_then(Response::opened);
-        let token = opened.map_or(0, |(_, token)| token.0.len());
+        let token = token_size(&reply.result);
         let grants = reply.grants.capacity() * size_of::<Grant>();
         let touched = reply.touched.capacity() * size_of::<Touched>();
         size_of::<Self>() + size_of::<Reply>() + token + grants + touched

@@ -6,11 +6,11 @@
 //! looked up, and a client is struck off the list before its gate is shut: so whoever was looked up in
 //! time has a gate that is shut, and whoever has another was looked up too late.
 
+use super::per_client::PerClient;
 use crate::sync;
 use leasefs_protocol::KeyHash;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 /// Set once the gate is shut; below it, how many are inside.
@@ -83,39 +83,19 @@ impl Drop for Pass {
 
 /// The gates of all keys that have something under way.
 #[derive(Debug, Default)]
-pub struct Gates(Mutex<Table>);
-
-#[derive(Debug, Default)]
-struct Table {
-    of: HashMap<KeyHash, Weak<Gate>>,
-    /// From so many on, those that nobody has any more are dropped.
-    many: usize,
-}
-
-/// Fewest gates that are looked over.
-const FEW: usize = 256;
+pub struct Gates(Mutex<PerClient<Gate>>);
 
 impl Gates {
     /// The key's gate.
     pub fn of(&self, key: KeyHash) -> Arc<Gate> {
-        let mut table = sync::lock(&self.0);
-        if let Some(gate) = table.of.get(&key).and_then(Weak::upgrade) {
-            return gate;
-        }
-        if table.of.len() >= table.many {
-            table.of.retain(|_, gate| gate.strong_count() > 0);
-            table.many = FEW.max(2 * table.of.len());
-        }
-        let gate = Arc::default();
-        table.of.insert(key, Arc::downgrade(&gate));
-        gate
+        sync::lock(&self.0).of(key, Arc::default)
     }
 
     /// Shuts the key's gate. Who asks for it from now on gets another.
     pub fn shut(&self, key: KeyHash) -> Arc<Gate> {
         let gate = self.of(key);
         gate.shut();
-        sync::lock(&self.0).of.remove(&key);
+        sync::lock(&self.0).forget(key);
         gate
     }
 }
@@ -148,18 +128,5 @@ mod tests {
             .expect("in time")
             .expect("empty");
         assert!(gates.of(KEY).enter().is_some(), "the next is another");
-    }
-
-    #[test]
-    fn gates_that_nobody_has_are_dropped() {
-        let gates = Gates::default();
-        let kept = gates.of(KEY);
-        for number in 0..10 * FEW {
-            let mut key = KeyHash([2; 32]);
-            key.0[..8].copy_from_slice(&number.to_le_bytes());
-            drop(gates.of(key));
-        }
-        assert!(sync::lock(&gates.0).of.len() <= FEW + 1);
-        assert!(Arc::ptr_eq(&kept, &gates.of(KEY)));
     }
 }

@@ -1,11 +1,12 @@
 //! One connection of a session, and what its requests may take.
 
+use crate::account::{Account, Room};
 use crate::border::Border;
 use crate::counters::Meters;
 use crate::records::Client;
 use crate::traffic::Counted;
 use bytes::Bytes;
-use leasefs_protocol::limits::{MAX_BYTES_IN_FLIGHT, MAX_REQUESTS_IN_FLIGHT};
+use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
 use leasefs_protocol::{Refusal, Reply, Request, RequestId};
 use leasefs_transport::{CloseCode, Connection, OutFrame, Outbox};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub struct Link {
     pub client: Arc<Client>,
     connection: Connection,
     requests: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
+    account: Arc<Account>,
     /// Never has a permit; closed when the connection ends.
     end: Semaphore,
     _counted: Counted,
@@ -33,19 +34,13 @@ pub struct Place {
     _permit: OwnedSemaphorePermit,
 }
 
-/// What a request takes of its client's room.
-#[derive(Debug)]
-pub struct Room {
-    _permit: OwnedSemaphorePermit,
-}
-
 impl Link {
-    /// A connection whose client is known. `bytes` is the client's room for all its requests.
+    /// A connection whose client is known.
     pub fn new(
         number: u64,
         client: Arc<Client>,
         connection: Connection,
-        bytes: Arc<Semaphore>,
+        account: Arc<Account>,
         counted: Counted,
     ) -> Self {
         Self {
@@ -53,7 +48,7 @@ impl Link {
             client,
             connection,
             requests: Arc::new(Semaphore::new(MAX_REQUESTS_IN_FLIGHT)),
-            bytes,
+            account,
             end: Semaphore::new(0),
             _counted: counted,
         }
@@ -88,11 +83,10 @@ impl Link {
 
     /// Room for what the request brings or asks for; `None` if the connection has ended.
     pub async fn room(&self, bytes: usize) -> Option<Room> {
-        let bytes = u32::try_from(bytes.min(MAX_BYTES_IN_FLIGHT)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.bytes).acquire_many_owned(bytes);
+        let room = Arc::clone(&self.account).room(bytes);
         tokio::select! {
             biased;
-            room = room => room.ok().map(|_permit| Room { _permit }),
+            room = room => room,
             () = self.ended() => None,
         }
     }

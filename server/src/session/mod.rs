@@ -5,19 +5,20 @@ mod entry;
 mod gate;
 mod link;
 mod opens;
-mod seqs;
+mod per_client;
 mod table;
 mod violation;
 
 pub use gate::{Gate, Gates, Pass};
-pub use link::{Asked, Link, Place, Room, Sink, refused};
+pub use link::{Asked, Link, Place, Sink, refused};
 pub use opens::{Opens, Origin, close};
 pub use table::{Refused, Sessions};
 
-use crate::account::Account;
+use crate::account::{Account, Room};
 use crate::border::Border;
 use crate::counters::Counters;
 use crate::records::{Client, Owner};
+use crate::seqs::SeqSet;
 use crate::sync;
 use answers::{Answers, Arrival, Recovered, Violation};
 use bytes::Bytes;
@@ -158,6 +159,12 @@ impl Session {
         self.over.load(Ordering::Acquire)
     }
 
+    /// Puts it on record, unless it is off it for good: `None` then. May block.
+    pub fn unless_forgotten<T>(&self, record: impl FnOnce() -> T) -> Option<T> {
+        let forgotten = sync::lock(&self.forgotten);
+        (!*forgotten).then(record)
+    }
+
     /// Does once what of its end may block. When this returns it is done, whoever has done it.
     pub fn once_forgotten(&self, forget: impl FnOnce()) {
         let mut forgotten = sync::lock(&self.forgotten);
@@ -175,9 +182,9 @@ impl Session {
         }
     }
 
-    /// Takes over its changes of the server's earlier life.
-    pub fn recover(&self, changes: Vec<(Seq, Recovered)>) {
-        sync::lock(&self.state).changes = Answers::after_restart(changes);
+    /// Takes over its changes of the server's earlier life; of some the answers are `lost`.
+    pub fn recover(&self, changes: Vec<(Seq, Recovered)>, lost: SeqSet) {
+        sync::lock(&self.state).changes = Answers::after_restart(changes, lost);
     }
 
     /// The host has crashed in an earlier life: what is sent again and not known is lost.
@@ -266,7 +273,8 @@ impl Session {
         sink: Sink,
     ) -> Result<Arrival<Job, Sink>, Violation> {
         let mut state = sync::lock(&self.state);
-        if state.link.as_ref().is_some_and(|now| now.number != link) {
+        let replaced = state.link.as_ref().is_some_and(|now| now.number != link);
+        if replaced || self.is_over() {
             return Ok(Arrival::Attached);
         }
         state.changes.scattered()?;
@@ -282,9 +290,9 @@ impl Session {
     }
 
     /// The change is about to run, and has run when the pass is dropped; `None` if it must not
-    /// (cancelled, or its client is shut out).
+    /// (cancelled, its session over, or its client shut out).
     pub fn begin(&self, seq: Seq) -> Option<Pass> {
-        let pass = self.gate.enter()?;
+        let pass = self.gate.enter().filter(|_| !self.is_over())?;
         sync::lock(&self.state).changes.begin(seq).then_some(pass)
     }
 

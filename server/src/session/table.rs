@@ -1,5 +1,6 @@
 //! All sessions.
 
+use super::per_client::PerClient;
 use super::{Gate, Session};
 use crate::account::{Account, Files, may_have_more};
 use crate::records::Owner;
@@ -9,7 +10,7 @@ use leasefs_protocol::limits::{MAX_SESSIONS, MAX_SESSIONS_PER_CLIENT, SESSION_CO
 use leasefs_protocol::{KeyHash, SessionId};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// Why a client can't have a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,19 +29,10 @@ pub enum Refused {
 #[derive(Debug)]
 pub struct Sessions {
     table: RwLock<HashMap<SessionId, Arc<Session>>>,
+    /// A client has the one it had for as long as anything is counted in it, whether it has a session or not.
+    accounts: Mutex<PerClient<Account>>,
     life: u32,
     files: Arc<Files>,
-}
-
-/// The account of a client: that of its sessions, if it has any.
-fn account(
-    table: &HashMap<SessionId, Arc<Session>>,
-    files: &Arc<Files>,
-    key: KeyHash,
-) -> Arc<Account> {
-    let mut own = table.values().filter(|session| session.key == key);
-    let known = own.next().map(|session| session.opens.account());
-    known.map_or_else(|| Account::new(files), Arc::clone)
 }
 
 impl Sessions {
@@ -48,9 +40,14 @@ impl Sessions {
     pub fn new(life: u32, files: Arc<Files>) -> Self {
         Self {
             table: RwLock::default(),
+            accounts: Mutex::default(),
             life,
             files,
         }
+    }
+
+    fn account(&self, client: KeyHash) -> Arc<Account> {
+        sync::lock(&self.accounts).of(client, || Account::new(&self.files))
     }
 
     /// Puts in a session of the server's earlier life.
@@ -61,7 +58,7 @@ impl Sessions {
         now: BootTime,
     ) -> Arc<Session> {
         let mut table = sync::write(&self.table);
-        let account = account(&table, &self.files, client.0.client);
+        let account = self.account(client.0.client);
         let session = Arc::new(Session::new(id, client, self.life, account));
         session.idle_from(now);
         session.reclaims.store(true, Ordering::Relaxed);
@@ -98,7 +95,7 @@ impl Sessions {
         if own >= MAX_SESSIONS_PER_CLIENT || !may_have_more(own, table.len(), MAX_SESSIONS) {
             return Err(Refused::TooMany);
         }
-        let account = account(&table, &self.files, owner.client);
+        let account = self.account(owner.client);
         let owner = (owner, Arc::clone(gate));
         let session = Arc::new(Session::new(id, owner, self.life, account));
         session.idle_from(now);

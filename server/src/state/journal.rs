@@ -101,29 +101,27 @@ pub struct Journalled {
     pub writes: BTreeSet<(SessionId, Handle)>,
 }
 
-impl Journalled {
-    /// Nobody is to hear any more of what the session had.
-    pub fn forget(&mut self, session: SessionId) {
-        self.changes.remove(&session);
-        self.writes.retain(|(of, _)| *of != session);
-    }
-}
-
 /// The journal.
 #[derive(Debug)]
-pub struct Journal(Log<State>);
+pub struct Journal {
+    log: Log<State>,
+    /// Sessions on record. Of others nothing is journalled, since nobody would take it out.
+    known: BTreeSet<SessionId>,
+}
 
 impl Journal {
     /// Opens the journal kept in a file. Returns what it says, or `None` if it can't be believed,
     /// since it belongs to another life of the host. One left by an orderly end, or before any
-    /// life, can be `believed` regardless.
+    /// life, can be `believed` regardless. Of sessions that aren't `known` nothing is left.
     pub fn open(
         path: &Path,
-        host: BootId,
-        believed: bool,
+        (host, believed): (BootId, bool),
+        known: BTreeSet<SessionId>,
     ) -> Result<(Self, Option<Journalled>), StateError> {
         let mut log = Log::open(path, Outlives::Process, State::default())?;
         let state = log.state_mut();
+        state.changes.retain(|session, _| known.contains(session));
+        state.writes.retain(|session| known.contains(session));
         let same_host = state.host == Some(host);
         let trusted = believed || same_host;
         state.host_crashed = !trusted || (state.host_crashed && !believed);
@@ -141,19 +139,19 @@ impl Journal {
             writes: state.writes.all().collect(),
         });
         log.rewrite().map_err(StateError::file(path))?;
-        Ok((Self(log), found))
+        Ok((Self { log, known }, found))
     }
 
     /// Whether leases may be alive that were granted before a crash of the host: in this life of
     /// the server, or in one that had not seen the end of its grace.
     pub fn host_crashed(&self) -> bool {
-        self.0.state().host_crashed
+        self.log.state().host_crashed
     }
 
     /// No lease of an earlier life is alive.
     pub fn grace_ended(&mut self) -> io::Result<()> {
         match self.host_crashed() {
-            true => self.0.note(Record::GraceEnded),
+            true => self.log.note(Record::GraceEnded),
             false => Ok(()),
         }
     }
@@ -161,7 +159,19 @@ impl Journal {
     /// Notes that a session may send changes again that ran before the host crashed.
     pub fn crashed(&mut self, session: SessionId) -> io::Result<()> {
         let event = Event::HostCrashed;
-        self.0.note(of_change(session, event))
+        self.log.note(of_change(session, event))
+    }
+
+    /// The session is on record.
+    pub fn knows(&mut self, session: SessionId) {
+        self.known.insert(session);
+    }
+
+    fn must_know(&self, session: SessionId) -> io::Result<()> {
+        match self.known.contains(&session) {
+            true => Ok(()),
+            false => Err(io::Error::other("the session is not on record")),
+        }
     }
 
     /// Notes what a change is about to do, and that changes below `low` are no longer asked for.
@@ -172,9 +182,10 @@ impl Journal {
         low: Seq,
         intent: &Intent,
     ) -> io::Result<()> {
+        self.must_know(session)?;
         let intent = intent.clone();
         let event = Event::Begins { seq, low, intent };
-        self.0.append(of_change(session, event))
+        self.log.append(of_change(session, event))
     }
 
     /// Notes the answer of a change that has begun, and that a Write lease of `keeps` is about to be granted with it.
@@ -190,13 +201,13 @@ impl Journal {
         }
         let answer = answer.clone();
         let ended = of_change(session, Event::Ends { seq, answer });
-        let writes = &mut self.0.state_mut().writes;
+        let writes = &mut self.log.state_mut().writes;
         match keeps.filter(|object| !writes.ask(session, *object)) {
             Some(object) => {
                 let lease = Record::Write { session, object };
-                self.0.note_and_append(ended, lease)
+                self.log.note_and_append(ended, lease)
             }
-            None => self.0.note(ended),
+            None => self.log.note(ended),
         }
     }
 
@@ -206,69 +217,71 @@ impl Journal {
             return Ok(());
         }
         let event = Event::Undone { seq };
-        self.0.note(of_change(session, event))
+        self.log.note(of_change(session, event))
     }
 
     fn is_begun(&self, session: SessionId, seq: Seq) -> bool {
-        let changes = self.0.state().changes.get(&session);
+        let changes = self.log.state().changes.get(&session);
         changes.is_some_and(|changes| changes.is_begun(seq))
     }
 
     /// Notes that a Write lease is about to be granted.
     pub fn write_lease(&mut self, session: SessionId, object: Handle) -> io::Result<()> {
-        match self.0.state_mut().writes.ask(session, object) {
+        self.must_know(session)?;
+        match self.log.state_mut().writes.ask(session, object) {
             true => Ok(()),
-            false => self.0.append(Record::Write { session, object }),
+            false => self.log.append(Record::Write { session, object }),
         }
     }
 
     /// Write leases that nobody has asked for since the last call: those that aren't held have
     /// ended.
     pub fn idle_writes(&mut self) -> Vec<(SessionId, Handle)> {
-        self.0.state_mut().writes.idle()
+        self.log.state_mut().writes.idle()
     }
 
     /// A Write lease has ended, unless it was asked for again meanwhile. The next rewriting of the
     /// log leaves it out; until then a restart takes it for granted, which costs a wait at most.
     pub fn write_ended(&mut self, session: SessionId, object: &Handle) {
-        self.0.state_mut().writes.end(session, object);
+        self.log.state_mut().writes.end(session, object);
     }
 
     /// The session's leases have ended.
     pub fn leases_ended(&mut self, session: SessionId) -> io::Result<()> {
-        match self.0.state().writes.has(session) {
-            true => self.0.note(Record::LeasesEnded { session }),
+        match self.log.state().writes.has(session) {
+            true => self.log.note(Record::LeasesEnded { session }),
             false => Ok(()),
         }
     }
 
     /// The session has ended.
     pub fn forget(&mut self, session: SessionId) -> io::Result<()> {
-        let state = self.0.state();
+        self.known.remove(&session);
+        let state = self.log.state();
         match state.changes.contains_key(&session) || state.writes.know(session) {
-            true => self.0.note(Record::Forgotten { session }),
+            true => self.log.note(Record::Forgotten { session }),
             false => Ok(()),
         }
     }
 
     /// Whether it can be written.
     pub fn trouble(&self) -> Arc<Trouble> {
-        self.0.trouble()
+        self.log.trouble()
     }
 
     /// How long writing to it takes.
     pub fn writes(&self) -> Arc<Histogram> {
-        self.0.writes()
+        self.log.writes()
     }
 
     /// Makes durable what was journalled: an orderly end survives a restart of the host.
-    pub fn sync(&self) -> io::Result<()> {
-        self.0.sync()
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.log.sync()
     }
 
     #[cfg(test)]
     fn rewrite(&mut self) -> io::Result<()> {
-        self.0.rewrite()
+        self.log.rewrite()
     }
 }
 

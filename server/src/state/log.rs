@@ -146,11 +146,14 @@ impl<S: State> Log<S> {
     }
 
     /// Makes durable what was appended.
-    pub fn sync(&self) -> io::Result<()> {
-        self.trouble.told(match self.broken {
+    pub fn sync(&mut self) -> io::Result<()> {
+        let synced = match self.broken {
             true => Err(broken()),
             false => self.file.sync_data(),
-        })
+        };
+        // What the disk has of it is anybody's guess, and the next sync wouldn't tell.
+        self.broken = synced.is_err();
+        self.trouble.told(synced)
     }
 
     /// Writes the log anew with what its state is.

@@ -93,14 +93,18 @@ impl State {
             );
             let_go(std::slice::from_ref(&path))?;
         }
-        let (mut journal, mut journalled) = Journal::open(&path, host, clean)?;
+        let known = sessions.all().map(|(session, _)| session).collect();
+        let (mut journal, mut journalled) = Journal::open(&path, (host, clean), known)?;
         let registry = dir.registry()?;
-        // Revoked while no server ran. Nobody is to wait for what they had.
-        for (session, _) in sessions.of_clients(|key| registry.has_revoked(key)) {
-            noted("a revoked client", sessions.forget(session));
-            noted("a revoked client", journal.forget(session));
+        // Their clients may not know yet, and go by what they were leased.
+        let revoked = sessions.of_clients(|key| registry.has_revoked(key));
+        for (session, on_record) in revoked {
             if let Some(journalled) = &mut journalled {
-                journalled.forget(session);
+                journalled.changes.remove(&session);
+            }
+            if clean || !on_record.leased {
+                noted("a revoked client", sessions.forget(session));
+                noted("a revoked client", journal.forget(session));
             }
         }
         let host_crashed = journalled.is_none();
@@ -112,7 +116,7 @@ impl State {
             }
         }
         if !others.is_empty() {
-            replaces(&journal, &path, &others)?;
+            replaces(&mut journal, &path, &others)?;
         }
         let found = Found {
             process: BootId(files::random()?),
@@ -123,7 +127,12 @@ impl State {
             clean,
             host_crashed,
             writes: writes(&journal, journalled.as_ref()),
-            sessions: recorded(&sessions, journalled.unwrap_or_default(), clean, unknown),
+            sessions: recorded(&sessions, journalled.unwrap_or_default(), clean, unknown)
+                .map(|found| RecordedSession {
+                    over: registry.has_revoked(found.owner.client),
+                    ..found
+                })
+                .collect(),
         };
         let state = Self {
             registry: Mutex::new(registry),
@@ -188,7 +197,7 @@ fn let_go(files: &[PathBuf]) -> Result<(), StateError> {
 
 /// The journal stands, and those of other formats go: not before it is on the disk, since whoever finds them gone believes in
 /// what is there.
-fn replaces(journal: &Journal, path: &Path, others: &[PathBuf]) -> Result<(), StateError> {
+fn replaces(journal: &mut Journal, path: &Path, others: &[PathBuf]) -> Result<(), StateError> {
     let synced = journal.sync().and_then(|()| sync_parent(path));
     synced.map_err(StateError::file(path))?;
     let_go(others)
@@ -208,20 +217,21 @@ fn recorded(
     mut journalled: Journalled,
     clean: bool,
     unknown: bool,
-) -> Vec<RecordedSession> {
-    sessions
-        .all()
-        .map(|(session, on_record)| {
-            let changes = journalled.changes.remove(&session).unwrap_or_default();
-            RecordedSession {
-                session,
-                owner: on_record.owner,
-                leased: on_record.leased && !clean,
-                host_crashed: unknown || changes.host_crashed(),
-                changes: changes.into_recorded(),
-            }
-        })
-        .collect()
+) -> impl Iterator<Item = RecordedSession> {
+    sessions.all().map(move |(session, on_record)| {
+        let changes = journalled.changes.remove(&session).unwrap_or_default();
+        let host_crashed = unknown || changes.host_crashed();
+        let (changes, lost) = changes.into_recorded();
+        RecordedSession {
+            session,
+            owner: on_record.owner,
+            leased: on_record.leased && !clean,
+            host_crashed,
+            changes,
+            lost,
+            over: false,
+        }
+    })
 }
 
 /// For what need not be durable: a failure costs a longer grace, or an answer.
@@ -275,7 +285,9 @@ impl Records for State {
     }
 
     fn record_session(&self, session: SessionId, owner: Owner) -> io::Result<()> {
-        lock(&self.sessions).record(session, owner)
+        lock(&self.sessions).record(session, owner)?;
+        lock(&self.journal).knows(session);
+        Ok(())
     }
 
     fn leases_ended(&self, session: SessionId) {

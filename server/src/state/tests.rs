@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::records::{Recorded, Rights};
+use crate::seqs::SeqSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -87,6 +88,8 @@ fn after_a_crash_of_the_process_the_next_life_finds_everything() {
         leased: true,
         host_crashed: false,
         changes: vec![(Seq(1), Recorded::Intent(intent()))],
+        lost: SeqSet::default(),
+        over: false,
     };
     assert_eq!(found.sessions, [expected]);
     assert_eq!(found.writes, Writes::Trusted(vec![(A, object)]));
@@ -259,7 +262,7 @@ fn a_ticket_for_one_user_goes_before_every_policy_and_hides_who_that_is() {
 }
 
 #[test]
-fn sessions_of_a_client_revoked_while_no_server_ran_are_not_waited_for() {
+fn sessions_of_a_client_revoked_while_no_server_ran_are_waited_for_and_get_nothing_more() {
     let scratch = Scratch::new();
     let (state, _) = open(&scratch);
     let secret = state.issue(Role::default()).expect("ticket");
@@ -268,9 +271,11 @@ fn sessions_of_a_client_revoked_while_no_server_ran_are_not_waited_for() {
         .expect("admitted");
     state.begin_life(TERM, 1000).expect("life");
     state.record_session(A, OWNER).expect("record");
+    let object = Handle::new(&[3; 40]).expect("fits");
+    state.write_lease(A, object).expect("lease");
     state
-        .write_lease(A, Handle::new(&[3; 40]).expect("fits"))
-        .expect("lease");
+        .change_begins(A, Seq(1), Seq(0), &intent())
+        .expect("journal");
     drop(state);
     let (state, found) = open(&scratch);
     assert_eq!(found.sessions.len(), 1);
@@ -280,6 +285,16 @@ fn sessions_of_a_client_revoked_while_no_server_ran_are_not_waited_for() {
     let mut registry = dir.registry().expect("registry");
     registry.revoke("host", 1).expect("revoked");
     drop(dir);
+    let (state, found) = open(&scratch);
+    let [session] = &found.sessions[..] else {
+        panic!("{:?}", found.sessions);
+    };
+    assert!(session.over && session.leased);
+    assert_eq!(session.changes, []);
+    assert_eq!(found.writes, Writes::Trusted(vec![(A, object)]));
+    // Once nobody waits for it any more nothing is left of it.
+    state.leases_ended(A);
+    drop(state);
     let (_, found) = open(&scratch);
     assert!(found.sessions.is_empty());
     assert_eq!(found.writes, Writes::Trusted(Vec::new()));

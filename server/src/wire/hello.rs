@@ -228,10 +228,7 @@ fn judge(
         .map_err(|refused| match refused {
             Refused::Foreign => HelloRefusal::ForeignSession,
             Refused::ShutOut => HelloRefusal::Revoked(key),
-            Refused::Ending => HelloRefusal::Internal(
-                "the session has ended, and what it was leased has not run out: connect again"
-                    .to_owned(),
-            ),
+            Refused::Ending => ending(),
             Refused::TooMany => HelloRefusal::TooMany(format!(
                 "sessions (at most {MAX_SESSIONS_PER_CLIENT} of one client)"
             )),
@@ -307,7 +304,7 @@ impl Admitted {
             number,
             Arc::new(self.client.clone()),
             connection.clone(),
-            Arc::clone(&session.opens.account().bytes),
+            Arc::clone(session.opens.account()),
             server.meters.connections.begins(number, connection),
         ));
         let mount: String = self.hello.name.chars().take(MAX_MOUNT).collect();
@@ -361,6 +358,11 @@ fn standing(session: &Session, opened: Opened) -> (Standing, bool) {
     (standing, opened.renewed)
 }
 
+fn ending() -> HelloRefusal {
+    let why = "the session has ended, and is still waited for: connect again";
+    HelloRefusal::Internal(why.to_owned())
+}
+
 /// The session is on record before it is granted anything.
 async fn record(server: &Arc<Server>, session: &Arc<Session>) -> Result<(), HelloRefusal> {
     let shut_out = HelloRefusal::Revoked(session.key);
@@ -369,14 +371,16 @@ async fn record(server: &Arc<Server>, session: &Arc<Session>) -> Result<(), Hell
     // Whoever waits for it may leave.
     let task = async move {
         let (id, owner) = (task_session.id, task_session.owner);
-        let recorded = task_server.records.record_session(id, owner);
+        let record = || task_server.records.record_session(id, owner);
+        let recorded = task_session.unless_forgotten(record);
         task_session.leased.store(true, Ordering::Relaxed);
         drop(pass);
         recorded
     };
     match server.spawn_io(task).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => {
+        Ok(Some(Ok(()))) => Ok(()),
+        Ok(None) => Err(ending()),
+        Ok(Some(Err(error))) => {
             tracing::error!(%error, "a session can't be put on record");
             Err(HelloRefusal::Internal(format!("state directory: {error}")))
         }

@@ -2,11 +2,12 @@
 
 use super::end::End;
 use super::weight;
+use crate::account::Room;
 use crate::caught::{caught, caught_now};
 use crate::server::Server;
 use crate::service::{Call, changes, reads};
 use crate::session::answers::Arrival;
-use crate::session::{Asked, Job, Link, Origin, Place, Room, Session, Sink, close, refused};
+use crate::session::{Asked, Job, Link, Origin, Place, Session, Sink, close, refused};
 use bytes::Bytes;
 use leasefs_protocol::limits::{MAX_BATCH, MAX_TOUCHED};
 use leasefs_protocol::{
@@ -75,6 +76,10 @@ impl Lane {
         payload: Bytes,
         place: Place,
     ) -> Result<(), End> {
+        // Its connection may live for a moment yet, until it has heard so.
+        if self.session.is_over() {
+            return Ok(());
+        }
         if let Some(border) = self.session.border() {
             border.take_request(&mut frame);
         }

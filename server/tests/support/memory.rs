@@ -2,6 +2,7 @@
 
 use fsserver::intent::Intent;
 use fsserver::records::{Client, Found, Owner, Recorded, RecordedSession, Records, Writes};
+use fsserver::seqs::SeqSet;
 use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
 use leasefs_protocol::latency::Counts;
 use leasefs_protocol::{BootId, Fence, Handle, KeyHash, Refusal, Response, Seq, SessionId};
@@ -195,6 +196,8 @@ impl Memory {
                 leased: *leased,
                 host_crashed: false,
                 changes: changes.into_iter().collect(),
+                lost: SeqSet::default(),
+                over: state.revoked.contains(&owner.client),
             }
         };
         Found {

@@ -21,8 +21,11 @@ impl Core {
             .is_some_and(|sid| self.renew_alive(now, sid))
     }
 
-    /// Whether the session may hold leases, or reclaim some.
+    /// Whether the session may hold leases, or reclaim some; in grace also if it hasn't come back.
     pub fn may_hold(&self, session: SessionId) -> bool {
+        if self.grace.as_ref().is_some_and(|g| g.awaits(session)) {
+            return true;
+        }
         let sid = self.sessions.find(session);
         let session = sid.and_then(|sid| self.sessions.get(sid));
         session.is_some_and(|s| s.is_alive() || s.reclaiming)

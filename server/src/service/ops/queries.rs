@@ -86,7 +86,7 @@ pub async fn run(
         (Query::Open(asked), _) => opened(call, asked).await?,
         (Query::Read(asked), Ok(open)) => read(call, asked, open, admission).await?,
         (Query::Commit(asked), Ok(open)) => {
-            let _leave = call.server.slow().await?;
+            let _leave = call.server.slow(&call.session).await?;
             let server = &call.server;
             let done = server.durably(|| server.store.commit(open, asked.durability));
             done.map(|()| Told::of(asked, ()))
@@ -94,7 +94,7 @@ pub async fn run(
         (Query::CommitAll(asked), _) => {
             // Whoever asks, everybody pays: one at a time.
             let _alone = call.server.committing.lock().await;
-            let _leave = call.server.slow().await?;
+            let _leave = call.server.slow(&call.session).await?;
             let done = call.server.durably(|| call.server.store.commit_all());
             done.map(|()| Told::of(asked, ()))
         }
@@ -181,7 +181,7 @@ async fn whole(call: &Call, file: &OpenFile) -> Option<(Bytes, Vec<Grant>)> {
     let read = match at_hand(call, file, 0, most) {
         Some(read) => read,
         None => {
-            let _leave = server.slow().await?;
+            let _leave = server.slow(&call.session).await?;
             let _latch = server.latches.read(file.handle()).await;
             server.store.read(file, 0, most)
         }
@@ -202,7 +202,7 @@ async fn read(
     open: &OpenFile,
     admission: &Admission,
 ) -> Option<Result<Told, Refusal>> {
-    let _leave = call.server.slow().await?;
+    let _leave = call.server.slow(&call.session).await?;
     let logged = log_write_lease(call, admission);
     let _latch = call.server.latches.read(open.handle()).await;
     let read = logged.and_then(|()| call.server.store.read(open, asked.offset, asked.len));

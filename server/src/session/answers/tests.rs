@@ -140,7 +140,10 @@ fn answers_are_bounded_while_one_change_waits_and_those_dropped_are_lost_not_run
 
 #[test]
 fn after_a_restart_what_was_answered_is_answered_so_and_what_had_not_begun_runs() {
-    let mut changes = Changes::after_restart([(Seq(4), Recovered::Answered(answer(7)))]);
+    let mut changes = Changes::after_restart(
+        [(Seq(4), Recovered::Answered(answer(7)))],
+        SeqSet::default(),
+    );
     assert_eq!(
         changes.arrive(&resent(4), 4, 'a'),
         Ok(Arrival::Repeat(answer(7), 'a'))
@@ -153,9 +156,15 @@ fn after_a_restart_what_was_answered_is_answered_so_and_what_had_not_begun_runs(
     assert_eq!(changes.arrive(&follower, 5, 'a'), Ok(Arrival::Run(5)));
 }
 
+fn of(seq: u64) -> SeqSet {
+    let mut set = SeqSet::default();
+    set.insert(Seq(seq));
+    set
+}
+
 #[test]
 fn after_a_restart_what_was_lost_is_refused() {
-    let mut changes = Changes::after_restart([(Seq(4), Recovered::Lost)]);
+    let mut changes = Changes::after_restart([], of(4));
     assert_eq!(
         changes.arrive(&resent(4), 4, 'a'),
         Ok(Arrival::Refuse(Refusal::Lost, 'a'))
@@ -164,7 +173,7 @@ fn after_a_restart_what_was_lost_is_refused() {
 
 #[test]
 fn an_interrupted_change_runs_when_it_is_sent_again_and_its_followers_wait_for_that() {
-    let mut changes = Changes::after_restart([(Seq(4), Recovered::Interrupted)]);
+    let mut changes = Changes::after_restart([(Seq(4), Recovered::Interrupted)], SeqSet::default());
     assert!(!changes.knows(Seq(4)), "its payload is wanted");
     assert_eq!(arrive(&mut changes, 5, &[4]), Arrival::Held);
     assert_eq!(changes.arrive(&resent(4), 4, 'a'), Ok(Arrival::Run(4)));
@@ -173,7 +182,7 @@ fn an_interrupted_change_runs_when_it_is_sent_again_and_its_followers_wait_for_t
 
 #[test]
 fn an_interrupted_change_can_not_be_cancelled_since_it_may_have_happened() {
-    let mut changes = Changes::after_restart([(Seq(4), Recovered::Interrupted)]);
+    let mut changes = Changes::after_restart([(Seq(4), Recovered::Interrupted)], SeqSet::default());
     assert!(changes.cancel(Seq(4)).begun);
     assert_eq!(changes.arrive(&resent(4), 4, 'a'), Ok(Arrival::Run(4)));
     let outcome = changes.cancel(Seq(4));
@@ -183,7 +192,7 @@ fn an_interrupted_change_can_not_be_cancelled_since_it_may_have_happened() {
 
 #[test]
 fn an_interrupted_change_waits_for_its_next_copy_also_behind_a_newer_connection() {
-    let mut changes = Changes::after_restart([(Seq(4), Recovered::Interrupted)]);
+    let mut changes = Changes::after_restart([(Seq(4), Recovered::Interrupted)], SeqSet::default());
     changes.fence();
     assert!(changes.cancel(Seq(4)).begun);
     assert_eq!(changes.arrive(&resent(4), 4, 'a'), Ok(Arrival::Run(4)));
@@ -204,7 +213,7 @@ fn what_has_begun_since_a_host_crash_is_not_lost_with_the_next_crash_of_the_proc
         (Seq(8), Recovered::Answered(answer(7))),
         (Seq(9), Recovered::Interrupted),
     ];
-    let mut changes = Changes::after_restart(began).and_host_crash();
+    let mut changes = Changes::after_restart(began, SeqSet::default()).and_host_crash();
     assert_eq!(changes.arrive(&resent(4), 4, 'a'), Ok(Arrival::Lost));
     let repeat = Ok(Arrival::Repeat(answer(7), 'b'));
     assert_eq!(changes.arrive(&resent(8), 8, 'b'), repeat);

@@ -1,12 +1,16 @@
 //! What is journalled of a session's changes.
 
 use crate::intent::Intent;
-use crate::records::Recorded;
+use crate::records::{Recorded, token_size};
 use crate::resent::Resent;
-use leasefs_protocol::limits::MAX_ANSWERS;
+use crate::seqs::SeqSet;
+use leasefs_protocol::limits::{MAX_ANSWER_BYTES, MAX_ANSWERS};
 use leasefs_protocol::{Refusal, Response, Seq};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// So many lost ones in a row are told one by one.
+const FEW: u64 = 256;
 
 /// What a change was answered.
 pub(super) type Answer = Result<Response, Refusal>;
@@ -29,6 +33,8 @@ pub(super) enum Event {
     Lost { seq: Seq },
     /// Those may be sent again that ran before the host crashed.
     HostCrashed,
+    /// The answers of all from one to another are not kept, and nothing else is known of them.
+    LostAll { first: Seq, last: Seq },
 }
 
 /// The changes of a session that have begun, above its low-water mark.
@@ -38,8 +44,10 @@ pub struct Changes {
     all: BTreeMap<Seq, Change>,
     /// Those of them whose answers are kept.
     answered: BTreeSet<Seq>,
+    /// What these take.
+    bytes: usize,
     /// Those whose answers are not.
-    lost: BTreeSet<Seq>,
+    lost: SeqSet,
     /// Others, which ran before a crash of the host.
     resent: Resent,
 }
@@ -50,18 +58,25 @@ enum Change {
     Answered(Answer),
 }
 
+impl Change {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Begun(_) => 0,
+            Self::Answered(answer) => size_of::<Self>() + token_size(answer),
+        }
+    }
+}
+
 impl Changes {
-    /// Those that had begun, for the next life.
-    pub fn into_recorded(self) -> Vec<(Seq, Recorded)> {
-        let kept = self.all.into_iter().map(|(seq, change)| {
-            let recorded = match change {
-                Change::Begun(intent) => Recorded::Intent(intent),
-                Change::Answered(answer) => Recorded::Answered(answer),
-            };
-            (seq, recorded)
-        });
-        let lost = self.lost.into_iter().map(|seq| (seq, Recorded::Lost));
-        kept.chain(lost).collect()
+    /// Those that had begun, for the next life; and those whose answers are not kept.
+    pub fn into_recorded(self) -> (Vec<(Seq, Recorded)>, SeqSet) {
+        let recorded = |change| match change {
+            Change::Begun(intent) => Recorded::Intent(intent),
+            Change::Answered(answer) => Recorded::Answered(answer),
+        };
+        let kept = self.all.into_iter();
+        let kept = kept.map(|(seq, change)| (seq, recorded(change)));
+        (kept.collect(), self.lost)
     }
 
     /// Whether the session may send changes again that ran before a crash of the host.
@@ -78,15 +93,14 @@ impl Changes {
         match event {
             Event::Begins { seq, low, intent } => {
                 self.resent.begins(seq);
-                self.all.insert(seq, Change::Begun(intent));
+                self.put(seq, Change::Begun(intent));
                 self.raise(low);
             }
             Event::Ends { seq, answer } => self.end(seq, answer),
-            Event::Undone { seq } => {
-                self.all.remove(&seq);
-            }
+            Event::Undone { seq } => self.drop_one(seq),
             Event::Lost { seq } => self.lose(seq),
             Event::HostCrashed => self.resent.host_crashed(),
+            Event::LostAll { first, last } => self.lost.insert_all((first, last)),
         }
     }
 
@@ -103,24 +117,36 @@ impl Changes {
                 answer: answer.clone(),
             },
         });
-        let lost = self.lost.iter().map(|seq| Event::Lost { seq: *seq });
+        let lost = self.lost.all().flat_map(lost);
         crashed.into_iter().chain(changes).chain(lost)
     }
 
     /// As many answers are kept as the running server keeps.
     fn end(&mut self, seq: Seq, answer: Answer) {
-        self.all.insert(seq, Change::Answered(answer));
+        self.put(seq, Change::Answered(answer));
         self.answered.insert(seq);
-        if self.answered.len() > MAX_ANSWERS
-            && let Some(oldest) = self.answered.pop_first()
-        {
+        while self.answered.len() > MAX_ANSWERS || self.bytes > MAX_ANSWER_BYTES {
+            let Some(oldest) = self.answered.pop_first() else {
+                break;
+            };
             self.lose(oldest);
         }
     }
 
-    fn lose(&mut self, seq: Seq) {
-        self.all.remove(&seq);
+    fn put(&mut self, seq: Seq, change: Change) {
+        self.bytes += change.bytes();
+        let before = self.all.insert(seq, change);
+        self.bytes -= before.map_or(0, |before| before.bytes());
+    }
+
+    fn drop_one(&mut self, seq: Seq) {
+        let before = self.all.remove(&seq);
+        self.bytes -= before.map_or(0, |before| before.bytes());
         self.answered.remove(&seq);
+    }
+
+    fn lose(&mut self, seq: Seq) {
+        self.drop_one(seq);
         self.lost.insert(seq);
     }
 
@@ -135,9 +161,21 @@ impl Changes {
         if low > self.low {
             self.low = low;
             self.resent.raise(low);
-            self.all = self.all.split_off(&low);
+            let kept = self.all.split_off(&low);
+            let gone = std::mem::replace(&mut self.all, kept);
+            self.bytes -= gone.values().map(Change::bytes).sum::<usize>();
             self.answered = self.answered.split_off(&low);
-            self.lost = self.lost.split_off(&low);
+            self.lost.remove_below(low);
         }
+    }
+}
+
+/// A few in a row as each server has them, that of the release before too.
+fn lost((first, last): (Seq, Seq)) -> Vec<Event> {
+    match last.0 - first.0 < FEW {
+        true => (first.0..=last.0)
+            .map(|seq| Event::Lost { seq: Seq(seq) })
+            .collect(),
+        false => vec![Event::LostAll { first, last }],
     }
 }

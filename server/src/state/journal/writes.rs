@@ -51,6 +51,11 @@ impl Writes {
         self.0.remove(&session);
     }
 
+    /// Keeps those of these sessions.
+    pub fn retain(&mut self, keep: impl Fn(&SessionId) -> bool) {
+        self.0.retain(|session, _| keep(session));
+    }
+
     /// Whether anything is known of the session.
     pub fn know(&self, session: SessionId) -> bool {
         self.0.contains_key(&session)

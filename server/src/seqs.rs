@@ -36,6 +36,17 @@ impl SeqSet {
         }
     }
 
+    /// Adds all from `first` to `last`, of which it has none.
+    pub fn insert_all(&mut self, (first, last): (Seq, Seq)) {
+        self.ranges.insert(first.0, last.0.max(first.0));
+    }
+
+    /// Its ranges, first and last number of each.
+    pub fn all(&self) -> impl Iterator<Item = (Seq, Seq)> {
+        let ranges = self.ranges.iter();
+        ranges.map(|(first, last)| (Seq(*first), Seq(*last)))
+    }
+
     /// Drops every number below `low`.
     pub fn remove_below(&mut self, low: Seq) {
         while let Some((first, last)) = self.ranges.first_key_value().map(|(f, l)| (*f, *l)) {
