@@ -1,13 +1,15 @@
 //! A quota of the storage host that is used up: its server refuses what goes beyond.
 
-use leasefs_tests::mounted::{World, WorldOptions, Writes};
+use leasefs_tests::mounted::{World, WorldOptions, Writes, eventually};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 /// What may be written.
 const QUOTA: usize = 4 * MIB;
+const SOON: Duration = Duration::from_secs(20);
 
 fn world(name: &str, writes: Writes) -> World {
     let mut options = WorldOptions::mounts(1).writes(writes);
@@ -65,4 +67,54 @@ fn with_write_back_a_used_up_quota_reaches_every_descriptor_that_wrote() {
     }
     let errors = files.map(|file| file.sync_all().expect_err("the quota is used up"));
     assert!(errors.iter().all(is_quota), "{errors:?}");
+}
+
+/// Leaves so much of the quota, and a file `draft` of twice as much that nobody has open any more, and of which nobody was told
+/// that it can't be brought in. `waits` until that has been tried.
+fn draft(world: &World, leaves: usize, waits: bool) {
+    let mount = world.mount(0);
+    let mut filler = File::create(mount.path("filler")).expect("a file");
+    filler.write_all(&vec![1; QUOTA - leaves]).expect("room");
+    filler.sync_all().expect("room");
+    fs::write(mount.path("draft"), vec![2; 2 * leaves]).expect("it is buffered");
+    let kept = || {
+        let listed = mount.client(&["recover", "list"]);
+        listed.contains("draft\n").then_some(())
+    };
+    if waits {
+        eventually("the bytes to be kept", SOON, kept, String::new);
+    }
+}
+
+#[test]
+fn with_write_back_who_syncs_a_file_is_told_of_what_was_refused_of_it_whoever_wrote_it() {
+    for (name, waits) in [("quota-sync", false), ("quota-late-sync", true)] {
+        let world = world(name, Writes::Back);
+        draft(&world, 64 * 1024, waits);
+        let file = File::open(world.mount(0).path("draft")).expect("a file");
+        let error = file.sync_all().expect_err("some of it was refused");
+        assert!(is_quota(&error), "{error}");
+        file.sync_all().expect("it is told once");
+    }
+}
+
+#[test]
+fn with_write_back_a_file_of_which_something_was_refused_takes_no_other_name_before_that_is_told() {
+    for (name, waits) in [("quota-rename", false), ("quota-late-rename", true)] {
+        let world = world(name, Writes::Back);
+        let [current, linked, drafted] =
+            ["current", "linked", "draft"].map(|name| world.mount(0).path(name));
+        fs::write(&current, "good").expect("room");
+        File::open(&current)
+            .expect("there")
+            .sync_all()
+            .expect("room");
+        draft(&world, 64 * 1024, waits);
+        let error = fs::rename(&drafted, &current).expect_err("it isn't whole");
+        assert!(is_quota(&error), "{error}");
+        let host = fs::read_to_string(world.server.export.join("current"));
+        assert_eq!(host.expect("the host's file"), "good");
+        fs::hard_link(&drafted, &linked).expect("it is told once");
+        fs::rename(&drafted, &current).expect("it is told once");
+    }
 }

@@ -34,6 +34,7 @@ pub(crate) struct ChangeScope {
     changes: Vec<ChangeOf>,
     pages: Option<ChangedPages>,
     locked: Option<LockEpoch>,
+    moved: Vec<Handle>,
 }
 
 impl ChangeScope {
@@ -42,6 +43,18 @@ impl ChangeScope {
     pub fn object(mut self, object: Handle, parts: Parts) -> Self {
         self.of(object).parts |= parts;
         self
+    }
+
+    /// An object that gets another name.
+    #[must_use]
+    pub fn moved(mut self, object: Handle) -> Self {
+        self.moved.push(object);
+        self.object(object, Parts::ATTRS)
+    }
+
+    /// What gets another name: it does only if nothing of it was lost unseen.
+    pub fn all_moved(&self) -> &[Handle] {
+        &self.moved
     }
 
     /// A name of a directory, and so its attributes and listing.
@@ -77,6 +90,7 @@ impl ChangeScope {
         Self {
             changes: Vec::new(),
             locked: None,
+            moved: Vec::new(),
             pages: Some(ChangedPages {
                 file,
                 change: PageChange::Drop(span),

@@ -7,7 +7,7 @@ use super::unstable::{
 use super::{Access, Content, Inodes, Weight};
 use crate::opens::ServerOpen;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{BootId, Caller, Handle};
+use leasefs_protocol::{BootId, Caller, Handle, Refusal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -203,13 +203,49 @@ impl Inodes {
     }
 
     /// Something of the file is lost: what was written in another life of the host can't be written again, since
-    /// others may have changed the file, or is refused, and nobody knows who wrote it. The next commit fails, once
-    /// for each who has it open.
-    pub fn is_lost(&mut self, object: Handle) {
-        self.make_unstable(object, |unstable| {
+    /// others may have changed the file, or is refused. The next commit fails, once for each who has it open; where nobody
+    /// has, for the next who does.
+    pub fn is_lost(&mut self, object: Handle, why: Refusal) {
+        let first = self.make_unstable(object, |unstable| {
+            let first = unstable.losses == unstable.known;
             unstable.forgotten = false;
             unstable.losses += 1;
+            unstable.why = Some(why);
+            first
         });
+        if first {
+            self.commits.untold.push_back(object);
+        }
+        if self.commits.untold.len() > MOST_FILES
+            && let Some(earliest) = self.commits.untold.pop_front()
+            && !self.is_open(&earliest)
+        {
+            self.nobody_commits(&earliest);
+        }
+    }
+
+    /// Why something of the object was lost last.
+    pub fn why_lost(&self, object: &Handle) -> Refusal {
+        let unstable = self.content(object).and_then(|c| c.unstable.as_deref());
+        unstable.and_then(|u| u.why).unwrap_or(Refusal::Lost)
+    }
+
+    /// Who has it open in this way is told of all that was lost of the object.
+    pub fn is_told(&mut self, object: &Handle, told: &LossesTold) {
+        self.change_unstable(object, |unstable| {
+            told.0.store(unstable.losses, Ordering::Relaxed);
+            unstable.known = unstable.losses;
+        });
+    }
+
+    /// Whether something of the object was lost that nobody has been told of; who asks tells.
+    pub fn tells_of_loss(&mut self, object: &Handle) -> bool {
+        let told = self.change_unstable(object, |unstable| {
+            let untold = unstable.losses != unstable.known;
+            unstable.known = unstable.losses;
+            untold
+        });
+        told.unwrap_or(false)
     }
 
     /// Takes out everything that is kept: nobody will commit it any more.

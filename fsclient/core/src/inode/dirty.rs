@@ -150,13 +150,12 @@ impl Inodes {
         self.dirty.insert(file);
     }
 
-    /// Bytes of a dirty file can't be brought to the server: who may have written them is told.
+    /// Bytes of a dirty file can't be brought to the server: who may have written them is told, and who syncs, renames or
+    /// links the file next, since the writer may be gone.
     pub fn bytes_failed(&mut self, file: &Handle, refusal: Refusal) {
         let hearers = self.dirty(file).map(|dirty| &dirty.hearers);
         hearers.inspect(|hearers| hearers.failed(refusal));
-        if hearers.is_some_and(Hearers::are_all) {
-            self.is_lost(*file);
-        }
+        self.is_lost(*file, refusal);
     }
 
     /// What was set of a dirty file isn't set at the server: who may have done it is told, and who syncs the file next.
@@ -166,7 +165,7 @@ impl Inodes {
             dirty.hearers.failed(refusal);
             dirty.round_failed();
         });
-        self.is_lost(*file);
+        self.is_lost(*file, refusal);
     }
 
     /// A file is clean again.

@@ -46,13 +46,11 @@ pub(crate) struct Writer {
     pub written: Arc<Written>,
 }
 
-/// Who hears what becomes of bytes, each once.
+/// The descriptors that have written, as long as they are open: they hear what becomes of their bytes when they are closed or
+/// write again, too. (Of mapped pages nobody knows whose they are.)
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hearers {
-    /// Descriptors that have written, as long as they are open.
     writers: Vec<Weak<Written>>,
-    /// All that have the file open too: some of it was stored into a mapping, and nobody knows whose.
-    everybody: bool,
 }
 
 impl Hearers {
@@ -60,21 +58,7 @@ impl Hearers {
     pub fn of(writer: &Writer) -> Self {
         Self {
             writers: vec![Arc::downgrade(&writer.written)],
-            everybody: false,
         }
-    }
-
-    /// Of mapped pages, through whichever descriptor the kernel writes them back.
-    pub fn everybody() -> Self {
-        Self {
-            everybody: true,
-            ..Self::default()
-        }
-    }
-
-    /// Whether all that have the file open are to be told.
-    pub fn are_all(&self) -> bool {
-        self.everybody
     }
 
     /// Counts a descriptor among them.
@@ -84,7 +68,6 @@ impl Hearers {
 
     /// Counts these among them.
     pub fn add_all(&mut self, others: &Self) {
-        self.everybody |= others.everybody;
         let writers = others.writers.iter();
         writers.for_each(|written| self.add_weak(written));
     }

@@ -220,7 +220,7 @@ impl Ops {
                     version: touched.attr.version(),
                     writer: open.writer(),
                     hearers: Arc::new(match writing.writeback {
-                        true => Hearers::everybody(),
+                        true => Hearers::default(),
                         false => Hearers::of(&open.writer()),
                     }),
                     path: self.path(open),
@@ -411,7 +411,9 @@ impl Ops {
                 false => self.settle_durably(ask, &object, durability).await?,
             };
             if let Some(file) = file.as_ref().filter(|_| !planted::is(Bug::SyncUntold)) {
-                file.written.check()?;
+                file.written
+                    .check()
+                    .inspect_err(|_| self.inodes().is_told(&object, told))?;
             }
             let (covered, host) = match flushed.filter(|flushed| asked.is_within(*flushed, open)) {
                 Some(flushed) => (asked, flushed.host),
@@ -425,7 +427,7 @@ impl Ops {
             match verdict {
                 Committed::Durable => return Ok(()),
                 Committed::Again => self.writeback.host_is(host),
-                Committed::Lost => return Err(Refusal::Lost),
+                Committed::Lost => return Err(self.inodes().why_lost(&object)),
             }
         }
     }

@@ -58,6 +58,10 @@ impl Ops {
                     return Err(refusal);
                 }
             }
+            if let Err(refusal) = self.are_whole(scope.all_moved()) {
+                own.never_sent();
+                return Err(refusal);
+            }
             let (dropped, asked) = (own.dropped(), own.asked());
             let touches: Vec<Handle> = dropped.iter().chain(behind).copied().collect();
             let (caller, change, payload) = (caller.clone(), change.clone(), payload.clone());
@@ -84,6 +88,19 @@ impl Ops {
         }
         self.unlinked(&told.touched);
         Ok(told)
+    }
+
+    /// Whether nothing was lost of these files, as far as nobody has been told: one that takes another's place must not do that
+    /// without what was written to it.
+    ///
+    /// # Errors
+    /// Why something was lost, once.
+    fn are_whole(&self, files: &[Handle]) -> Result<(), Refusal> {
+        let mut inodes = self.inodes();
+        match files.iter().find(|file| inodes.tells_of_loss(file)) {
+            Some(file) => Err(inodes.why_lost(file)),
+            None => Ok(()),
+        }
     }
 
     /// What a change has left without a name.
@@ -121,13 +138,22 @@ impl Ops {
     /// along with the name. (What the cache doesn't know it doesn't hold either, or the server
     /// recalls it.)
     pub(super) fn with_victim(&self, scope: ChangeScope, dir: Handle, name: &Name) -> ChangeScope {
-        let victim = self
-            .cache()
-            .live()
-            .and_then(|mut tier| tier.denoted(&dir, name.as_bytes()));
-        match victim {
+        match self.denoted(&dir, name) {
             Some(object) => scope.object(object, Parts::ATTRS),
             None => scope,
         }
+    }
+
+    /// As [`Ops::with_victim`], of what moves.
+    pub(super) fn with_moved(&self, scope: ChangeScope, dir: Handle, name: &Name) -> ChangeScope {
+        match self.denoted(&dir, name) {
+            Some(object) => scope.moved(object),
+            None => scope,
+        }
+    }
+
+    fn denoted(&self, dir: &Handle, name: &Name) -> Option<Handle> {
+        let mut tier = self.cache().live()?;
+        tier.denoted(dir, name.as_bytes())
     }
 }

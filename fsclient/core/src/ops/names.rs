@@ -10,7 +10,7 @@ use leasefs_protocol::answer::Object;
 use leasefs_protocol::change::What;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::MAX_SYMLINK;
-use leasefs_protocol::{Attr, FileKind, Handle, Name, Parts, RawName, Refusal, change, query};
+use leasefs_protocol::{Attr, FileKind, Handle, Name, RawName, Refusal, change, query};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -367,7 +367,7 @@ impl Ops {
         };
         let scope = ChangeScope::default()
             .name(dir, name.to_raw())
-            .object(object, Parts::ATTRS);
+            .moved(object);
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let Object { handle, attr } = told.answer;
         let attr = self.newest(ask, &handle, attr, None).await;
@@ -440,8 +440,12 @@ impl Ops {
         let scope = ChangeScope::default()
             .name(dir, name.to_raw())
             .name(new_dir, new_name.to_raw());
-        let scope = self.with_victim(scope, dir, &name);
-        let scope = self.with_victim(scope, new_dir, &new_name);
+        let exchanged = flags & libc::RENAME_EXCHANGE != 0;
+        let scope = self.with_moved(scope, dir, &name);
+        let scope = match exchanged {
+            true => self.with_moved(scope, new_dir, &new_name),
+            false => self.with_victim(scope, new_dir, &new_name),
+        };
         let is_dir = self.denotes_directory(&dir, name.as_bytes());
         // The kernel moves its entry with the timeout it has. It has none: if the kernel was
         // told the old name with a timeout, this change makes it look up all names again.
@@ -451,7 +455,6 @@ impl Ops {
             let mut learned = told.learn(self.cache());
             learned.name(&dir, name.as_bytes(), Dentry::Absent);
         }
-        let exchanged = flags & libc::RENAME_EXCHANGE != 0;
         self.inodes().moved(from, to, exchanged);
         // What was saved by a rename once will be again. (Below a directory too much is looked for.)
         if !is_dir {

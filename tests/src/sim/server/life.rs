@@ -7,6 +7,7 @@ use crate::sim::host::ROOT;
 use crate::sim::model::{MS, Nanos, Obj};
 use crate::sim::nemesis::Blow;
 use crate::sim::net::{LinkId, Stream};
+use fsserver::seqs::SeqSet;
 use fsserver::session::answers::Answers;
 use leasefs_lease::server::{
     Config, Core, Event, Grace, LoggedWrites, Reclaimed, Standing as CoreStanding,
@@ -92,7 +93,7 @@ impl Server {
             let (crashed, birth) = recorded.map_or((false, 0), |r| (r.crashed, r.birth));
             let mut opens = Opens::new(self.life);
             let recovered = self.recover(cx, id, &mut opens, &mut repeats);
-            let mut changes = Answers::after_restart(recovered);
+            let mut changes = Answers::after_restart(recovered, SeqSet::default());
             if crashed {
                 changes = changes.and_host_crash();
             }

@@ -11,7 +11,8 @@ pub(crate) use kept::{Undone, Wrote};
 
 use super::Writer;
 use kept::{Kept, Last};
-use leasefs_protocol::{BootId, Handle, OpenId};
+use leasefs_protocol::{BootId, Handle, OpenId, Refusal};
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 
 /// With so many objects that were changed it is time for a commit.
@@ -32,8 +33,10 @@ pub(super) struct Unstable {
     pub(super) last: u64,
     /// One of these was not of bytes: `fdatasync` doesn't cover it.
     pub(super) attributes: bool,
-    /// Commits that have come too late so far.
+    /// How often something was lost so far: commits that have come too late, bytes that were refused.
     pub(super) losses: u64,
+    /// Why the last time, unless a crash of the host has undone it.
+    pub(super) why: Option<Refusal>,
     /// Of these, those that somebody was told of.
     pub(super) known: u64,
     /// What can be done again.
@@ -112,6 +115,8 @@ pub(super) struct Commits {
     /// The present life of the server's host, and the one before.
     pub(super) host: Option<BootId>,
     pub(super) before: Option<BootId>,
+    /// Objects of which something was lost that nobody has been told of, the last ones, in their order.
+    pub(super) untold: VecDeque<Handle>,
 }
 
 impl Commits {
