@@ -7,7 +7,7 @@ use leasefs_tests::mounted::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::Ipv6Addr;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -542,6 +542,31 @@ fn where_all_users_are_one_everything_is_shown_as_the_user_that_is_named() {
     command.args(owner);
     let refused = refusal(command);
     assert!(refused.contains("--uid"), "{refused}");
+}
+
+#[test]
+fn where_all_users_are_one_nothing_is_found_in_a_directory_that_may_not_be_searched_any_more() {
+    let options = WorldOptions::mounts(2).identity("squash");
+    let world = World::start_on("unsearched", &options, |export| {
+        chown(export, Some(USER + 1), Some(USER + 1)).expect("chown");
+    });
+    let [here, there] = [0, 1].map(|mount| world.mount(mount).path("d"));
+    fs::create_dir(&here).expect("made");
+    fs::write(here.join("f"), "x").expect("written");
+    for changes in [&here, &there] {
+        for _ in 0..2 {
+            assert_eq!(fs::read(here.join("f")).expect("read"), b"x");
+        }
+        fs::set_permissions(changes, Permissions::from_mode(0)).expect("chmod");
+        for work in [
+            fs::metadata(here.join("f")).map(drop),
+            fs::read(here.join("f")).map(drop),
+        ] {
+            let refused = work.expect_err("it can't be found");
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        }
+        fs::set_permissions(changes, Permissions::from_mode(0o700)).expect("chmod");
+    }
 }
 
 /// A directory in which all users may do as in /tmp.

@@ -13,7 +13,7 @@ use leasefs_protocol::change::{
 use leasefs_protocol::query::{
     Access, Fill, GetAttr, GetXattr, ListXattr, Lookup, Open, Read, ReadDir, ReadLink,
 };
-use leasefs_protocol::{Change, Handle, Name, O_TRUNC, Parts, Query};
+use leasefs_protocol::{Change, Handle, Name, O_TRUNC, Parts, Query, RawName};
 use leasefs_store::Found;
 
 /// What names of a request denote and which objects its opens are of.
@@ -127,10 +127,14 @@ pub fn of_change(change: &Change, names: &Names, targets: &Targets) -> Accesses 
         Change::OpenTruncated(OpenTruncated { object, .. }) => all.changes(*object, content()),
         Change::SetAttr(SetAttr { object, set, .. }) => match set.size {
             Some(_) => all.changes(*object, content()),
+            None if !set.rights().is_empty() => all.changes(*object, rights()),
             None => all.changes(*object, Parts::ATTRS),
         },
-        Change::SetXattr(SetXattr { object, .. })
-        | Change::RemoveXattr(RemoveXattr { object, .. }) => all.changes(*object, Parts::ATTRS),
+        Change::SetXattr(SetXattr { object, name, .. })
+        | Change::RemoveXattr(RemoveXattr { object, name }) => match is_acl(name) {
+            true => all.changes(*object, rights()),
+            false => all.changes(*object, Parts::ATTRS),
+        },
         Change::Write(_) | Change::Fallocate(_) => all.changes(opened, content()),
         Change::CopyRange(_) => all.reads(copied, Parts::DATA).changes(opened, content()),
         Change::Create(Create { dir, flags, .. }) => create(*dir, name(), *flags, named),
@@ -166,6 +170,16 @@ fn directory() -> Parts {
 /// What ends with a directory: no lease of it is to be left.
 fn all_of_directory() -> Parts {
     directory() | Parts::NAMES
+}
+
+/// What changes along with who may do what. Names are leased to who may search the directory, and a client that leaves it to
+/// the server to say who may goes by them.
+fn rights() -> Parts {
+    Parts::ATTRS | Parts::NAMES
+}
+
+fn is_acl(name: &RawName) -> bool {
+    name.0 == b"system.posix_acl_access"
 }
 
 /// What changes of a file along with its bytes.

@@ -262,7 +262,7 @@ impl Ops {
                     .pages(object, PageChange::Truncate { stores })
                     .under(locked)
             }
-            None => ChangeScope::default().object(object, Parts::ATTRS),
+            None => ChangeScope::default().object(object, self.parts_of_rights(set)),
         };
         let request = change::SetAttr { object, open, set };
         let told = self.change(ask, scope, request, Bytes::new()).await?;
@@ -273,6 +273,15 @@ impl Ops {
             shown: self.shown(attr),
             valid: Duration::ZERO,
         })
+    }
+
+    /// What is to be dropped of an object before its mode or owner are set. Where the kernel doesn't check who may search a directory
+    /// it would go on finding names there; where it does it has asked for the mode.
+    fn parts_of_rights(&self, set: SetAttr) -> Parts {
+        match self.owner.is_some() && !set.rights().is_empty() {
+            true => Parts::ATTRS | Parts::NAMES,
+            false => Parts::ATTRS,
+        }
     }
 
     /// What the kernel is told in the answer to a change: it takes the size from there even if it was
