@@ -490,4 +490,23 @@ impl Answer {
             _ => false,
         }
     }
+
+    /// The same, of which nothing is to be believed beyond this moment: for one that is given long after it was decided, since
+    /// this process was stopped in between. By now others may have been told that nothing of it is cached here.
+    #[must_use]
+    pub fn for_now(mut self) -> Self {
+        match &mut self {
+            Self::Found(Some(entry)) | Self::Made(entry) | Self::Created(entry, _) => entry.ends(),
+            Self::Attr(attr) => attr.valid = Duration::ZERO,
+            Self::Entries(entries) => entries.told.iter_mut().flatten().for_each(Entry::ends),
+            _ => {}
+        }
+        self
+    }
+}
+
+impl Entry {
+    fn ends(&mut self) {
+        (self.valid, self.attr_valid) = (Duration::ZERO, Duration::ZERO);
+    }
 }

@@ -2,17 +2,22 @@
 
 use super::caller::pending_signal;
 use super::{Driver, Waiter};
+use crate::clock;
 use crate::session::{Out, is_ours};
 use leasefs_client::{
     Action, Answer, CallId, Effect, EffectId, Event, Notice, Noticed, Signals, Undelivered,
 };
+use leasefs_lease::time::BootTime;
 use leasefs_protocol::Refusal;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Actions by who carries them out. Of each the order is kept; between them none is needed: what must be
 /// done before something else is decided is answered for by an event.
 pub(super) struct Batch<W> {
+    /// When it was decided.
+    decided: BootTime,
     /// Most events bring one answer and nothing else, and that allocates nothing.
     first: Option<(W, Result<Answer, Refusal>)>,
     answers: Vec<(W, Result<Answer, Refusal>)>,
@@ -23,9 +28,25 @@ pub(super) struct Batch<W> {
     ended: bool,
 }
 
-impl<W> Default for Batch<W> {
-    fn default() -> Self {
+/// An answer that was decided so long ago is given too late: a lease that covers it has longer to go (an eighth of the shortest term).
+const LATE: Duration = Duration::from_millis(60);
+
+/// The answer to a request of `decided`, as it may be given now. A stop of this process that comes behind this is as good as
+/// one of the asker.
+pub(super) fn as_of_now(
+    decided: BootTime,
+    answer: Result<Answer, Refusal>,
+) -> Result<Answer, Refusal> {
+    match clock::boot().since(decided) > LATE {
+        true => answer.map(Answer::for_now),
+        false => answer,
+    }
+}
+
+impl<W> Batch<W> {
+    pub fn of(decided: BootTime) -> Self {
         Self {
+            decided,
             first: None,
             answers: Vec::new(),
             sends: Vec::new(),
@@ -77,7 +98,7 @@ impl<W: Waiter> Batch<W> {
             driver.notify(id, notice);
         }
         for (waiter, answer) in self.first.into_iter().chain(self.answers) {
-            waiter.answer(answer);
+            waiter.answer(as_of_now(self.decided, answer));
         }
         if !self.watches.is_empty() {
             driver.watch(self.watches);
@@ -138,5 +159,28 @@ impl<W: Waiter> Driver<W> {
                 driver.drive(Event::Kept(id));
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasefs_client::call::{Shown, ShownFor};
+
+    #[test]
+    fn an_answer_that_is_given_long_after_it_was_decided_is_believed_for_no_longer() {
+        let valid = Duration::from_secs(8);
+        let attr = super::super::tests::fake::attr();
+        let shown = Shown { ino: 1, attr };
+        let told = |decided| match as_of_now(decided, Ok(Answer::Attr(ShownFor { shown, valid }))) {
+            Ok(Answer::Attr(told)) => told.valid,
+            other => panic!("another answer: {other:?}"),
+        };
+        assert_eq!(told(clock::boot()), valid);
+        assert_eq!(
+            told(BootTime::ZERO),
+            Duration::ZERO,
+            "since the machine has booted"
+        );
     }
 }

@@ -18,11 +18,11 @@ pub use keeping::Refuge;
 
 use crate::clock;
 use crate::session::{Ear, Facts, Link, Status, Wire, nobody_listens};
-use batch::Batch;
+use batch::{Batch, as_of_now};
 use keeping::Keeping;
 use leasefs_client::{
     Action, Answer, Asker, CacheStatus, Call, ClientCore, Config, Event, HeldHere, LockStatus,
-    Notice, Noticed, SessionStatus, Undelivered, WriteBackStatus,
+    Notice, Noticed, Now, SessionStatus, Undelivered, WriteBackStatus,
 };
 use leasefs_protocol::{Handle, Refusal};
 use leasefs_transport::promptly;
@@ -168,9 +168,10 @@ impl<W: Waiter> Driver<W> {
         // Empty but for moments: then it allocates nothing.
         let mut more = VecDeque::new();
         while let Some(event) = next.take().or_else(|| more.pop_front()) {
-            let mut batch = Batch::default();
             let mut core = self.lock();
-            self.guarded(&mut core, |core| self.turn(core, event, &mut batch));
+            let now = clock::now();
+            let mut batch = Batch::of(now.boot);
+            self.guarded(&mut core, |core| self.turn(core, (now, event), &mut batch));
             let at_once = core.requests_under_way() <= few;
             // Nobody is told something else to send before this is on its way.
             let out = batch.has_sends().then(|| self.wire.out());
@@ -183,12 +184,12 @@ impl<W: Waiter> Driver<W> {
         }
     }
 
-    fn turn(&self, core: &mut ClientCore<W>, event: Event<W>, batch: &mut Batch<W>) {
-        core.handle(clock::now(), event);
+    fn turn(&self, core: &mut ClientCore<W>, (now, event): (Now, Event<W>), batch: &mut Batch<W>) {
+        core.handle(now, event);
         while let Some(action) = core.poll_action() {
             let action = match action {
                 Action::Answer(waiter, Ok(answer)) if answer.believed() => {
-                    waiter.answer(Ok(answer));
+                    waiter.answer(as_of_now(now.boot, Ok(answer)));
                     continue;
                 }
                 action => action,

@@ -123,7 +123,7 @@ impl Ops {
         }
         let (attr, valid) = match told {
             Some((attr, valid)) => {
-                self.grow_first(node, &object, &attr, heard).await;
+                let valid = self.grow_first(node, &object, (&attr, valid), heard).await;
                 (attr, valid)
             }
             None => match self
@@ -164,7 +164,7 @@ impl Ops {
             let most = most.map(|most| self.cx.sleep(most));
             within(clean, most).await.unwrap_or(Ok(()))?;
             let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
-            self.grow_first(node, object, &attr, heard).await;
+            let valid = self.grow_first(node, object, (&attr, valid), heard).await;
             asked += 1;
             // If no lease covers them, pages that have come since may be newer, and the kernel cuts
             // off what lies behind the size it is told.
@@ -195,11 +195,25 @@ impl Ops {
         inodes.may_be_long(at.0, attr.size) && inodes.takes_answer(at, heard)
     }
 
-    /// Before the kernel is told the size; `heard` as it was when the kernel had asked.
-    async fn grow_first(&self, node: NodeId, object: &Handle, attr: &Attr, heard: u8) {
-        if !self.will_be_cut((node, object), attr, heard) {
-            self.grow(node, object, attr).await;
+    /// Before the kernel is told the size; `heard` as it was when the kernel had asked. Returns for how long it may believe the
+    /// attributes then.
+    async fn grow_first(
+        &self,
+        node: NodeId,
+        object: &Handle,
+        (attr, valid): (&Attr, Duration),
+        heard: u8,
+    ) -> Duration {
+        let cut = self.will_be_cut((node, object), attr, heard);
+        if cut || !self.must_grow(node, object, attr) {
+            return valid;
         }
+        self.grow(node, object, attr).await;
+        // That may have taken long.
+        let cached = self.cache().live();
+        let told = cached.and_then(|mut tier| tier.attr_for_kernel(object));
+        let still = told.filter(|(now, _)| now == attr);
+        still.map_or(Duration::ZERO, |(_, left)| left.min(valid))
     }
 
     /// The kernel is answered with these attributes.

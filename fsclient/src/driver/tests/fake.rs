@@ -31,7 +31,7 @@ pub(super) fn handle(byte: u8) -> Handle {
     Handle::new(&[byte]).expect("one byte")
 }
 
-pub(super) fn attr() -> Attr {
+pub(in crate::driver) fn attr() -> Attr {
     Attr {
         ino: 1,
         kind: FileKind::Directory,

@@ -1,7 +1,7 @@
 //! Drivers against a server whose every word the test says, over real connections.
 
 mod connections;
-mod fake;
+pub(super) mod fake;
 mod hostile;
 mod outside;
 
