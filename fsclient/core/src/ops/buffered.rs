@@ -426,6 +426,7 @@ impl Ops {
             let verdict = self.inodes().committed(&object, covered, host, told);
             match verdict {
                 Committed::Durable => return Ok(()),
+                Committed::Lost if planted::is(Bug::SyncUntold) => return Ok(()),
                 Committed::Again => self.writeback.host_is(host),
                 Committed::Lost => return Err(self.inodes().why_lost(&object)),
             }
