@@ -210,7 +210,8 @@ impl Inodes {
             let first = unstable.losses == unstable.known;
             unstable.forgotten = false;
             unstable.losses += 1;
-            unstable.why = Some(why);
+            // Whose lock it was has been told himself.
+            unstable.why = Some(why).filter(|why| *why != Refusal::LockLost);
             first
         });
         if first {
