@@ -436,6 +436,70 @@ fn a_state_directory_that_another_user_has_made_is_refused() {
 }
 
 #[test]
+fn a_state_directory_in_which_others_may_put_something_is_refused() {
+    let sandbox = Sandbox::new("open-state");
+    let tmp = shared_folder(&sandbox);
+    for (name, owner, mode) in [
+        ("sticky", 0, 0o1777),
+        ("group", 0, 0o770),
+        ("foreign", ATTACKER, 0o755),
+    ] {
+        let state = tmp.join(name);
+        fs::create_dir(&state).expect("a folder");
+        chown(&state, Some(owner), Some(ATTACKER)).expect("chown");
+        set_mode(&state, mode);
+        let mut mount = client(&["mount", "127.0.0.1:9:/"]);
+        mount.arg(sandbox.folder("dir")).arg("--state").arg(&state);
+        let mut serve = Command::new(&Binaries::get().server);
+        serve.arg("serve").arg(sandbox.folder("export"));
+        serve.args(["--listen", "127.0.0.1:0", "--state"]);
+        serve.arg(&state);
+        for command in [mount, serve] {
+            let refused = refusal(command);
+            assert!(refused.contains("folder of your own"), "{name}: {refused}");
+        }
+    }
+    assert!(sandbox.clean().is_empty());
+}
+
+/// A link in the place of another user's socket, to that of root's own daemon.
+#[test]
+fn root_who_unmounts_what_a_user_has_mounted_is_led_to_no_mount_of_its_own() {
+    let world = world("led-astray", "trust", &[]);
+    let dir = world.mount(0).dir.clone();
+    let planted = world.sandbox.folder("planted");
+    set_mode(&world.sandbox.root().to_owned(), 0o755);
+    let source =
+        "fsname=nas:4430:/,subtype=leasefs,user_id=12346,group_id=12346,rootmode=40000,fd=3";
+    let script = format!(
+        "exec 3<>/dev/fuse && mount -i -t fuse.leasefs -o {source} nas '{0}' && \
+         d=/run/user/{ATTACKER}/leasefs && mkdir -p $d && chown {ATTACKER} $d && chmod 700 $d && \
+         ln -s \"$2\" $d/\"$1\"; '{1}' umount '{0}'; code=$?; \
+         umount -l '{0}'; rm -r /run/user/{ATTACKER}; exit $code",
+        planted.display(),
+        Binaries::get().client.display(),
+    );
+    let [socket, own] = [&planted, &dir].map(|dir| socket_of(dir));
+    let own = std::path::Path::new("/run/leasefs").join(own);
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, "bash", &socket]).arg(&own);
+    let refused = refusal(command);
+    assert!(world.mount(0).is_mounted(), "{refused}");
+    assert!(!refused.is_empty(), "it says why");
+}
+
+/// What the socket of a mount point's daemon is called.
+fn socket_of(dir: &Path) -> String {
+    let script = "import hashlib,os,sys; print(hashlib.sha256(os.fsencode(sys.argv[1])).hexdigest()[:20] + '.sock')";
+    let output = Command::new("python3")
+        .args(["-c", script])
+        .arg(dir)
+        .output();
+    let output = output.expect("python3 runs");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[test]
 fn what_a_user_puts_where_his_bytes_are_kept_leads_root_nowhere() {
     let sandbox = Sandbox::new("kept-links");
     set_mode(sandbox.root(), 0o755);

@@ -1,10 +1,13 @@
 //! Mount points: what is mounted there, what is left of a daemon that died, who uses it.
 
 use leasefs_host::mounts::{self, Mount};
+use leasefs_protocol::escaped;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -113,14 +116,17 @@ pub fn is_dead(dir: &Path) -> bool {
     asked.is_err_and(|e| matches!(e, Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// Takes the mount out of the file tree, whoever uses it.
+/// Takes the mount out of the file tree, whoever uses it. Nothing else that may be found at its path by now.
 ///
 /// # Errors
 /// A message for people.
 pub fn detach(dir: &Path) -> Result<(), String> {
     super::control::forget(dir);
     let failed = |e: &dyn std::fmt::Display| format!("can't unmount {}: {e}", dir.display());
-    match unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+    let mount = opened(dir).map_err(|e| failed(&e))?;
+    // The descriptor stays at what was looked at, whatever its path means to whoever may change that.
+    let path = format!("/proc/self/fd/{}", mount.as_raw_fd());
+    match unmount(path, UnmountFlags::DETACH) {
         Ok(()) => Ok(()),
         Err(Errno::PERM) => {
             let helper = Command::new("fusermount3")
@@ -137,6 +143,23 @@ pub fn detach(dir: &Path) -> Result<(), String> {
     }
 }
 
+/// The mount's root, without asking it anything.
+fn opened(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(dir, flags, Mode::empty())?;
+    let told = fs::read_to_string(format!("/proc/self/fdinfo/{}", root.as_raw_fd()))?;
+    let id = told.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    let id = id.and_then(|id| id.trim().parse().ok());
+    let table = mounts::table()?;
+    let found = id.and_then(|id| mounts::with_id(&table, id));
+    match found.is_some_and(|found| found.is_leasefs && found.point == dir) {
+        true => Ok(root),
+        false => Err(io::Error::other(
+            "what is there is no leasefs mount any more",
+        )),
+    }
+}
+
 /// Processes that use what is mounted there, for people, as far as this user may see them. Reads
 /// links of /proc only, never the mount.
 pub fn holders(dir: &Path) -> Vec<String> {
@@ -149,8 +172,10 @@ pub fn holders(dir: &Path) -> Vec<String> {
         .filter(|entry| uses(&entry.path(), dir))
         .take(HOLDERS)
         .map(|entry| {
-            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            format!("{} ({})", entry.file_name().to_string_lossy(), name.trim())
+            let name = fs::read(entry.path().join("comm")).unwrap_or_default();
+            let name = String::from_utf8_lossy(&name);
+            let name = escaped(name.trim());
+            format!("{} ({name})", entry.file_name().to_string_lossy())
         })
         .collect()
 }
@@ -166,4 +191,16 @@ fn uses(process: &Path, dir: &Path) -> bool {
         || fs::read_dir(process.join("map_files"))
             .map(|all| all.flatten().any(|map| points_there(map.path())))
             .unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_mount_of_ours_is_not_detached() {
+        let dir = std::env::temp_dir();
+        let refused = detach(&dir).expect_err("it is none");
+        assert!(refused.contains("no leasefs mount"), "{refused}");
+    }
 }

@@ -29,10 +29,11 @@ fn status(pid: u32) -> Option<String> {
     if pid == 0 {
         return None;
     }
-    let mut text = String::with_capacity(2048);
+    let mut text = Vec::with_capacity(2048);
     let mut file = File::open(format!("/proc/{pid}/status")).ok()?;
-    file.read_to_string(&mut text).ok()?;
-    Some(text)
+    file.read_to_end(&mut text).ok()?;
+    // A thread calls itself what it likes.
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -105,6 +106,17 @@ mod tests {
     fn groups_are_read_from_the_status() {
         assert_eq!(groups_of(&status(0, 0, 0)), vec![4, 27, 1000]);
         assert_eq!(groups_of("Groups:\t\n"), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn a_thread_may_call_itself_what_it_likes() {
+        let asked = std::thread::spawn(|| {
+            let own = rustix::thread::gettid();
+            rustix::thread::set_name(c"\xff\xfe").expect("a name");
+            super::status(own.as_raw_nonzero().get().cast_unsigned())
+        });
+        let told = asked.join().expect("it is told").expect("there");
+        assert!(field(&told, "Groups").is_some(), "{told}");
     }
 
     #[test]

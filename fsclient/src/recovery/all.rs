@@ -8,11 +8,12 @@ use super::id::RecoveryId;
 use super::item::{Item, Lost};
 use super::user::User;
 use leasefs_host::files;
-use rustix::fs::{Mode, chmod};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Gid, Mode, OFlags, fchmod, fchown, fstat, open};
 use rustix::process::{getegid, geteuid};
 use std::fs::{self, DirBuilder};
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Of the client's own folder, below the state directory.
@@ -131,18 +132,31 @@ impl Recovery {
         let others = self.state.join(OTHERS);
         make(&others, 0o711)?;
         for passed in [&self.state, &others] {
-            let mode = fs::metadata(passed)
-                .map_err(at(passed))?
-                .permissions()
-                .mode();
+            let (folder, mode) = roots(passed).map_err(at(passed))?;
             let open = Mode::from_raw_mode(mode & 0o777 | 0o111);
-            chmod(passed, open).map_err(|e| at(passed)(e.into()))?;
+            fchmod(folder, open).map_err(|e| at(passed)(e.into()))?;
         }
         let place = Self::place_of(&self.state, user.uid);
         if make(&place, 0o755)? {
             files::sync_folder(&others).map_err(at(&others))?;
         }
-        chown(&place, Some(0), Some(user.gid)).map_err(at(&place))
+        let (folder, _) = roots(&place).map_err(at(&place))?;
+        let group = Gid::from_raw(user.gid);
+        fchown(folder, None, Some(group)).map_err(|e| at(&place)(e.into()))
+    }
+}
+
+/// A folder of root's, which is no link, and its mode.
+fn roots(path: &Path) -> io::Result<(OwnedFd, u32)> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = open(path, flags, Mode::empty())?;
+    let found = fstat(&folder)?;
+    match found.st_uid {
+        0 => Ok((folder, found.st_mode)),
+        _ => Err(io::Error::new(
+            ErrorKind::PermissionDenied,
+            "it belongs to another user",
+        )),
     }
 }
 

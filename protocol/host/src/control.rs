@@ -4,11 +4,13 @@ use crate::private;
 use leasefs_protocol::limits::MAX_CALLERS;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, FileType, Mode, RenameFlags, chmod, fstat, renameat_with, statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, chmod, fstat, openat, renameat_with, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::geteuid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -49,9 +51,17 @@ impl Address {
         format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd()).into()
     }
 
-    /// One that has too many callers waiting doesn't answer: that isn't waited for.
+    /// One that has too many callers waiting doesn't answer: that isn't waited for. A link isn't followed: it would lead to
+    /// another daemon.
     fn dial(&self) -> io::Result<UnixStream> {
-        let address = SocketAddrUnix::new(self.path(&self.name))?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&self.folder, &self.name, flags, Mode::empty())?;
+        if !FileType::from_raw_mode(fstat(&file)?.st_mode).is_socket() {
+            let what = format!("{} is no socket", self.name);
+            return Err(io::Error::new(ErrorKind::InvalidInput, what));
+        }
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let address = SocketAddrUnix::new(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         connect(&socket, &address)?;
@@ -60,14 +70,18 @@ impl Address {
         Ok(stream)
     }
 
-    /// Reaches who listens, and asks nothing yet. Refuses a socket that another than the folder's owner, or root,
-    /// listens on.
+    /// Reaches who listens, and asks nothing yet. Refuses a socket that another than the folder's owner listens on; in one's own
+    /// folder it may be root.
     ///
     /// # Errors
     /// The kernel's; `NotFound` or `ConnectionRefused` if nobody listens.
     pub fn reach(&self) -> io::Result<Reached> {
         let stream = self.dial()?;
-        private::peer_is(&stream, fstat(&self.folder)?.st_uid)?;
+        let owner = fstat(&self.folder)?.st_uid;
+        match owner == geteuid().as_raw() {
+            true => private::own_peer(&stream)?,
+            false => private::peer_is(&stream, owner)?,
+        }
         Ok(Reached(stream))
     }
 
@@ -368,6 +382,19 @@ mod tests {
         caller.answer(&"so").await.expect("taken");
         drop(caller);
         assert_eq!(asked.await.expect("no panic"), "so");
+    }
+
+    #[tokio::test]
+    async fn a_link_leads_to_no_other_socket() {
+        let scratch = Scratch::new();
+        let (here, there) = (folder(&scratch, "here"), folder(&scratch, "there"));
+        let _listener = address(&there).bind().expect("bound");
+        let link = here.join("control.sock");
+        std::os::unix::fs::symlink(there.join("control.sock"), link).expect("a link");
+        assert!(address(&there).is_listening());
+        let refused = address(&here).reach().map(drop);
+        let refused = refused.expect_err("it leads elsewhere");
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
     }
 
     #[test]

@@ -81,16 +81,20 @@ fn denied(path: &Path, why: &str) -> io::Error {
 /// # Errors
 /// The kernel's, or that it is another user.
 pub fn own_peer(socket: impl AsFd) -> io::Result<()> {
-    peer_is(socket, geteuid().as_raw())
+    let root = sockopt::socket_peercred(&socket)?.uid.is_root();
+    match root {
+        true => Ok(()),
+        false => peer_is(socket, geteuid().as_raw()),
+    }
 }
 
-/// Refuses others than `user` and root at the other end of a local socket.
+/// Refuses others than `user` at the other end of a local socket, root too.
 ///
 /// # Errors
 /// The kernel's, or that it is another user.
 pub fn peer_is(socket: impl AsFd, user: u32) -> io::Result<()> {
     let peer = sockopt::socket_peercred(socket)?.uid;
-    match peer.as_raw() == user || peer.is_root() {
+    match peer.as_raw() == user {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,

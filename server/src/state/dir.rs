@@ -156,6 +156,9 @@ impl Location {
             source,
         };
         make_folder(&self.own).map_err(failed)?;
+        // Others could put something in its place.
+        let user = rustix::process::geteuid().as_raw();
+        private::folder_of(&self.state, user).map_err(failed)?;
         let lock = private::own_folder(&self.own).map_err(failed)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}

@@ -157,5 +157,7 @@ fn memory() -> io::Result<File> {
 fn is_text(file: &File) -> io::Result<bool> {
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
     let bytes = read_at(Some(file), 0, length)?;
-    Ok(!bytes.contains(&0) && std::str::from_utf8(&bytes).is_ok())
+    // A terminal would obey the others.
+    let is_shown = |c: char| !c.is_control() || matches!(c, '\n' | '\t' | '\r');
+    Ok(std::str::from_utf8(&bytes).is_ok_and(|text| text.chars().all(is_shown)))
 }

@@ -3,9 +3,11 @@
 use crate::commands::say;
 use crate::daemon::{MountStatus, mounts, survey};
 use crate::recovery::{Folder, Item, RecoveryId, path_for_people};
-use leasefs_host::mounts::Mount;
+use leasefs_host::mounts::{Device, Mount};
 use leasefs_protocol::ticket::Source;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, open, openat, openat2, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, ResolveFlags, major, minor, open, openat, openat2, unlinkat,
+};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -32,9 +34,12 @@ impl Place {
         let below = path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty());
-        let mount = mounts.of(folder, item)?;
+        let (mount, device) = mounts.of(folder, item)?;
         let dir_path = below.map_or_else(|| mount.clone(), |below| mount.join(below));
         let root = open_dir(&mount).map_err(|e| failed(&mount, e))?;
+        if device.is_some_and(|device| !is_of(&root, device)) {
+            return Err(format!("{} is not mounted any more", mount.display()));
+        }
         let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let dir = openat2(
             &root,
@@ -133,6 +138,12 @@ fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
     open(path, DIR, Mode::empty())
 }
 
+/// Whether a directory is of this file system. What was mounted there may have gone since.
+fn is_of(dir: &OwnedFd, device: Device) -> bool {
+    let found = rustix::fs::fstat(dir).map(|found| found.st_dev);
+    found.is_ok_and(|dev| (major(dev), minor(dev)) == (device.major, device.minor))
+}
+
 /// Where the file of an item may be.
 pub(super) enum Mounts {
     /// Below this directory.
@@ -142,16 +153,20 @@ pub(super) enum Mounts {
 }
 
 impl Mounts {
-    /// To be asked before its caller becomes another user, whom daemons don't answer.
+    /// To be asked before its caller becomes another user, whom daemons don't answer. What another user's daemon calls
+    /// its state directory may be anything.
     pub(super) fn all() -> Result<Self, String> {
-        Ok(Self::Any(mounts::all()?, survey(PATIENCE)?.mounts))
+        let own = rustix::process::geteuid().as_raw();
+        let mut told = survey(PATIENCE)?.mounts;
+        told.retain(|mount| mount.user == own);
+        Ok(Self::Any(mounts::all()?, told))
     }
 
     /// A mount of the item's source by the client that kept it, one that can be written to if there is one. A source says
     /// less than a state directory: what two clients see below it may differ.
-    fn of(&self, folder: &Folder, item: &Item) -> Result<PathBuf, String> {
+    fn of(&self, folder: &Folder, item: &Item) -> Result<(PathBuf, Option<Device>), String> {
         let (mounts, told) = match self {
-            Self::Only(dir) => return Ok(dir.clone()),
+            Self::Only(dir) => return Ok((dir.clone(), None)),
             Self::Any(mounts, told) => (mounts, told),
         };
         let fitting = mounts.iter().filter(|mount| {
@@ -159,7 +174,8 @@ impl Mounts {
             is_source(item, &mount.source) && is_by(folder, mount, own)
         });
         let best = fitting.min_by_key(|mount| mount.read_only);
-        best.map(|mount| mount.point.clone()).ok_or_else(|| {
+        let place = |mount: &Mount| (mount.point.clone(), Some(mount.device));
+        best.map(place).ok_or_else(|| {
             let source = &item.source;
             format!(
                 "{source} is not mounted by the client that kept this: `fsclient mount {source} DIR` first, or name a \
