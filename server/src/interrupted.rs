@@ -82,7 +82,11 @@ impl Interrupted {
         if self.left.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
-        self.lose(|change, pending| change != own && pending.meets(touches))
+        let lost = self.lose(|change, pending| change != own && pending.meets(touches));
+        if !lost.is_empty() {
+            self.settled.notify_waiters();
+        }
+        lost
     }
 
     /// These sessions have not come back in time.

@@ -567,3 +567,101 @@ fn of_many_who_may_have_their_locks_at_once_some_get_them_at_each_of_the_next_ev
     let order: Vec<u64> = server.granted.iter().map(|(_, g)| g.wait.0).collect();
     assert!(order.is_sorted(), "as they came");
 }
+
+/// A file whose locks nobody decides: others than who had it first have locks of it.
+fn undecided(server: &mut Server, object: Handle) {
+    let far = |of: u64| wanted(of, LockMode::Shared, (1 << 40, 1 << 40));
+    server.take(3, object, far(98));
+    server.take(2, object, far(99));
+    server.approve(3, Vec::new());
+}
+
+#[test]
+fn with_many_who_wait_behind_him_a_writer_is_not_overtaken() {
+    let mut server = Server::new(3, None);
+    undecided(&mut server, file(1));
+    assert!(is_granted(&server.take(
+        1,
+        file(1),
+        wanted(1, LockMode::Shared, (0, 9))
+    )));
+    server.waits(2, file(1), wanted(2, LockMode::Exclusive, (0, 9)), 2);
+    for owner in 3..400 {
+        server.waits(2, file(1), wanted(owner, LockMode::Shared, (0, 9)), owner);
+    }
+    assert_eq!(server.granted, []);
+    server.give_up(1, file(1), 1);
+    let first = server.granted.first().map(|(_, granted)| granted.wait);
+    assert_eq!((first, server.granted.len()), (Some(LockWait(2)), 1));
+}
+
+#[test]
+fn a_deadlock_with_one_of_many_who_hold_a_lock_is_found() {
+    let mut server = Server::new(3, None);
+    undecided(&mut server, file(1));
+    undecided(&mut server, file(2));
+    assert!(is_granted(&server.take(
+        2,
+        file(2),
+        wanted(9, LockMode::Exclusive, (0, 9))
+    )));
+    for owner in 100..500 {
+        let shared = wanted(owner, LockMode::Shared, (0, 9));
+        assert!(is_granted(&server.take(1, file(1), shared)));
+        server.waits(
+            1,
+            file(2),
+            wanted(owner, LockMode::Exclusive, (0, 9)),
+            owner,
+        );
+    }
+    let circle = server.wait(2, file(1), wanted(9, LockMode::Exclusive, (0, 9)), 1);
+    assert_eq!(circle, Some(LockOutcome::Deadlock));
+}
+
+#[test]
+fn who_has_as_many_locks_as_he_may_can_give_them_up() {
+    let mut server = Server::new(3, None);
+    undecided(&mut server, file(1));
+    let byte = |at: u64| wanted(1, LockMode::Exclusive, (2 * at, 2 * at));
+    let mut take = |at| server.ask(1, file(1), LockAsk::Take(byte(at), None));
+    let held = (0..).take_while(|at| take(*at) != Some(LockAnswer::TooMany));
+    let held = held.count() as u64;
+    assert!(held > 1_000, "{held}");
+    let give_up = |at: u64| LockAsk::GiveUp(LockOwner(1), LockKind::Posix, byte(at).range);
+    let given = server.ask(1, file(1), give_up(7));
+    assert!(matches!(given, Some(LockAnswer::Unlocked(unlocked)) if unlocked.any));
+    let again = server.take(1, file(1), byte(7));
+    assert!(is_granted(&again), "{again:?}");
+}
+
+#[test]
+fn who_says_that_he_holds_more_than_he_may_holds_nothing() {
+    let mut server = Server::new(2, None);
+    let files: Vec<Handle> = (1..=17).map(file).collect();
+    let mut said = Vec::new();
+    for object in &files {
+        let taken = server.take(1, *object, wanted(1, LockMode::Exclusive, (0, 0)));
+        let delegation = delegation(taken).expect("he is alone");
+        let byte = |at: u64| wanted(1, LockMode::Exclusive, (2 * at, 2 * at));
+        let locks = (0..1_000).map(|at| byte(at).held(delegation.first));
+        said.push(FileLocks {
+            object: *object,
+            locks: locks.collect(),
+            ..held(byte(0), delegation)
+        });
+    }
+    let epoch = server.epoch(1);
+    for (number, (object, said)) in files.iter().zip(said).enumerate() {
+        let byte = wanted(2, LockMode::Exclusive, (500, 500));
+        server.ask(2, *object, LockAsk::Take(byte, None));
+        server.approve(1, vec![said]);
+        let (_, answer) = server.answers.pop().expect("decided");
+        let outcome = outcome(answer);
+        match number < 16 {
+            true => assert_eq!(outcome, Some(LockOutcome::Conflicts), "{number}"),
+            // And what is written under it is refused.
+            false => assert!(is_granted(&outcome) && server.epoch(1) != epoch),
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! The locks of one file.
 
-use super::{CONFLICTS, Decision, Of};
+use super::{CONFLICTS, Decision, Of, TOO_MANY};
 use crate::call::Fh;
 use crate::call::LockCall;
 use crate::run::Places;
@@ -36,6 +36,8 @@ pub(super) struct FileState {
     pub(super) recalled: Stamp,
     /// Newest answer taken in.
     pub(super) applied: Stamp,
+    /// What the server is asked to take back: nobody believes any more that it is held.
+    pub(super) giving_up: Option<(Of, LockRange)>,
     /// Who asks the server something.
     pub(super) users: usize,
     pub(super) waits: usize,
@@ -63,6 +65,7 @@ impl Default for FileState {
             told_by: None,
             recalled: Stamp(0),
             applied: Stamp(0),
+            giving_up: None,
             users: 0,
             waits: 0,
             turn: Places::new(1),
@@ -99,7 +102,9 @@ impl FileState {
         self.held.holds(owner, kind)
     }
 
-    pub(super) fn unlock(&mut self, live: bool, call: &LockCall) -> Decision {
+    /// `room`: whether the mount may hold more.
+    pub(super) fn unlock(&mut self, live: bool, call: &LockCall, room: bool) -> Decision {
+        let room = room && self.has_room();
         if self.lost.remove(&call.of()).is_some() {
             return Decision::Refused(Refusal::LockLost);
         }
@@ -108,6 +113,10 @@ impl FileState {
         }
         if !self.decides(live) {
             return Decision::Ask;
+        }
+        let (kind, owner) = call.of();
+        if self.held.splits(owner, kind, call.range) && !room {
+            return Decision::Refused(TOO_MANY);
         }
         self.give_up(call.of(), call.range);
         Decision::Done
@@ -118,7 +127,7 @@ impl FileState {
         live: bool,
         fh: Fh,
         lock: &LockWanted<LockOwner>,
-        wait: bool,
+        (wait, room): (bool, bool),
     ) -> Decision {
         let of = (lock.kind, lock.owner);
         if self.lost.contains_key(&of) || self.is_lost(Some(fh), None) {
@@ -138,8 +147,10 @@ impl FileState {
                 false => Decision::Refused(CONFLICTS),
             };
         }
-        let room = self.held.len() + 2 <= MAX_LOCKS_OF_FILE;
-        match self.right.as_mut().filter(|right| room && right.left > 0) {
+        if !room || !self.has_room() {
+            return Decision::Refused(TOO_MANY);
+        }
+        match self.right.as_mut().filter(|right| right.left > 0) {
             Some(right) => {
                 let fence = right.next;
                 right.next = fence.next();
@@ -150,6 +161,11 @@ impl FileState {
             }
             None => Decision::Ask,
         }
+    }
+
+    /// One lock may split another one, so there is room for two more. What is held must be told in one message.
+    fn has_room(&self) -> bool {
+        self.held.len() + 2 <= MAX_LOCKS_OF_FILE
     }
 
     /// The server has given a lock. What stood against it was given up there, though the answer to that may still be under way.
@@ -193,6 +209,18 @@ impl FileState {
             object,
             delegation: self.delegation,
             locks: self.held.iter().copied().collect(),
+        }
+    }
+
+    /// What is claimed back from a restarted server.
+    pub(super) fn claimed(&self, object: Handle) -> FileLocks {
+        let mut held = self.held.clone();
+        if let Some(((kind, owner), range)) = self.giving_up {
+            held.give_up(owner, kind, range);
+        }
+        FileLocks {
+            locks: held.iter().copied().collect(),
+            ..self.said(object)
         }
     }
 

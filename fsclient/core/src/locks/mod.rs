@@ -20,6 +20,7 @@ use file::FileState;
 use futures_channel::oneshot;
 use leasefs_lease::locks::LockWanted;
 use leasefs_lease::planted::{self, Bug};
+use leasefs_protocol::limits::{MAX_LOCKS, MAX_LOCKS_OF_FILE};
 use leasefs_protocol::lock::{
     FileLocks, LockFound, LockGranted, LockHolder, LockOutcome, Locked, Unlocked,
 };
@@ -80,6 +81,7 @@ pub(crate) enum Answered {
 /// Most files whose locks this mount decides though nobody has one.
 const MAX_IDLE_RIGHTS: usize = 4096;
 const CONFLICTS: Refusal = Refusal::Host(libc::EAGAIN as u16);
+const TOO_MANY: Refusal = Refusal::Host(libc::ENOLCK as u16);
 const DEADLOCK: Refusal = Refusal::Host(libc::EDEADLK as u16);
 
 #[derive(Debug)]
@@ -133,6 +135,7 @@ impl MountLocks {
     /// Decides here what can be. To be [looked](MountLocks::look) at first.
     pub fn decide(&mut self, object: &Handle, fh: Fh, call: &LockCall) -> Decision {
         let live = self.live || planted::is(Bug::LocksOutliveLeases);
+        let room = self.has_room();
         let Some(file) = self.files.get_mut(object) else {
             return match call.mode {
                 None => Decision::Done,
@@ -140,11 +143,29 @@ impl MountLocks {
             };
         };
         let decision = match call.mode {
-            None => file.unlock(live, call),
-            Some(mode) => file.lock(live, fh, &call.wanted(mode), call.wait),
+            None => file.unlock(live, call, room),
+            Some(mode) => file.lock(live, fh, &call.wanted(mode), (call.wait, room)),
         };
         self.tidy(object);
         decision
+    }
+
+    /// Whether the mount may hold more locks: of few files it never holds as many as it may.
+    fn has_room(&self) -> bool {
+        let held = || {
+            self.files
+                .values()
+                .map(|file| file.held.len())
+                .sum::<usize>()
+        };
+        self.files.len() <= MAX_LOCKS / MAX_LOCKS_OF_FILE || held() + 2 <= MAX_LOCKS
+    }
+
+    /// The server is asked to take this back, or has answered.
+    pub fn gives_up_there(&mut self, object: &Handle, what: Option<(Of, LockRange)>) {
+        if let Some(file) = self.files.get_mut(object) {
+            file.giving_up = what;
+        }
     }
 
     /// What stands against a lock, if that is known here.
@@ -544,7 +565,8 @@ impl MountLocks {
             true => LockEpoch::default(),
             false => self.epoch,
         };
-        let files = held.map(|(object, file)| file.said(*object));
+        let files = held.map(|(object, file)| file.claimed(*object));
+        let files = files.filter(|file| !file.locks.is_empty());
         (files.collect(), epoch)
     }
 

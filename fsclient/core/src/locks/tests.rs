@@ -296,3 +296,32 @@ fn a_restarted_server_is_told_what_is_held_and_decides() {
     locks.lost(&file());
     assert!(locks.is_lost(&file(), Some(FH), None));
 }
+
+#[test]
+fn what_the_server_is_asked_to_take_back_is_not_claimed_from_the_next_one() {
+    let mut locks = deciding();
+    locks.restarted();
+    let all = ((LockKind::Posix, LockOwner(1)), LockRange::ALL);
+    locks.gives_up_there(&file(), Some(all));
+    assert_eq!(locks.claims().0, []);
+    locks.gives_up_there(&file(), None);
+    assert_eq!(locks.claims().0.len(), 1, "it was refused");
+}
+
+#[test]
+fn no_more_is_held_of_a_file_than_one_message_tells_however_it_came_to_be() {
+    let mut locks = deciding();
+    let byte = |at: u64| LockCall {
+        range: LockRange::new(2 * at, 2 * at).expect("a range"),
+        ..unlock(1)
+    };
+    let given = (0..2 * MAX_LOCKS_OF_FILE as u64)
+        .take_while(|at| decide(&mut locks, &byte(at + 1)) == Decision::Done)
+        .count();
+    assert!((1_000..MAX_LOCKS_OF_FILE).contains(&given), "{given}");
+    let refused = decide(&mut locks, &byte(given as u64 + 1));
+    assert_eq!(refused, Decision::Refused(TOO_MANY));
+    assert!(locks.say(&[file()], 1)[0].locks.len() <= MAX_LOCKS_OF_FILE);
+    // What splits nothing is given up.
+    assert_eq!(decide(&mut locks, &unlock(1)), Decision::Done);
+}

@@ -536,8 +536,12 @@ impl Ops {
             kind,
             range,
         };
-        let unlocked: Unlocked = self.ask_of_locks(Caller::default(), asked).await?;
+        let given = Some(((kind, owner), range));
+        self.cache().state().locks.gives_up_there(&object, given);
+        let answer = self.ask_of_locks(Caller::default(), asked).await;
         let mut state = self.cache().state();
+        state.locks.gives_up_there(&object, None);
+        let unlocked: Unlocked = answer?;
         state
             .locks
             .unlocked(&object, (kind, owner), range, unlocked);

@@ -126,6 +126,15 @@ impl<O: Copy + Eq> Locks<O> {
             .any(|held| held.owner == owner && held.kind == kind)
     }
 
+    /// Whether one more is held if the owner gives these bytes up: they lie within one of his.
+    pub fn splits(&self, owner: O, kind: LockKind, range: LockRange) -> bool {
+        let around = |held: &HeldLock<O>| {
+            held.range.first() < range.first() && range.last() < held.range.last()
+        };
+        let mut own = self.0.iter();
+        own.any(|held| held.owner == owner && held.kind == kind && around(held))
+    }
+
     /// Those that stand against a further one; the first is the one to be told.
     pub fn against<'a>(&'a self, lock: &'a LockWanted<O>) -> impl Iterator<Item = &'a HeldLock<O>> {
         self.0.iter().filter(|held| lock.is_against(&wanted(held)))

@@ -226,9 +226,13 @@ impl Core {
     }
 
     pub(super) fn hold_locks(&mut self, now: BootTime, session: SessionId, files: Vec<FileLocks>) {
-        if self.sessions.alive(session).is_some() {
-            for file in files {
-                self.locks.declare(now, session, file);
+        let Some(sid) = self.sessions.alive(session) else {
+            return;
+        };
+        for file in files {
+            // Others would be given what it holds: it holds nothing from now on, and what it writes under that is refused.
+            if !self.locks.declare(now, session, file) {
+                return self.lose_locks(sid);
             }
         }
     }

@@ -6,7 +6,10 @@
 use super::{Effort, File, LockTable, Owner, Waiter};
 use crate::locks::LockWanted;
 use leasefs_protocol::{Handle, LockWait};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// For whom each owner waits, as long as nothing changes.
+pub(super) type Known = BTreeMap<Owner, Option<BTreeSet<Owner>>>;
 
 /// For what it is waited.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,7 +30,7 @@ impl LockTable {
             return false;
         };
         let holders = file.held.against(lock).map(|held| held.owner);
-        self.reach(holders.collect(), For::Holders, effort)
+        self.reach(holders.collect(), For::Holders, Some(lock.owner), effort)
             .is_some_and(|reached| reached.contains(&lock.owner))
     }
 
@@ -36,25 +39,34 @@ impl LockTable {
         &self,
         earlier: &Waiter,
         lock: &LockWanted<Owner>,
-        effort: &mut Effort,
+        (known, effort): (&mut Known, &mut Effort),
     ) -> bool {
+        let owner = earlier.lock.owner;
+        let mut reach = || self.reach(vec![owner], For::HoldersAndEarlier, None, effort);
         earlier.lock.is_against(lock)
-            && self
-                .reach(vec![earlier.lock.owner], For::HoldersAndEarlier, effort)
+            && known
+                .entry(owner)
+                .or_insert_with(&mut reach)
+                .as_ref()
                 .is_some_and(|reached| !reached.contains(&lock.owner))
     }
 
-    /// These owners, those they wait for, and so on; `None` if there is too much to be looked through.
+    /// These owners, those they wait for, and so on; `None` if there is too much to be looked through. Once `until` is among
+    /// them they need not be all.
     fn reach(
         &self,
         mut next: Vec<Owner>,
         what: For,
+        until: Option<Owner>,
         effort: &mut Effort,
     ) -> Option<BTreeSet<Owner>> {
         let mut reached = BTreeSet::new();
         while let Some(owner) = next.pop() {
             if !reached.insert(owner) {
                 continue;
+            }
+            if until == Some(owner) {
+                break;
             }
             let waits = self.waits.get(&owner).into_iter().flatten();
             for (wait, object) in waits {

@@ -4,6 +4,7 @@
 //! the more wait, so that there is a limit to what is looked at for one event; beyond it nobody is let first. What an event
 //! leaves to be granted is left to the next, which comes at once.
 
+use super::deadlock::Known;
 use super::{File, LockTable, Owner, Waiter};
 use crate::locks::LockWanted;
 use crate::time::BootTime;
@@ -47,7 +48,8 @@ impl LockTable {
         let before = file.waiting.iter().position(is_own);
         let before = &file.waiting[..before.unwrap_or(file.waiting.len())];
         file.held.against(lock).next().is_some()
-            || (wait.is_some() && self.lets_first(object, before, lock, effort))
+            || (wait.is_some()
+                && self.lets_first(object, before, lock, (&mut Known::new(), effort)))
     }
 
     /// Whether one of those who have waited for longer goes first.
@@ -56,11 +58,14 @@ impl LockTable {
         object: &Handle,
         before: &[Waiter],
         lock: &LockWanted<Owner>,
-        effort: &mut Effort,
+        (known, effort): (&mut Known, &mut Effort),
     ) -> bool {
         let too_many = self.polite.len() >= MAX_POLITE && !self.polite.contains(object);
         let mut before = before.iter();
-        !too_many && before.any(|earlier| effort.spend(1) && self.goes_first(earlier, lock, effort))
+        !too_many
+            && before.any(|earlier| {
+                effort.spend(1) && self.goes_first(earlier, lock, (&mut *known, &mut *effort))
+            })
     }
 
     /// Gives the next one who waits for a lock of the file his, if he can have it.
@@ -88,9 +93,10 @@ impl LockTable {
         let obstacles = file.held.obstacles();
         let free =
             |w: &Waiter| !self.is_full(w.lock.owner.0, object) && !obstacles.any_against(&w.lock);
-        let mut lets_others_first = false;
+        let (mut lets_others_first, mut known) = (false, Known::new());
         for (at, waiter) in file.waiting.iter().enumerate().filter(|(_, w)| free(w)) {
-            if !self.lets_first(object, &file.waiting[..at], &waiter.lock, effort) {
+            let known = (&mut known, &mut *effort);
+            if !self.lets_first(object, &file.waiting[..at], &waiter.lock, known) {
                 return Some(at);
             }
             lets_others_first = true;

@@ -1,5 +1,6 @@
 //! What is true of locks between any two events.
 
+use super::deadlock::Known;
 use super::{Effort, File, LockTable, Owner, Waiter};
 use crate::locks::wanted;
 use leasefs_protocol::{Handle, HeldLock, LockWait, SessionId};
@@ -57,9 +58,12 @@ impl LockTable {
 
     fn may_have(&self, object: &Handle, file: &File, waiter: &Waiter, before: &[Waiter]) -> bool {
         let free = file.held.against(&waiter.lock).next().is_none();
-        let (mut before, effort) = (before.iter(), &mut Effort::of_one_event());
+        let (known, effort) = (&mut Known::new(), &mut Effort::of_one_event());
         let room = !self.is_full(waiter.lock.owner.0, object);
-        free && room && !before.any(|first| self.goes_first(first, &waiter.lock, effort))
+        let mut before = before.iter();
+        let lock = &waiter.lock;
+        free && room
+            && !before.any(|first| self.goes_first(first, lock, (&mut *known, &mut *effort)))
     }
 
     /// Where each owner waits is known at both ends.

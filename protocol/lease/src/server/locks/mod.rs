@@ -295,12 +295,13 @@ impl LockTable {
         kind: LockKind,
         range: LockRange,
     ) -> Option<bool> {
-        if range != LockRange::ALL && self.is_full(owner.0, &object) {
-            return None;
-        }
-        let Some(file) = self.files.get_mut(&object) else {
+        let Some(file) = self.files.get(&object) else {
             return Some(false);
         };
+        if file.held.splits(owner, kind, range) && self.is_full(owner.0, &object) {
+            return None;
+        }
+        let file = self.files.get_mut(&object)?;
         let any = file.held.give_up(owner, kind, range);
         self.changed.insert(object);
         self.recount(owner.0, object);
@@ -410,12 +411,10 @@ impl LockTable {
         }
     }
 
-    /// What a session holds of a file that it decides, as it says.
-    pub(super) fn declare(&mut self, now: BootTime, session: SessionId, file: FileLocks) {
+    /// What a session holds of a file that it decides, as it says; false if that is more than it may, so that it isn't known here.
+    pub(super) fn declare(&mut self, now: BootTime, session: SessionId, file: FileLocks) -> bool {
         let decides = self.files.get(&file.object).and_then(|known| known.decides);
-        if decides == Some((session, file.delegation)) {
-            self.replace(now, session, file);
-        }
+        decides != Some((session, file.delegation)) || self.replace(now, session, file)
     }
 
     /// What a session held of a file in the server's earlier life; false if that can't be.
