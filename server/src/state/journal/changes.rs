@@ -7,7 +7,7 @@ use crate::seqs::SeqSet;
 use leasefs_protocol::limits::{MAX_ANSWER_BYTES, MAX_ANSWERS};
 use leasefs_protocol::{Refusal, Response, Seq};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// So many lost ones in a row are told one by one.
 const FEW: u64 = 256;
@@ -42,8 +42,9 @@ pub(super) enum Event {
 pub struct Changes {
     low: Seq,
     all: BTreeMap<Seq, Change>,
-    /// Those of them whose answers are kept.
-    answered: BTreeSet<Seq>,
+    /// Those of them whose answers are kept, in the order in which they were answered: by a number of their own.
+    answered: BTreeMap<u64, Seq>,
+    ends: u64,
     /// What these take.
     bytes: usize,
     /// Those whose answers are not.
@@ -55,14 +56,15 @@ pub struct Changes {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Change {
     Begun(Intent),
-    Answered(Answer),
+    /// With its number among the answered.
+    Answered(Answer, u64),
 }
 
 impl Change {
     fn bytes(&self) -> usize {
         match self {
             Self::Begun(_) => 0,
-            Self::Answered(answer) => size_of::<Self>() + token_size(answer),
+            Self::Answered(answer, _) => size_of::<Self>() + token_size(answer),
         }
     }
 }
@@ -72,7 +74,7 @@ impl Changes {
     pub fn into_recorded(self) -> (Vec<(Seq, Recorded)>, SeqSet) {
         let recorded = |change| match change {
             Change::Begun(intent) => Recorded::Intent(intent),
-            Change::Answered(answer) => Recorded::Answered(answer),
+            Change::Answered(answer, _) => Recorded::Answered(answer),
         };
         let kept = self.all.into_iter();
         let kept = kept.map(|(seq, change)| (seq, recorded(change)));
@@ -106,27 +108,35 @@ impl Changes {
 
     pub(super) fn snapshot(&self) -> impl Iterator<Item = Event> {
         let crashed = self.host_crashed().then_some(Event::HostCrashed);
-        let changes = self.all.iter().map(|(seq, change)| match change {
-            Change::Begun(intent) => Event::Begins {
+        let begun = self.all.iter().filter_map(|(seq, change)| match change {
+            Change::Begun(intent) => Some(Event::Begins {
                 seq: *seq,
                 low: self.low,
                 intent: intent.clone(),
-            },
-            Change::Answered(answer) => Event::Ends {
-                seq: *seq,
-                answer: answer.clone(),
-            },
+            }),
+            Change::Answered(..) => None,
         });
+        let answered = self
+            .answered
+            .values()
+            .filter_map(|seq| match self.all.get(seq)? {
+                Change::Answered(answer, _) => Some(Event::Ends {
+                    seq: *seq,
+                    answer: answer.clone(),
+                }),
+                Change::Begun(_) => None,
+            });
         let lost = self.lost.all().flat_map(lost);
-        crashed.into_iter().chain(changes).chain(lost)
+        crashed.into_iter().chain(begun).chain(answered).chain(lost)
     }
 
-    /// As many answers are kept as the running server keeps.
+    /// As many answers are kept as the running server keeps, and the same.
     fn end(&mut self, seq: Seq, answer: Answer) {
-        self.put(seq, Change::Answered(answer));
-        self.answered.insert(seq);
+        self.ends += 1;
+        self.put(seq, Change::Answered(answer, self.ends));
+        self.answered.insert(self.ends, seq);
         while self.answered.len() > MAX_ANSWERS || self.bytes > MAX_ANSWER_BYTES {
-            let Some(oldest) = self.answered.pop_first() else {
+            let Some((_, oldest)) = self.answered.pop_first() else {
                 break;
             };
             self.lose(oldest);
@@ -136,13 +146,19 @@ impl Changes {
     fn put(&mut self, seq: Seq, change: Change) {
         self.bytes += change.bytes();
         let before = self.all.insert(seq, change);
-        self.bytes -= before.map_or(0, |before| before.bytes());
+        before.iter().for_each(|before| self.has_gone(before));
     }
 
     fn drop_one(&mut self, seq: Seq) {
         let before = self.all.remove(&seq);
-        self.bytes -= before.map_or(0, |before| before.bytes());
-        self.answered.remove(&seq);
+        before.iter().for_each(|before| self.has_gone(before));
+    }
+
+    fn has_gone(&mut self, change: &Change) {
+        self.bytes -= change.bytes();
+        if let Change::Answered(_, number) = change {
+            self.answered.remove(number);
+        }
     }
 
     fn lose(&mut self, seq: Seq) {
@@ -163,8 +179,7 @@ impl Changes {
             self.resent.raise(low);
             let kept = self.all.split_off(&low);
             let gone = std::mem::replace(&mut self.all, kept);
-            self.bytes -= gone.values().map(Change::bytes).sum::<usize>();
-            self.answered = self.answered.split_off(&low);
+            gone.values().for_each(|change| self.has_gone(change));
             self.lost.remove_below(low);
         }
     }

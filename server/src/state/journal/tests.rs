@@ -182,6 +182,25 @@ fn no_more_answers_are_kept_than_a_running_server_keeps_and_the_oldest_are_lost(
 }
 
 #[test]
+fn what_was_answered_longest_ago_is_lost_first_whenever_it_had_begun() {
+    let scratch = Scratch::new();
+    let path = scratch.path("journal");
+    let (mut journal, _) = open(&path, HOST_A, true);
+    let many = MAX_ANSWERS as u64 + 1;
+    begins(&mut journal, 1);
+    for seq in 2..=many {
+        begins(&mut journal, seq);
+        ends(&mut journal, seq);
+    }
+    ends(&mut journal, 1);
+    for _ in 0..2 {
+        assert_eq!(lost(&path, HOST_A, false), [(2, 2)]);
+        let first = changes(&path, HOST_A, false).remove(0);
+        assert_eq!(first, (1, is_answered()));
+    }
+}
+
+#[test]
 fn what_many_lost_answers_take_does_not_grow_with_their_number() {
     let scratch = Scratch::new();
     let path = scratch.path("journal");
