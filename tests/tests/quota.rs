@@ -110,6 +110,10 @@ fn with_write_back_a_file_of_which_something_was_refused_takes_no_other_name_bef
             .sync_all()
             .expect("room");
         draft(&world, 64 * 1024, waits);
+        if waits {
+            // What the kernel forgets meanwhile isn't forgotten.
+            fs::write("/proc/sys/vm/drop_caches", "2").expect("dropped");
+        }
         let error = fs::rename(&drafted, &current).expect_err("it isn't whole");
         assert!(is_quota(&error), "{error}");
         let host = fs::read_to_string(world.server.export.join("current"));
@@ -117,4 +121,15 @@ fn with_write_back_a_file_of_which_something_was_refused_takes_no_other_name_bef
         fs::hard_link(&drafted, &linked).expect("it is told once");
         fs::rename(&drafted, &current).expect("it is told once");
     }
+}
+
+#[test]
+fn with_write_back_a_file_that_is_written_anew_is_whole_whatever_was_refused_of_it_before() {
+    let world = world("quota-anew", Writes::Back);
+    let [current, drafted] = ["current", "draft"].map(|name| world.mount(0).path(name));
+    draft(&world, 64 * 1024, true);
+    fs::write(&drafted, "short").expect("room");
+    fs::rename(&drafted, &current).expect("it is whole");
+    let host = fs::read_to_string(world.server.export.join("current"));
+    assert_eq!(host.expect("the host's file"), "short");
 }

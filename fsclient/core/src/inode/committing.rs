@@ -221,6 +221,7 @@ impl Inodes {
             && let Some(earliest) = self.commits.untold.pop_front()
             && !self.is_open(&earliest)
         {
+            self.tells_of_loss(&earliest);
             self.nobody_commits(&earliest);
         }
     }
@@ -254,9 +255,12 @@ impl Inodes {
         self.undone(None)
     }
 
-    /// The kernel doesn't know the object any more: nobody has it open.
+    /// The kernel doesn't know the object any more: nobody has it open. A loss that nobody has been told of is kept for who
+    /// looks it up again.
     pub fn nobody_commits(&mut self, object: &Handle) {
-        self.change_unstable(object, |unstable| unstable.forgotten = true);
+        self.change_unstable(object, |unstable| {
+            unstable.forgotten = unstable.losses == unstable.known;
+        });
     }
 
     fn undone(&mut self, host: Option<BootId>) -> Vec<Undone> {

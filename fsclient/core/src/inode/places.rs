@@ -15,7 +15,7 @@
 use super::Inodes;
 use super::standing::{Found, Place, Stands, There};
 use crate::call::NodeId;
-use leasefs_protocol::FileKind;
+use leasefs_protocol::{FileKind, Handle};
 
 /// Places of one directory that are remembered: more than the kernel asks about at once while another mount
 /// moves it about.
@@ -40,6 +40,18 @@ impl Inodes {
         if let Some(there) = self.standing.get_mut(&Found::from(at)) {
             there.others = true;
         }
+    }
+
+    /// The file that the kernel has found at a place, of those that were written here.
+    pub fn written_at(&self, at: Place<'_>) -> Option<Handle> {
+        let stands = |file: &Handle| {
+            let known = self.node_of(file).and_then(|id| self.known(id));
+            known.is_some_and(
+                |known| matches!(&known.stands, Stands::Named(found) if found.is_at(at)),
+            )
+        };
+        let mut written = self.dirty.iter().chain(&self.commits.untold);
+        written.find(|file| stands(file)).copied()
     }
 
     fn stands_in(&mut self, id: NodeId, at: Place<'_>) {

@@ -1,6 +1,7 @@
 //! Changes of our own: what they cover leaves the caches, then they are sent.
 
 use super::{Ask, Changes, Ops, Told};
+use crate::inode::Place;
 use crate::recall::ChangeScope;
 use crate::session::CallOptions;
 use bytes::Bytes;
@@ -45,7 +46,12 @@ impl Ops {
         change: C,
         payload: Bytes,
     ) -> Result<Told<C::Answer>, Refusal> {
-        let is_write = matches!(change.clone().into(), Change::Write(_));
+        let (is_write, empties) = match change.clone().into() {
+            Change::Write(_) => (true, false),
+            Change::OpenTruncated(_) => (false, true),
+            Change::SetAttr(asked) => (false, asked.set.size == Some(0)),
+            _ => (false, false),
+        };
         let content = scope.content();
         let mut settles = scope.settles();
         let (told, objects) = loop {
@@ -85,6 +91,10 @@ impl Ops {
         };
         if !is_write {
             self.changed(&objects, content, told.host);
+        }
+        if let Some(file) = content.filter(|_| empties) {
+            // What is written from here on is whole without what was lost.
+            self.inodes().tells_of_loss(&file);
         }
         self.unlinked(&told.touched);
         Ok(told)
@@ -144,9 +154,15 @@ impl Ops {
         }
     }
 
-    /// As [`Ops::with_victim`], of what moves.
-    pub(super) fn with_moved(&self, scope: ChangeScope, dir: Handle, name: &Name) -> ChangeScope {
-        match self.denoted(&dir, name) {
+    /// As [`Ops::with_victim`], of what moves. What was written here is found without its name, too, where no lease covers that.
+    pub(super) fn with_moved(
+        &self,
+        scope: ChangeScope,
+        place: Place<'_>,
+        (dir, name): (Handle, &Name),
+    ) -> ChangeScope {
+        let known = self.denoted(&dir, name);
+        match known.or_else(|| self.inodes().written_at(place)) {
             Some(object) => scope.moved(object),
             None => scope,
         }

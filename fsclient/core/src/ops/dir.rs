@@ -110,7 +110,8 @@ impl Ops {
         }
         if offset == 0 {
             let listing = self.cache().live()?.listing(&open.object)?;
-            *open.stream.borrow_mut() = Stream::cached(listing);
+            let stream = Stream::cached(listing, &self.listing_room)?;
+            *open.stream.borrow_mut() = stream;
         }
         self.at_hand(asker, (fh, &open), offset, plus)
     }

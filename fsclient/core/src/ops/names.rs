@@ -441,9 +441,9 @@ impl Ops {
             .name(dir, name.to_raw())
             .name(new_dir, new_name.to_raw());
         let exchanged = flags & libc::RENAME_EXCHANGE != 0;
-        let scope = self.with_moved(scope, dir, &name);
+        let scope = self.with_moved(scope, from, (dir, &name));
         let scope = match exchanged {
-            true => self.with_moved(scope, new_dir, &new_name),
+            true => self.with_moved(scope, to, (new_dir, &new_name)),
             false => self.with_victim(scope, new_dir, &new_name),
         };
         let is_dir = self.denotes_directory(&dir, name.as_bytes());

@@ -34,12 +34,17 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub fn cached(listing: Listing) -> Self {
-        Self {
+    /// Of a listing that is cached. It may be cached no longer and be held by this alone, so that it is counted as one that is
+    /// read; `None` if there is no room.
+    pub fn cached(listing: Listing, room: &ListingRoom) -> Option<Self> {
+        let mut reserved = Reserved::default();
+        reserved.grow(room, listing.cost()).ok()?;
+        Some(Self {
             entries: listing,
             complete: true,
+            reserved,
             ..Self::default()
-        }
+        })
     }
 
     /// Whether there is an entry at `offset`, as far as it has been read.
@@ -122,6 +127,18 @@ mod tests {
     pub fn extend(stream: &mut Stream, more: &[DirEntry], end: bool) {
         let room = ListingRoom::new(1 << 20);
         stream.extend(more, end, &room).expect("room");
+    }
+
+    #[test]
+    fn what_streams_hold_of_listings_that_were_cached_is_counted() {
+        let mut read = Stream::default();
+        extend(&mut read, &[entry("a", 1), entry("b", 2)], true);
+        let room = ListingRoom::new(read.entries.cost() * 2);
+        let cached = || Stream::cached(Arc::clone(&read.entries), &room);
+        let two = [cached(), cached()];
+        assert!(two.iter().all(Option::is_some) && cached().is_none());
+        drop(two);
+        assert!(cached().is_some());
     }
 
     /// Pages that a listing takes in before it fails.
