@@ -15,7 +15,7 @@ use leasefs_lease::client::Span;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::change::{self, WriteKind};
-use leasefs_protocol::limits::MAX_AFTER;
+use leasefs_protocol::limits::{MAX_AFTER, MAX_CHANGES_AHEAD};
 use leasefs_protocol::{
     BootId, Change, Handle, Numbered, Query, Refusal, Reply, Request, RequestFrame, RequestId, Seq,
     query,
@@ -114,7 +114,8 @@ impl Table {
 
     /// Whether one more such change of these objects may be sent.
     fn has_room(&self, change: &Change, touches: &[Handle]) -> bool {
-        self.after(change, touches).len() <= MAX_AFTER
+        let ahead = self.next_seq.0.saturating_sub(self.low_water().0);
+        ahead < MAX_CHANGES_AHEAD && self.after(change, touches).len() <= MAX_AFTER
     }
 
     /// Takes a request in.

@@ -126,6 +126,17 @@ fn one_more_change_than_a_change_may_follow_has_to_wait() {
 }
 
 #[test]
+fn a_change_further_ahead_of_an_unanswered_one_than_the_server_takes_has_to_wait() {
+    let mut table = Table::new(Opens::default());
+    let (first, _) = taken(&mut table, &[1]);
+    table.next_seq = Seq(table.next_seq.0 + MAX_CHANGES_AHEAD);
+    let full = table.take(change(&[2]), NOW);
+    assert!(matches!(full, Err(NotTaken::NoRoom(_))));
+    table.give_up(first, Refusal::Cancelled);
+    assert!(table.has_room(&unlink(), &[handle(2)]));
+}
+
+#[test]
 fn what_was_never_sent_is_given_up_without_a_trace() {
     let mut table = Table::new(Opens::default());
     let mut taken_first = table.take(change(&[1]), NOW).expect("taken");
