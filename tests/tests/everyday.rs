@@ -557,7 +557,7 @@ fn where_all_users_are_one_nothing_is_found_in_a_directory_that_may_not_be_searc
         for _ in 0..2 {
             assert_eq!(fs::read(here.join("f")).expect("read"), b"x");
         }
-        fs::set_permissions(changes, Permissions::from_mode(0)).expect("chmod");
+        fs::set_permissions(changes, Permissions::from_mode(0o000)).expect("chmod");
         for work in [
             fs::metadata(here.join("f")).map(drop),
             fs::read(here.join("f")).map(drop),
