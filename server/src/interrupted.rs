@@ -82,19 +82,13 @@ impl Interrupted {
         if self.left.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
-        let lost = self.lose(|change, pending| change != own && pending.meets(touches));
-        if !lost.is_empty() {
-            self.settled.notify_waiters();
-        }
-        lost
+        self.lose(|change, pending| change != own && pending.meets(touches))
     }
 
     /// These sessions have not come back in time.
     #[must_use = "that they are lost must be journalled"]
     pub fn give_up(&self, is_away: impl Fn(SessionId) -> bool) -> Vec<ChangeId> {
-        let lost = self.lose(|(session, _), _| is_away(session));
-        self.settled.notify_waiters();
-        lost
+        self.lose(|(session, _), _| is_away(session))
     }
 
     fn lose(&self, which: impl Fn(ChangeId, &Pending) -> bool) -> Vec<ChangeId> {
@@ -106,7 +100,9 @@ impl Interrupted {
             pending.overtaken = true;
             *change
         });
-        overtaken.collect()
+        let overtaken = overtaken.collect();
+        self.settled.notify_waiters();
+        overtaken
     }
 
     /// Whether another change has gone past this one.

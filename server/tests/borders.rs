@@ -266,6 +266,14 @@ async fn a_directory_that_was_moved_out_is_refused_though_its_handle_is_known() 
     assert!(one.lookup(sub, "deep").await.is_some());
 }
 
+/// A change in between, so that who has waited looks at names again.
+async fn changes_elsewhere(house: &House, server: &Running) {
+    let mut third = Who::enrolled(house, 3).connect(server).await;
+    let (two, _) = third.lookup(third.root(), "two").await.expect("there");
+    let elsewhere = third.ask(mkdir(two, raw("elsewhere"))).await;
+    assert!(elsewhere.result.is_ok());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_waited_is_refused_if_its_directory_was_moved_out_meanwhile() {
     let house = house();
@@ -280,11 +288,7 @@ async fn a_change_that_waited_is_refused_if_its_directory_was_moved_out_meanwhil
     one.send(&frame, b"").await;
     let recall = free.recall().await;
     fs::rename(house.path("one/sub"), house.path("two/moved")).expect("moved");
-    // Another change in between, so that the names are looked at again.
-    let mut third = Who::enrolled(&house, 3).connect(&server).await;
-    let (two, _) = third.lookup(third.root(), "two").await.expect("there");
-    let elsewhere = third.ask(mkdir(two, raw("elsewhere"))).await;
-    assert!(elsewhere.result.is_ok());
+    changes_elsewhere(&house, &server).await;
     free.approve(&recall).await;
     let (reply, _) = one.reply().await;
     assert_eq!(reply.result, Err(Refusal::Stale));
@@ -316,11 +320,7 @@ async fn a_lookup_that_waited_finds_nothing_in_a_directory_that_was_moved_out_me
     fs::rename(house.path("one/sub"), house.path("two/moved")).expect("moved");
     fs::write(house.path("two/other"), "secret").expect("a file");
     fs::rename(house.path("two/other"), house.path("two/moved/new")).expect("replaced");
-    // Another change in between, so that the name is looked at again.
-    let mut third = Who::enrolled(&house, 3).connect(&server).await;
-    let (two, _) = third.lookup(third.root(), "two").await.expect("there");
-    let elsewhere = third.ask(mkdir(two, raw("elsewhere"))).await;
-    assert!(elsewhere.result.is_ok());
+    changes_elsewhere(&house, &server).await;
     free.approve(&recall).await;
     let (reply, _) = one.reply().await;
     assert_eq!(reply.result, Err(Refusal::Stale));

@@ -5,7 +5,7 @@ mod support;
 
 use leasefs_protocol::control::{Hello, HelloRefusal, Reclaim, ReclaimLease, ToServer};
 use leasefs_protocol::query::Fill;
-use leasefs_protocol::{Mode, Parts, Query, SessionId, query};
+use leasefs_protocol::{Handle, Mode, Parts, Query, SessionId, query};
 use leasefs_transport::Lost;
 use std::time::Duration;
 use support::client::{Client, LONG, Who, mkdir, numbered, raw, write};
@@ -241,19 +241,27 @@ async fn what_a_revoked_client_says_last_changes_nothing() {
     );
 }
 
-/// A reader whose sessions are over by what `ends` them doesn't know yet: who changes what it has read waits for its leases.
-async fn is_waited_for(ends: impl AsyncFnOnce(&House, &Running, &Who)) {
+/// Of the leases that are waited for.
+const TERM: Duration = Duration::from_secs(2);
+
+/// A file that somebody has read, who has leases of it for a term.
+async fn read_by_one() -> (House, Running, Who, (Client, Handle)) {
     let house = House::new();
     std::fs::write(house.path("f"), b"old").expect("a file");
-    let term = Duration::from_secs(2);
-    let server = house.serve_with(term, |_| ()).await;
+    let server = house.serve_with(TERM, |_| ()).await;
     let who = Who::enrolled(&house, 1);
     let mut reader = who.connect(&server).await;
     let (handle, _) = reader.lookup(reader.root(), "f").await.expect("there");
     let open = reader.open(handle, libc::O_RDONLY).await;
     reader.read(open, 0, 10).await;
+    (house, server, who, (reader, handle))
+}
+
+/// A reader whose sessions are over by what `ends` them doesn't know yet: who changes what it has read waits for its leases.
+async fn is_waited_for(ends: impl AsyncFnOnce(&House, &Running, &Who)) {
+    let (house, server, who, (reader, handle)) = read_by_one().await;
     // Its own leases outlast the reader's.
-    tokio::time::sleep(term / 2).await;
+    tokio::time::sleep(TERM / 2).await;
     let mut writer = Who::enrolled(&house, 2).connect(&server).await;
     let writing = writer.open(handle, libc::O_WRONLY).await;
     let began = std::time::Instant::now();
@@ -265,7 +273,7 @@ async fn is_waited_for(ends: impl AsyncFnOnce(&House, &Running, &Who)) {
     tokio::time::sleep(A_WHILE).await;
     assert_eq!(std::fs::read(house.path("f")).expect("the file"), b"old");
     assert!(writer.reply().await.0.result.is_ok());
-    assert!(began.elapsed() < term * 2);
+    assert!(began.elapsed() < TERM * 2);
     assert_eq!(std::fs::read(house.path("f")).expect("the file"), b"new");
 }
 
@@ -298,20 +306,12 @@ async fn what_a_client_was_leased_under_another_role_is_waited_for_until_its_ter
 
 /// A reader that doesn't come back behind the server's restart, in whose first moment it is revoked, or before.
 async fn is_waited_for_behind_a_restart(before: bool) {
-    let house = House::new();
-    std::fs::write(house.path("f"), b"old").expect("a file");
-    let term = Duration::from_secs(2);
-    let server = house.serve_with(term, |_| ()).await;
-    let who = Who::enrolled(&house, 1);
-    let mut reader = who.connect(&server).await;
-    let (handle, _) = reader.lookup(reader.root(), "f").await.expect("there");
-    let open = reader.open(handle, libc::O_RDONLY).await;
-    reader.read(open, 0, 10).await;
+    let (house, server, who, (_reader, handle)) = read_by_one().await;
     if before {
         revoke(&house, &server, &who).await;
     }
     server.crash();
-    let server = house.serve_with(term, |_| ()).await;
+    let server = house.serve_with(TERM, |_| ()).await;
     if !before {
         revoke(&house, &server, &who).await;
     }

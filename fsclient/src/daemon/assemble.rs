@@ -260,7 +260,8 @@ fn as_written(job: &Job, source: &str) -> String {
 fn fits(job: &Job, welcome: &Welcome, source: &str) -> Result<(), String> {
     if is_served(&job.dir, &welcome.root_attr) {
         return Err(format!(
-            "{} is the directory of {source} itself: mounted there it would hide what the server serves, which then can't              restart. Mount it elsewhere",
+            "{} is the directory of {source} itself: mounted there it would hide what the server serves, which then can't \
+             restart. Mount it elsewhere",
             job.dir.display()
         ));
     }

@@ -42,10 +42,8 @@ impl StateDir {
             .mode(0o700)
             .create(&own)
             .map_err(|e| format!("can't make the state directory {}: {e}", own.display()))?;
-        let unfit = |e| format!("the state directory can't be used: {e}");
-        // Others could put something in the place of what is to be kept of them.
-        private::folder_of(&state.path, rustix::process::geteuid().as_raw()).map_err(unfit)?;
-        private::own_folder(&own).map_err(unfit)?;
+        private::own_folder_within(&state.path, &own)
+            .map_err(|e| format!("the state directory can't be used: {e}"))?;
         Ok(state)
     }
 

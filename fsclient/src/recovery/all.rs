@@ -7,15 +7,17 @@ use super::folder::Folder;
 use super::id::RecoveryId;
 use super::item::{Item, Lost};
 use super::user::User;
-use leasefs_host::files;
-use rustix::fd::OwnedFd;
-use rustix::fs::{Gid, Mode, OFlags, fchmod, fchown, fstat, open};
+use leasefs_host::{files, private};
+use rustix::fs::{Gid, Mode, fchmod, fchown, fstat};
+use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 use std::fs::{self, DirBuilder};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+/// Who keeps what is another user's.
+const ROOT: u32 = 0;
 /// Of the client's own folder, below the state directory.
 const OWN: &str = "client/recovery";
 /// Of the folder with those of other users, there too.
@@ -132,31 +134,19 @@ impl Recovery {
         let others = self.state.join(OTHERS);
         make(&others, 0o711)?;
         for passed in [&self.state, &others] {
-            let (folder, mode) = roots(passed).map_err(at(passed))?;
+            let folder = private::folder_of(passed, ROOT).map_err(at(passed))?;
+            let failed = |e: Errno| at(passed)(e.into());
+            let mode = fstat(&folder).map_err(failed)?.st_mode;
             let open = Mode::from_raw_mode(mode & 0o777 | 0o111);
-            fchmod(folder, open).map_err(|e| at(passed)(e.into()))?;
+            fchmod(folder, open).map_err(failed)?;
         }
         let place = Self::place_of(&self.state, user.uid);
         if make(&place, 0o755)? {
             files::sync_folder(&others).map_err(at(&others))?;
         }
-        let (folder, _) = roots(&place).map_err(at(&place))?;
+        let folder = private::folder_of(&place, ROOT).map_err(at(&place))?;
         let group = Gid::from_raw(user.gid);
         fchown(folder, None, Some(group)).map_err(|e| at(&place)(e.into()))
-    }
-}
-
-/// A folder of root's, which is no link, and its mode.
-fn roots(path: &Path) -> io::Result<(OwnedFd, u32)> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = open(path, flags, Mode::empty())?;
-    let found = fstat(&folder)?;
-    match found.st_uid {
-        0 => Ok((folder, found.st_mode)),
-        _ => Err(io::Error::new(
-            ErrorKind::PermissionDenied,
-            "it belongs to another user",
-        )),
     }
 }
 

@@ -30,6 +30,15 @@ pub fn own_folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(folder)
 }
 
+/// As [`own_folder`], of one within another that must be this user's own too: else others could put something in its place.
+///
+/// # Errors
+/// As [`folder_of`].
+pub fn own_folder_within(above: &Path, path: &Path) -> io::Result<OwnedFd> {
+    folder_of(above, geteuid().as_raw())?;
+    own_folder(path)
+}
+
 /// Opens a folder that nobody but its user, and root, can have put anything into.
 ///
 /// # Errors

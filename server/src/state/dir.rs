@@ -156,10 +156,7 @@ impl Location {
             source,
         };
         make_folder(&self.own).map_err(failed)?;
-        // Others could put something in its place.
-        let user = rustix::process::geteuid().as_raw();
-        private::folder_of(&self.state, user).map_err(failed)?;
-        let lock = private::own_folder(&self.own).map_err(failed)?;
+        let lock = private::own_folder_within(&self.state, &self.own).map_err(failed)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(StateError::InUse(self.state)),

@@ -47,7 +47,7 @@ use leasefs_protocol::control::{HelloRefusal, IdentityPolicy};
 use leasefs_protocol::latency::{Counts, Histogram};
 use leasefs_protocol::{BootId, Caller, Handle, KeyHash, Refusal, Response, Seq, SessionId};
 use life::LifeRecord;
-use sessions::SessionRecord;
+use sessions::{OnRecord, SessionRecord};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -127,12 +127,11 @@ impl State {
             clean,
             host_crashed,
             writes: writes(&journal, journalled.as_ref()),
-            sessions: recorded(&sessions, journalled.unwrap_or_default(), clean, unknown)
-                .map(|found| RecordedSession {
-                    over: registry.has_revoked(found.owner.client),
-                    ..found
-                })
-                .collect(),
+            sessions: recorded(
+                (&sessions, &registry),
+                journalled.unwrap_or_default(),
+                (clean, unknown),
+            ),
         };
         let state = Self {
             registry: Mutex::new(registry),
@@ -213,12 +212,11 @@ fn writes(journal: &Journal, journalled: Option<&Journalled>) -> Writes {
 }
 
 fn recorded(
-    sessions: &SessionRecord,
+    (sessions, registry): (&SessionRecord, &Registry),
     mut journalled: Journalled,
-    clean: bool,
-    unknown: bool,
-) -> impl Iterator<Item = RecordedSession> {
-    sessions.all().map(move |(session, on_record)| {
+    (clean, unknown): (bool, bool),
+) -> Vec<RecordedSession> {
+    let recorded = |(session, on_record): (SessionId, OnRecord)| {
         let changes = journalled.changes.remove(&session).unwrap_or_default();
         let host_crashed = unknown || changes.host_crashed();
         let (changes, lost) = changes.into_recorded();
@@ -229,9 +227,10 @@ fn recorded(
             host_crashed,
             changes,
             lost,
-            over: false,
+            over: registry.has_revoked(on_record.owner.client),
         }
-    })
+    };
+    sessions.all().map(recorded).collect()
 }
 
 /// For what need not be durable: a failure costs a longer grace, or an answer.

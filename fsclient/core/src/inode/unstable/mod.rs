@@ -35,10 +35,10 @@ pub(super) struct Unstable {
     pub(super) attributes: bool,
     /// How often something was lost so far: commits that have come too late, bytes that were refused.
     pub(super) losses: u64,
-    /// Why the last time, unless a crash of the host has undone it.
-    pub(super) why: Option<Refusal>,
     /// Of these, those that somebody was told of.
     pub(super) known: u64,
+    /// Why something was lost last, unless a crash of the host has undone it.
+    pub(super) why: Option<Refusal>,
     /// What can be done again.
     pub(super) kept: Kept,
     /// Through which it was written last, as long as there is anything that a commit covers.
