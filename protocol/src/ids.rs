@@ -3,6 +3,7 @@
 use crate::limits::MAX_HANDLE;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 macro_rules! counter {
     ($(#[$doc:meta])* $name:ident) => {
@@ -136,7 +137,7 @@ opaque! {
 ///
 /// Opaque to the client. The server makes it from the host's file handle and a MAC, so a
 /// handle that it didn't give out is recognised as forged.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Handle {
     len: u8,
     bytes: [u8; MAX_HANDLE],
@@ -192,6 +193,14 @@ impl std::str::FromStr for Handle {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Handle({self})")
+    }
+}
+
+/// Of what it consists of alone, not of the room for longer ones.
+impl Hash for Handle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(self.as_bytes());
+        state.write_u8(self.len);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tasks, and which of them can go on.
 
-use std::collections::{HashMap, VecDeque};
+use super::Map;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +48,7 @@ struct Slot<T> {
 
 /// Tasks that end with a `T`.
 pub(crate) struct Tasks<T> {
-    entries: HashMap<u64, Slot<T>>,
+    entries: Map<u64, Slot<T>>,
     ready: Arc<Ready>,
     last: u64,
 }
@@ -55,7 +56,7 @@ pub(crate) struct Tasks<T> {
 impl<T> Default for Tasks<T> {
     fn default() -> Self {
         Self {
-            entries: HashMap::new(),
+            entries: Map::default(),
             ready: Arc::default(),
             last: 0,
         }

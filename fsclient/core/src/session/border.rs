@@ -2,6 +2,7 @@
 //! answer is longer than was asked for, and nothing is remembered of objects that nobody asked about.
 //! Pure: the caller answers a request whose reply is refused with EIO, or closes the connection.
 
+use crate::run::{Map, Set};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::answer::{Created, Entries, Object, Opened, Written};
 use leasefs_protocol::control::Welcome;
@@ -16,7 +17,6 @@ use leasefs_protocol::{
     Attr, Change, FileKind, FsStat, Grant, Handle, LockRange, Name, OpenId, Parts, Query, RawName,
     Recall, RecallId, Reply, Request, Response, Scope, Timestamp, change, query,
 };
-use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// What a server may not say.
@@ -217,7 +217,7 @@ pub(super) fn grants(
     }
     let mut named = named(request, of_open);
     named.extend(reply.touched.iter().map(|touched| touched.object));
-    let mut listed = HashSet::new();
+    let mut listed = Set::default();
     match &reply.result {
         Ok(Response::Object(Object { handle, .. }) | Response::Created(Created { handle, .. })) => {
             named.push(*handle);
@@ -261,7 +261,7 @@ pub(super) fn named(request: &Request, of_open: impl Fn(OpenId) -> Option<Handle
 
 /// Recalls that have come and are not approved.
 #[derive(Debug, Default)]
-pub(super) struct Recalls(HashMap<RecallId, BootTime>);
+pub(super) struct Recalls(Map<RecallId, BootTime>);
 
 impl Recalls {
     /// Takes one in.
