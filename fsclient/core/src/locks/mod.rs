@@ -260,10 +260,16 @@ impl MountLocks {
             holder,
         } = locked;
         self.epoch = epoch;
+        if let Some(wait) = wait {
+            self.take_waiting(wait);
+        }
         let file = self.files.entry(*object).or_default();
+        // Who asks again may be granted it meanwhile, and wouldn't be told twice.
+        let is_known = stamp < file.applied && file.held.has(lock).is_some();
         file.applied = file.applied.max(stamp);
         file.held.converts(lock);
         match (outcome, wait) {
+            (LockOutcome::Waits, Some(_)) if is_known => Answered::Done(Ok(())),
             (
                 LockOutcome::Granted {
                     fence,
@@ -291,14 +297,20 @@ impl MountLocks {
                     holder,
                 };
                 file.waits += 1;
-                if self.waiting.insert(wait, waiting).is_some() {
-                    file.waits -= 1;
-                }
+                self.waiting.insert(wait, waiting);
                 Answered::Waits(told)
             }
             (LockOutcome::Deadlock, _) => Answered::Done(Err(DEADLOCK)),
             (LockOutcome::Conflicts | LockOutcome::Waits, _) => Answered::Done(Err(CONFLICTS)),
         }
+    }
+
+    fn take_waiting(&mut self, wait: LockWait) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&wait)?;
+        if let Some(file) = self.files.get_mut(&waiting.object) {
+            file.waits = file.waits.saturating_sub(1);
+        }
+        Some(waiting)
     }
 
     /// Gives up what an owner holds of these bytes; false if the server has to be asked.
@@ -331,7 +343,7 @@ impl MountLocks {
 
     /// A lock that was waited for is held.
     pub fn granted(&mut self, granted: LockGranted) {
-        let Some(waiting) = self.waiting.remove(&granted.wait) else {
+        let Some(waiting) = self.take_waiting(granted.wait) else {
             if let Some(early) = self.asking.get_mut(&granted.wait) {
                 *early = Some(granted);
             }
@@ -340,7 +352,6 @@ impl MountLocks {
         let Some(file) = self.files.get_mut(&waiting.object) else {
             return;
         };
-        file.waits = file.waits.saturating_sub(1);
         let woken = match granted.stamp > file.applied {
             true => {
                 file.applied = granted.stamp;
@@ -361,10 +372,8 @@ impl MountLocks {
     pub fn waits_no_longer(&mut self, object: &Handle, wait: LockWait, cancelled: Unlocked) {
         if let Some(file) = self.files.get_mut(object) {
             file.applied = file.applied.max(cancelled.stamp);
-            if self.waiting.remove(&wait).is_some() {
-                file.waits = file.waits.saturating_sub(1);
-            }
         }
+        self.take_waiting(wait);
         self.tidy(object);
     }
 

@@ -219,13 +219,18 @@ fn a_close_forgets_what_was_lost() {
     }
 }
 
-fn waiting(locks: &mut MountLocks) -> oneshot::Receiver<Woken> {
+const WAIT: Option<LockWait> = Some(LockWait(7));
+
+fn told_to_wait(locks: &mut MountLocks) -> Answered {
     let answer = Locked {
         outcome: LockOutcome::Waits,
         ..granted(3, None, Vec::new())
     };
-    let wait = Some(LockWait(7));
-    match locks.locked((&file(), FH), &wanted(1), wait, answer) {
+    locks.locked((&file(), FH), &wanted(1), WAIT, answer)
+}
+
+fn waiting(locks: &mut MountLocks) -> oneshot::Receiver<Woken> {
+    match told_to_wait(locks) {
         Answered::Waits(told) => told,
         done => panic!("{done:?}"),
     }
@@ -252,6 +257,29 @@ fn a_lock_that_was_waited_for_is_held_when_the_server_says_so() {
         locks.released(&file(), FH),
         [(LockKind::Posix, LockOwner(1))]
     );
+}
+
+#[test]
+fn who_asks_again_and_is_granted_it_meanwhile_waits_no_longer() {
+    let mut locks = MountLocks::default();
+    locks.look(true);
+    drop(waiting(&mut locks));
+    locks.granted(push(4));
+    let answered = told_to_wait(&mut locks);
+    assert!(matches!(answered, Answered::Done(Ok(()))), "{answered:?}");
+    assert_eq!(locks.newest(&file()), Some(Fence(500)));
+}
+
+#[test]
+fn who_is_granted_what_he_asks_for_again_is_waited_for_no_longer() {
+    let mut locks = MountLocks::default();
+    locks.look(true);
+    drop(waiting(&mut locks));
+    let answer = granted(4, None, Vec::new());
+    let answered = locks.locked((&file(), FH), &wanted(1), WAIT, answer);
+    assert!(matches!(answered, Answered::Done(Ok(()))), "{answered:?}");
+    let of = (LockKind::Posix, LockOwner(1));
+    assert_eq!(locks.waits_of(&file(), of), []);
 }
 
 #[test]
