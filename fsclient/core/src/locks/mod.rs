@@ -380,10 +380,9 @@ impl MountLocks {
     /// Whoever waits asks again: what was sent meanwhile may not have come.
     pub fn wake_all(&mut self) {
         self.asking.values_mut().for_each(|early| *early = None);
-        for waiting in std::mem::take(&mut self.waiting).into_values() {
-            if let Some(file) = self.files.get_mut(&waiting.object) {
-                file.waits = file.waits.saturating_sub(1);
-            }
+        while let Some((&wait, _)) = self.waiting.first_key_value()
+            && let Some(waiting) = self.take_waiting(wait)
+        {
             // Who has waited may be gone.
             let _ = waiting.tell.send(Woken::AskAgain);
             self.tidy(&waiting.object);

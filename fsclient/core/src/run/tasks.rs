@@ -1,6 +1,6 @@
 //! Tasks, and which of them can go on.
 
-use super::Map;
+use super::hash::Map;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
