@@ -41,6 +41,23 @@ pub struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fh(pub u64);
 
+impl Node {
+    /// Tells objects apart that have had one node id, one after the other: a file handle (`name_to_handle_at`) may be older than what
+    /// has the id now. Of one object always the same, or the kernel would take it for another one (`fuse_stale_inode`).
+    pub fn generation(&self) -> u32 {
+        let mix = |sum: u32, byte: &u8| (sum ^ u32::from(*byte)).wrapping_mul(FNV_PRIME);
+        match self.id {
+            // The kernel has made its inode before it was told anything.
+            NodeId::ROOT => 0,
+            _ => self.handle.as_bytes().iter().fold(FNV_OFFSET, mix),
+        }
+    }
+}
+
+/// Of the 32-bit hash of Fowler, Noll and Vo (FNV-1a, RFC 9923).
+const FNV_OFFSET: u32 = 0x811c_9dc5;
+const FNV_PRIME: u32 = 0x0100_0193;
+
 /// The process, user and group of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asker {

@@ -12,8 +12,8 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
-use leasefs_client::call::{Caching, EntriesFrom, Entry, Fitted, ListingFrom, Opened};
-use leasefs_client::{Answer, Fault as CoreFault, NodeId};
+use leasefs_client::call::{Caching, EntriesFrom, Entry, Fitted, ListingFrom, Node, Opened};
+use leasefs_client::{Answer, Fault as CoreFault};
 use leasefs_protocol::lock::LockFound;
 use leasefs_protocol::{FsStat, LockMode, Refusal};
 use std::ffi::OsStr;
@@ -25,11 +25,8 @@ use tokio::sync::oneshot;
 /// No timeout: the kernel asks again.
 const AT_ONCE: Duration = Duration::ZERO;
 
-/// No two objects have one node id while the kernel knows it.
-const ONLY_GENERATION: Generation = Generation(0);
-
 /// Of an entry of which the kernel is told the name alone.
-const NOT_TOLD: NodeId = NodeId(0);
+const NOT_TOLD: INodeNo = INodeNo(0);
 
 /// The timeout of the fault that the coherence tests must find.
 const FAULTY: Duration = Duration::from_secs(5);
@@ -156,7 +153,11 @@ fn lookup(reply: ReplyEntry, found: &Entry) {
 
 fn entry(reply: ReplyEntry, entry: &Entry, attr_valid: Duration) {
     let attr = entry_attr(entry);
-    reply.entry_with_ttls(&attr_valid, &entry.valid, &attr, ONLY_GENERATION);
+    reply.entry_with_ttls(&attr_valid, &entry.valid, &attr, generation(&entry.node));
+}
+
+fn generation(node: &Node) -> Generation {
+    Generation(node.generation().into())
 }
 
 /// fuser takes the node id from the attributes. Where that isn't `st_ino` the kernel believes these at no time, and asks
@@ -173,7 +174,7 @@ fn created(reply: ReplyCreate, made: &Entry, opened: Opened) {
         &made.attr_valid,
         &made.valid,
         &entry_attr(made),
-        ONLY_GENERATION,
+        generation(&made.node),
         FileHandle(opened.fh.0),
         open_flags(opened.caching),
     );
@@ -203,23 +204,26 @@ fn listed(mut reply: ReplyDirectory, listing: &ListingFrom) {
 fn listed_with(mut reply: ReplyDirectoryPlus, entries: &EntriesFrom) {
     entries.hand_on(|entry, told| {
         let name = OsStr::from_bytes(entry.name);
-        let (node, valid, attr_valid, attr) = match told {
-            Some(told) => {
-                let attr = file_attr(&told.shown);
-                (told.node.id, told.valid, told.attr_valid, attr)
-            }
-            None => (NOT_TOLD, AT_ONCE, AT_ONCE, name_only(&entry)),
+        match told {
+            Some(told) => reply.add_with_ttls(
+                INodeNo(told.node.id.0),
+                entry.next,
+                name,
+                &told.attr_valid,
+                &told.valid,
+                &file_attr(&told.shown),
+                generation(&told.node),
+            ),
+            None => reply.add_with_ttls(
+                NOT_TOLD,
+                entry.next,
+                name,
+                &AT_ONCE,
+                &AT_ONCE,
+                &name_only(&entry),
+                Generation(0),
+            ),
         };
-        let node = INodeNo(node.0);
-        reply.add_with_ttls(
-            node,
-            entry.next,
-            name,
-            &attr_valid,
-            &valid,
-            &attr,
-            ONLY_GENERATION,
-        );
     });
     reply.ok();
 }

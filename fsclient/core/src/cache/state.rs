@@ -321,10 +321,11 @@ impl State {
     /// Gives back leases whose objects nobody caches anything of.
     pub fn release_idle(&mut self) -> Vec<Release> {
         let idle = std::mem::take(&mut self.idle);
-        // The lease of a dirty file keeps others from what they would not see.
-        let dirty = |object: &Handle| self.inodes.is_dirty(object);
-        let (dirty, idle): (Vec<Handle>, Vec<Handle>) = idle.into_iter().partition(dirty);
-        self.idle = dirty;
+        // The lease of a dirty file keeps others from what they would not see, and without it nothing is written again
+        // after a crash of the server's host.
+        let needed = |file: &Handle| self.inodes.is_dirty(file) || self.inodes.keeps_written(file);
+        let (needed, idle): (Vec<Handle>, Vec<Handle>) = idle.into_iter().partition(needed);
+        self.idle = needed;
         let unused = idle.into_iter().filter(|object| {
             !self.inodes.may_hold_pages(object) && !self.inodes.has_clean_bytes(object)
         });

@@ -52,8 +52,8 @@ pub enum Stored {
 pub struct DirtyFile {
     /// Below the mount's root, as far as it is known.
     pub path: Option<PathBuf>,
-    /// Who has written it last.
-    pub writer: Caller,
+    /// Whose its bytes are: `None` if several users'.
+    pub owner: Option<Caller>,
     /// As the writer knows it.
     pub size: u64,
 }
@@ -90,10 +90,8 @@ impl State {
         let offset = store.at.first().unwrap_or(size);
         let end = offset.saturating_add(store.data.len() as u64);
         let changing = self.inodes.is_changing(&object);
-        // What is set goes under the identity of who has written.
-        let of_other = |file: &Dirty| {
-            !file.sets.is_empty() && file.writer.caller.uid != store.writer.caller.uid
-        };
+        // What is set goes under the identity of who has written, and what can't be brought in is kept for him alone.
+        let of_other = |file: &Dirty| file.is_of_other(&store.writer.caller);
         let of_other = self.inodes.dirty(&object).is_some_and(of_other);
         if of_other || changing || !self.leases.may_buffer(&object) || end > MAX_END {
             return Stored::Through;
@@ -168,18 +166,17 @@ impl State {
     fn is_full(&self, len: usize) -> bool {
         let held = self.inodes.dirty_bytes();
         // What is written at once can't be bounded here.
-        held > 0 && held + len > self.may_be_dirty()
+        held > 0 && held + len > self.in_time() || !self.inodes.may_hold_dirty(len)
     }
 
     /// Whether so much is dirty that it is time to send it, however young it is.
     pub fn has_many_dirty(&self) -> bool {
-        self.inodes.dirty_bytes() > self.may_be_dirty() / 4
+        self.inodes.dirty_bytes() > self.in_time() / 4 || self.inodes.holds_many_dirty()
     }
 
-    /// How many bytes of all files may be dirty: as much as memory allows, and as a recall leaves time for.
-    fn may_be_dirty(&self) -> usize {
-        let in_time = self.pace.may_be_dirty(self.session.term());
-        in_time.min(self.inodes.memory().for_dirty())
+    /// How many bytes of all files a recall leaves time for.
+    fn in_time(&self) -> usize {
+        self.pace.may_be_dirty(self.session.term())
     }
 
     /// False if the file is dirty already.
@@ -208,6 +205,7 @@ impl State {
         let first = self.becomes_dirty(object, was, writer, &mut work.dropped);
         self.swept = Some(work);
         self.inodes.with_dirty(&undone.object, |file| {
+            file.of_several |= undone.owner.is_none_or(|owner| file.is_of_other(&owner));
             file.buffer.restore(undone.runs);
             file.hearers.add_all(&undone.hearers);
             match file.sets.is_empty() {
@@ -241,7 +239,7 @@ impl State {
         let file = self.inodes.dirty(object)?;
         Some(DirtyFile {
             path: file.path.clone(),
-            writer: file.writer.caller.clone(),
+            owner: file.owner(),
             size: file.buffer.size(),
         })
     }

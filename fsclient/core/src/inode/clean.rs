@@ -36,8 +36,8 @@ pub(super) struct Clean {
 
 impl Clean {
     /// Memory in use.
-    pub fn bytes(&self) -> usize {
-        self.bytes.bytes()
+    pub fn memory(&self) -> usize {
+        self.bytes.memory()
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
         inodes.change_begins(file(1), Changing::BYTES);
         reads(&mut inodes, 2, 1 << 20);
         let share = inodes.memory().for_clean();
-        reads(&mut inodes, 3, share);
+        reads(&mut inodes, 3, share - 1024);
         inodes.keep_clean_budget(&file(3));
         assert!(!inodes.has_clean_bytes(&file(2)) && inodes.has_clean_bytes(&file(3)));
         reads(&mut inodes, 4, 1 << 20);

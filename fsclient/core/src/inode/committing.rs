@@ -179,7 +179,10 @@ impl Inodes {
                 unstable.committed(&covered, host);
                 unstable.losses > losses
             });
-            lost |= loses.unwrap_or(false);
+            if loses == Some(true) {
+                lost = true;
+                self.has_untold(object);
+            }
             // They were there to be read for as long as they had to be here.
             if !self.keeps_written(&object) && !self.is_open(&object) {
                 self.drop_clean(&object);
@@ -190,7 +193,9 @@ impl Inodes {
 
     /// Whether a commit would let go of anything that matters.
     pub fn has_to_commit(&self) -> bool {
-        self.weight.kept_open > 0 || self.weight.unstable > MANY_OBJECTS
+        self.weight.kept_open > 0
+            || self.weight.uncommitted > 0
+            || self.weight.unstable > MANY_OBJECTS
     }
 
     /// The server's host is in this life. Returns what was written in another and no commit covers.
@@ -215,8 +220,13 @@ impl Inodes {
             first
         });
         if first {
-            self.commits.untold.push_back(object);
+            self.has_untold(object);
         }
+    }
+
+    /// Something of an object was lost that nobody has been told of. Of more than so many nobody ever is.
+    fn has_untold(&mut self, object: Handle) {
+        self.commits.untold.push_back(object);
         if self.commits.untold.len() > MOST_FILES
             && let Some(earliest) = self.commits.untold.pop_front()
             && !self.is_open(&earliest)

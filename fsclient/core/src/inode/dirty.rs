@@ -14,7 +14,9 @@ use futures_channel::oneshot;
 use leasefs_lease::client::{Buffer, Known};
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::limits::ROOM_LASTS;
-use leasefs_protocol::{Attr, Durability, Handle, LockEpoch, Refusal, SetAttr, Timestamp, Version};
+use leasefs_protocol::{
+    Attr, Caller, Durability, Handle, LockEpoch, Refusal, SetAttr, Timestamp, Version,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -46,6 +48,8 @@ pub(crate) struct Dirty {
     pub locked: Option<LockEpoch>,
     /// Some of it was appended: so it may be to a file that takes nothing else (`chattr +a`).
     pub appended: bool,
+    /// Not all that is here was written by one user: it is written again after a crash of the server's host.
+    pub of_several: bool,
     /// Wait for the round under way, or else for the next.
     pub this_round: Vec<Tell>,
     /// Wait for the round after the one under way.
@@ -78,6 +82,7 @@ impl Dirty {
             late: false,
             locked: None,
             appended: false,
+            of_several: false,
             this_round: Vec::new(),
             next_round: Vec::new(),
             durability: Durability::None,
@@ -87,14 +92,29 @@ impl Dirty {
         }
     }
 
-    /// Memory in use.
+    /// How many bytes are held.
     pub fn bytes(&self) -> usize {
         self.buffer.bytes()
+    }
+
+    /// Memory in use.
+    pub fn memory(&self) -> usize {
+        self.buffer.memory()
     }
 
     /// Whether there was nothing in it before what is here was written.
     pub fn was_empty(&self) -> bool {
         self.clean.is_some_and(|attr| attr.size == 0)
+    }
+
+    /// Whether it is of another user than this.
+    pub fn is_of_other(&self, caller: &Caller) -> bool {
+        self.writer.caller.uid != caller.uid
+    }
+
+    /// Whose bytes they are: `None` if several users'.
+    pub fn owner(&self) -> Option<Caller> {
+        (!self.of_several).then(|| self.writer.caller.clone())
     }
 
     /// A descriptor has written.
@@ -218,6 +238,17 @@ impl Inodes {
     /// How many dirty bytes are held.
     pub fn dirty_bytes(&self) -> usize {
         self.weight.dirty
+    }
+
+    /// Whether memory has room for so many more, or holds none.
+    pub fn may_hold_dirty(&self, len: usize) -> bool {
+        let held = self.weight.dirty_memory;
+        held == 0 || held + len <= self.memory.for_dirty()
+    }
+
+    /// Whether dirty bytes take up more than a fourth of the memory that is there for them.
+    pub fn holds_many_dirty(&self) -> bool {
+        self.weight.dirty_memory > self.memory.for_dirty() / 4
     }
 
     /// The size of a dirty file, as its writer knows it.

@@ -389,7 +389,12 @@ impl Inodes {
 
     /// Whether the kernel may believe that a file is longer than this.
     pub fn may_be_long(&self, id: NodeId, size: u64) -> bool {
-        self.refs(id).is_some_and(|refs| refs.ceiling > size)
+        self.believed_size(id) > size
+    }
+
+    /// What the kernel believes to be a file's size, at most.
+    pub fn believed_size(&self, id: NodeId) -> u64 {
+        self.refs(id).map_or(0, |refs| refs.ceiling)
     }
 
     /// A change here up to this byte is answered, or the kernel is about to be made to believe that the file reaches so far.
@@ -513,6 +518,7 @@ mod tests {
         );
         let newest = refer(&mut inodes, handle(3), &attr(12, FileKind::File));
         assert_eq!(newest.id, old.id);
+        assert_ne!(newest.generation(), old.generation(), "a file handle tells");
         inodes.check();
     }
 

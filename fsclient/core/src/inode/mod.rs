@@ -93,16 +93,20 @@ struct Weight {
     cached: usize,
     /// Shared opens.
     opens: usize,
-    /// Clean bytes.
+    /// Memory of clean bytes.
     clean: usize,
     /// Dirty bytes.
     dirty: usize,
-    /// Unstable bytes that are kept.
+    /// Memory of them.
+    dirty_memory: usize,
+    /// Memory of unstable bytes that are kept.
     kept: usize,
     /// Those that their writer's open is kept of.
     kept_open: usize,
     /// Those that have unstable changes.
     unstable: usize,
+    /// Those of which nobody asks for a commit.
+    uncommitted: usize,
     /// Those that hold pages without a lease.
     unclean: usize,
     /// Those whose pages a pass is under way to drop, or asked for.
@@ -134,11 +138,13 @@ impl Inode {
         Weight {
             cached: cached.map_or(0, Cached::bytes),
             opens: cached.and_then(Cached::opens).map_or(0, SharedOpens::len),
-            clean: clean.map_or(0, Clean::bytes),
+            clean: clean.map_or(0, Clean::memory),
             dirty: dirty.map_or(0, Dirty::bytes),
-            kept: unstable.map_or(0, Unstable::bytes),
+            dirty_memory: dirty.map_or(0, Dirty::memory),
+            kept: unstable.map_or(0, Unstable::memory),
             kept_open: usize::from(unstable.is_some_and(Unstable::keeps_open)),
             unstable: usize::from(unstable.is_some()),
+            uncommitted: usize::from(unstable.is_some_and(Unstable::waits_alone)),
             unclean: usize::from(gate.is_some_and(Gate::is_unclean)),
             passing: usize::from(gate.is_some_and(|gate| gate.passing)),
         }
@@ -174,9 +180,15 @@ impl Weight {
         shift(&mut self.opens, before.opens, after.opens);
         shift(&mut self.clean, before.clean, after.clean);
         shift(&mut self.dirty, before.dirty, after.dirty);
+        shift(
+            &mut self.dirty_memory,
+            before.dirty_memory,
+            after.dirty_memory,
+        );
         shift(&mut self.kept, before.kept, after.kept);
         shift(&mut self.kept_open, before.kept_open, after.kept_open);
         shift(&mut self.unstable, before.unstable, after.unstable);
+        shift(&mut self.uncommitted, before.uncommitted, after.uncommitted);
         shift(&mut self.unclean, before.unclean, after.unclean);
         shift(&mut self.passing, before.passing, after.passing);
     }

@@ -77,7 +77,7 @@ impl Inodes {
             limit: self.memory.bytes(),
             cached: self.weight.cached,
             clean: self.weight.clean,
-            dirty: self.weight.dirty,
+            dirty: self.weight.dirty_memory,
             unstable: self.weight.kept,
         }
     }

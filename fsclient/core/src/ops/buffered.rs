@@ -20,9 +20,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the answer of a mapped page waits to be told how long its file is.
-const SOON: Duration = Duration::from_secs(1);
-
 /// The mode bits that mean the same to whomever sets them.
 const PERMISSIONS: u16 = 0o777;
 
@@ -180,14 +177,25 @@ impl Ops {
             return Ok(None);
         }
         let store = self.to_store(open, writing, locked);
-        loop {
-            let stored = ask.unless_left(self.engine.store(&store)).await?;
-            let kept = self.kept(open, &store, stored);
-            if stored != Stored::Full {
-                return Ok(kept);
+        let stored = ask.unless_left(self.engine.store(&store)).await?;
+        let stored = match stored {
+            Stored::Full => {
+                // In all: there may be none at any time, or others may take it over and over.
+                let stored = self.engine.in_time(self.stored_when_there_is_room(&store));
+                ask.unless_left(stored).await??
             }
-            let room = self.engine.in_time(self.writeback.room());
-            ask.unless_left(room).await?;
+            stored => stored,
+        };
+        Ok(self.kept(open, &store, stored))
+    }
+
+    async fn stored_when_there_is_room(&self, store: &Store) -> Result<Stored, Refusal> {
+        loop {
+            self.writeback.room().await;
+            let stored = self.engine.store(store).await?;
+            if stored != Stored::Full {
+                return Ok(stored);
+            }
         }
     }
 
@@ -272,6 +280,7 @@ impl Ops {
             object: open.object,
             path: self.path(open),
             writer: open.caller.clone(),
+            size: self.inodes().believed_size(open.node),
             run: Run {
                 offset: writing.offset,
                 data: writing.data.clone(),
@@ -281,8 +290,7 @@ impl Ops {
         let written = self.write_whole(ask, open, writing, locked).await;
         if let Err(refusal) = written {
             self.engine.sweep_pages(&open.object);
-            let size = self.size_for_people(ask, &open.object).await;
-            self.writeback.keep_pages(pages, size, refusal).await;
+            self.writeback.keep_pages(pages, refusal).await;
             self.lock_pages(open, writing).await;
         }
         drop(under_way);
@@ -317,13 +325,6 @@ impl Ops {
             rest.offset += u64::from(taken);
             rest.data.advance(taken as usize);
         }
-    }
-
-    /// A file's size, if the server says it soon.
-    async fn size_for_people(&self, ask: &Ask, object: &Handle) -> u64 {
-        let request = query::GetAttr { object: *object };
-        let told = self.cx.timeout(SOON, self.call(ask, request)).await;
-        told.map_or(0, |told| told.map_or(0, |told| told.answer.size))
     }
 
     /// Waits until the server has what is buffered of a file.

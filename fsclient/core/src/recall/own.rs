@@ -4,7 +4,7 @@ use super::{Engine, EngineInner};
 use crate::api::Noticed;
 use crate::cache::{Asked, ChangeScope, ChangedPages, PageChange};
 use crate::inode::{Inodes, Outcome, PagesOf, Then};
-use crate::session::{Changed, Settlement};
+use crate::session::{Answered, Changed, Settlement};
 use futures_channel::oneshot;
 use leasefs_lease::client::{DropId, DropKind, Span, WriteId};
 use leasefs_lease::planted::{self, Bug};
@@ -122,7 +122,12 @@ impl OwnChange {
             return;
         }
         match &changed.result {
-            Ok(answer) => self.answered(&answer.reply).await,
+            Ok(answer) => {
+                if answer.reply.result.is_err() {
+                    self.may_have_happened(answer);
+                }
+                self.answered(&answer.reply).await;
+            }
             Err(Refusal::Cancelled | Refusal::TimedOut) => self.never_sent(),
             Err(_) => self.end(None),
         }
@@ -146,9 +151,28 @@ impl OwnChange {
 
     async fn settled(self, settlement: Settlement) {
         match settlement {
-            Settlement::Answered(answer) => self.answered(&answer.reply).await,
+            Settlement::Answered(answer) => {
+                self.may_have_happened(&answer);
+                self.answered(&answer.reply).await;
+            }
             Settlement::NeverHappens => self.never_sent(),
             Settlement::SessionLost => self.end(None),
+        }
+    }
+
+    /// The change was answered, and its caller isn't told that it is done: what was written before it must not come back over it
+    /// after a crash of the server's host.
+    fn may_have_happened<A>(&self, answer: &Answered<A>) {
+        if !leaves_open(&answer.reply) {
+            return;
+        }
+        let content = self.scope.content();
+        let mut state = self.inner.cache.state();
+        for object in self.scope.objects() {
+            if state.inodes.node_of(&object).is_some() {
+                let bytes = content == Some(object);
+                state.inodes.unstable_change(object, answer.host, bytes);
+            }
         }
     }
 
@@ -156,8 +180,7 @@ impl OwnChange {
         self.close_gate().await;
         // A refusal without a stamp came before the change had its turn: nothing has changed, unless
         // nobody knows.
-        let unknown = matches!(reply.result, Ok(_) | Err(Refusal::Lost | Refusal::Internal));
-        let known = reply.stamp != Stamp::default() || !unknown;
+        let known = reply.stamp != Stamp::default() || !leaves_open(reply);
         let stamp = known.then_some(reply.stamp);
         let mut outcome = Outcome::default();
         {
@@ -254,6 +277,11 @@ impl OwnChange {
                 .with(|state, out| state.inodes.sweep_pages(file, out));
         }
     }
+}
+
+/// Whether a change with this answer has happened, or may have.
+fn leaves_open<A>(reply: &Reply<A>) -> bool {
+    matches!(reply.result, Ok(_) | Err(Refusal::Lost | Refusal::Internal))
 }
 
 impl AtGate {

@@ -110,7 +110,7 @@ impl WritebackInner {
                 tracing::warn!(%object, "the server's host has crashed, and others have used the file since it was written: it may have lost bytes");
                 self.cache.inodes().is_lost(object, Refusal::Lost);
                 let (size, reason) = (undone.base.size, WhyNot::ChangedElsewhere);
-                let from = From(undone.path, Some(undone.writer.caller));
+                let from = From(undone.path, undone.owner);
                 let lost = undelivered(object, from, size, undone.runs, reason);
                 let outside = self.outside.clone();
                 self.cx.spawn(async move { outside.keep(lost).await });

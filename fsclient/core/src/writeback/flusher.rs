@@ -245,7 +245,7 @@ impl WritebackInner {
             };
             (reason, file)
         };
-        let from = |file: DirtyFile| (From(file.path, Some(file.writer)), file.size);
+        let from = |file: DirtyFile| (From(file.path, file.owner), file.size);
         let (from, size) = file.map(from).unwrap_or_default();
         let lost = undelivered(object, from, size, runs, reason);
         self.outside.keep(lost).await;

@@ -117,7 +117,7 @@ impl Writeback {
         let given_up = self.0.cache.inodes().give_up_unstable();
         let left = |undone: Undone| {
             let size = undone.base.size;
-            let from = From(undone.path, Some(undone.writer.caller));
+            let from = From(undone.path, undone.owner);
             (undone.object, (from, size, undone.runs))
         };
         let mut left: BTreeMap<Handle, _> = given_up.into_iter().map(left).collect();
@@ -126,9 +126,17 @@ impl Writeback {
             let Some(file) = state.dirty_file(&object) else {
                 continue;
             };
-            let (known, _, mut runs): (From, _, _) = left.remove(&object).unwrap_or_default();
-            runs.extend(state.buffered(&object));
-            let from = From(file.path.or(known.0), Some(file.writer));
+            let buffered = state.buffered(&object);
+            let known = left.remove(&object);
+            let (from, runs) = match known {
+                None => (From(file.path, file.owner), buffered),
+                Some((From(path, owner), _, runs)) => {
+                    let one = file
+                        .owner
+                        .filter(|of| owner.is_some_and(|o| o.uid == of.uid));
+                    (From(file.path.or(path), one), [runs, buffered].concat())
+                }
+            };
             left.insert(object, (from, file.size, runs));
         }
         let undelivered = |(object, (from, size, runs))| {
@@ -163,7 +171,7 @@ fn merged(runs: Vec<Run>) -> Vec<Run> {
     buffer.everything()
 }
 
-/// Where a file is, and who has written it last, as far as it is known.
+/// Where a file is, and whose the bytes are, as far as it is known: root keeps those of several users.
 #[derive(Default)]
 struct From(Option<PathBuf>, Option<Caller>);
 

@@ -19,13 +19,15 @@ pub(crate) struct MappedPages {
     pub path: Option<PathBuf>,
     /// Who has opened the file for it.
     pub writer: Caller,
+    /// What the kernel believes to be the file's size.
+    pub size: u64,
     /// The bytes.
     pub run: Run,
 }
 
 impl MappedPages {
-    fn undelivered(self, size: u64, reason: WhyNot) -> Undelivered {
-        let size = size.max(self.run.end());
+    fn undelivered(self, reason: WhyNot) -> Undelivered {
+        let size = self.size.max(self.run.end());
         let from = From(self.path, Some(self.writer));
         undelivered(self.object, from, size, vec![self.run], reason)
     }
@@ -54,19 +56,19 @@ impl Writeback {
         }
     }
 
-    /// Keeps pages of a file of this size that could not be brought in.
-    pub async fn keep_pages(&self, pages: MappedPages, size: u64, refusal: Refusal) {
+    /// Keeps pages that could not be brought in.
+    pub async fn keep_pages(&self, pages: MappedPages, refusal: Refusal) {
         let reason = match refusal {
             Refusal::Changed => WhyNot::ChangedElsewhere,
             Refusal::TimedOut | Refusal::Cancelled => WhyNot::Unreachable,
             refusal => WhyNot::Refused(refusal),
         };
-        self.0.outside.keep(pages.undelivered(size, reason)).await;
+        self.0.outside.keep(pages.undelivered(reason)).await;
     }
 
     pub(super) fn take_pages(&self) -> impl Iterator<Item = Undelivered> + use<> {
         let pages = std::mem::take(&mut *self.0.pages.borrow_mut());
-        let kept = |pages: MappedPages| pages.undelivered(0, WhyNot::Unreachable);
+        let kept = |pages: MappedPages| pages.undelivered(WhyNot::Unreachable);
         pages.into_values().map(kept)
     }
 }

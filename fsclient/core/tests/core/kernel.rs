@@ -71,11 +71,13 @@ fn a_mapped_page_that_is_refused_for_whatever_reason_is_kept_before_the_kernel_i
         (Refusal::Changed, WhyNot::ChangedElsewhere),
     ] {
         let mut world = World::new();
-        let (_, fh) = opened_file(&mut world);
+        let (node, fh) = opened_file(&mut world);
+        is_told(&mut world, node, 9000);
         let (write, asked) = writes_back(&mut world, fh);
+        world.keeps_waiting = true;
         world.answer(&asked, Err(refusal));
         assert!(world.waits(write), "it is kept first");
-        is_asked_for_attributes(&mut world, 9000);
+        world.gets_on();
         assert_eq!(world.refused(write), refusal);
         let kept: Vec<_> = world.kept.drain(..).collect();
         let [page] = kept.as_slice() else {
@@ -97,7 +99,6 @@ fn a_page_that_is_refused_is_locked_to_be_dropped_before_the_kernel_hears_of_it(
     let (write, asked) = writes_back(&mut world, fh);
     world.keeps_waiting = true;
     world.answer(&asked, Err(Refusal::Changed));
-    is_asked_for_attributes(&mut world, 9000);
     assert!(world.waits(write));
     let locks =
         |notice: &Notice| matches!(notice, Notice::DropWritten { node: of, .. } if *of == node);
@@ -134,7 +135,6 @@ fn of_mapped_pages_what_the_host_had_no_room_for_is_sent_again_and_kept_when_it_
             }
             false => {
                 world.answer(&rest, Err(full));
-                is_asked_for_attributes(&mut world, 9000);
                 assert_eq!(world.refused(write), full);
                 assert_eq!(world.kept[0].extents, [(4096, Bytes::from_static(PAGE))]);
             }
@@ -145,10 +145,12 @@ fn of_mapped_pages_what_the_host_had_no_room_for_is_sent_again_and_kept_when_it_
 #[test]
 fn a_mapped_page_under_way_is_among_what_is_kept_when_the_mount_ends() {
     let mut world = World::new();
-    let (_, fh) = opened_file(&mut world);
+    let (node, fh) = opened_file(&mut world);
+    is_told(&mut world, node, 9000);
     let (_, asked) = writes_back(&mut world, fh);
     let left = world.core.take_undelivered();
     assert_eq!(left.len(), 1);
+    assert_eq!(left[0].size, 9000, "as its writer saw it");
     assert_eq!(left[0].extents, [(4096, Bytes::from_static(PAGE))]);
     assert!(world.core.take_undelivered().is_empty(), "kept once");
     world.answer(&asked, Err(Refusal::Lost));

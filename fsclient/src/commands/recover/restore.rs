@@ -7,9 +7,12 @@ use crate::commands::progress::Progress;
 use crate::commands::{say, show};
 use crate::recovery::{Folder, Item, RecoveryId};
 use clap::Args;
+use rustix::fs::fgetxattr;
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 
 #[derive(Debug, Args)]
@@ -99,12 +102,60 @@ fn default_name(place: &Place, id: RecoveryId) -> OsString {
 
 /// The old file's readers may read the new one; both file and name survive a crash.
 fn finish(file: &File, base: Option<&File>, place: &Place) -> Result<(), String> {
-    let failed = |e: std::io::Error| failed(&place.path(), e);
+    let failed = |e: io::Error| failed(&place.path(), e);
     if let Some(base) = base {
-        let mode = base.metadata().map_err(failed)?.mode() & 0o777;
+        let mode = mode_as_of(base, file).map_err(failed)?;
         file.set_permissions(Permissions::from_mode(mode))
             .map_err(failed)?;
     }
     file.sync_all().map_err(failed)?;
     place.sync()
+}
+
+/// The new file gets the old one's group, if he who restores it may give it that. Returns its mode.
+fn mode_as_of(base: &File, file: &File) -> io::Result<u32> {
+    let old = base.metadata()?;
+    let gid = old.gid();
+    if file.metadata()?.gid() != gid {
+        // Else it stays as it is.
+        let _ = fchown(file, None, Some(gid));
+    }
+    let has_group = file.metadata()?.gid() == gid;
+    Ok(no_wider(old.mode() & 0o777, has_group, has_acl(base)))
+}
+
+/// A mode that lets nobody in whom the old file has kept out: without its group, who was in that is anybody now; and an ACL, which isn't
+/// copied, may keep out whom the mode seems to let in.
+fn no_wider(mode: u32, has_group: bool, had_acl: bool) -> u32 {
+    let (owner, all) = (mode & 0o700, mode & (mode >> 3) & 0o007);
+    match (had_acl, has_group) {
+        (true, _) => owner,
+        (false, true) => mode,
+        (false, false) => owner | all,
+    }
+}
+
+fn has_acl(file: &File) -> bool {
+    let none: &mut [u8] = &mut [];
+    let size = fgetxattr(file, "system.posix_acl_access", none);
+    !matches!(size, Ok(0) | Err(Errno::NODATA | Errno::OPNOTSUPP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whom_the_old_file_kept_out_the_new_one_does_not_let_in() {
+        let (group, acl) = (true, true);
+        assert_eq!(no_wider(0o664, group, !acl), 0o664);
+        assert_eq!(no_wider(0o664, !group, !acl), 0o604);
+        assert_eq!(
+            no_wider(0o607, !group, !acl),
+            0o600,
+            "its group had nothing"
+        );
+        assert_eq!(no_wider(0o660, group, acl), 0o600, "its group is the mask");
+        assert_eq!(no_wider(0o604, !group, acl), 0o600);
+    }
 }

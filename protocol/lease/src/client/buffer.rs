@@ -58,6 +58,11 @@ impl Buffer {
         self.dirty.bytes() + self.sent.bytes()
     }
 
+    /// How much memory they take up, within a factor of two.
+    pub fn memory(&self) -> usize {
+        self.dirty.memory() + self.sent.memory()
+    }
+
     /// Whether the server has everything.
     pub fn is_clean(&self) -> bool {
         self.dirty.is_empty() && self.under_way == 0

@@ -3,12 +3,64 @@
 use bytes::Bytes;
 use rangemap::RangeSet;
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+
+/// What a piece takes up beside its bytes, about: its place, and what the allocator adds.
+const PIECE: usize = 128;
 
 /// Pieces of a file, none of which overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Extents {
-    pieces: BTreeMap<u64, Bytes>,
+    pieces: BTreeMap<u64, Piece>,
     bytes: usize,
+}
+
+/// What is left of bytes that came at once.
+#[derive(Clone, Debug)]
+struct Piece {
+    data: Bytes,
+    /// So many they were, and so many stay in memory as long as a part of them is used.
+    whole: usize,
+}
+
+impl Piece {
+    fn new(data: Bytes) -> Self {
+        let whole = data.len();
+        Self { data, whole }
+    }
+
+    /// What of one that begins at `at` lies between two bytes of the file, which it has. Of the memory no more than twice as much
+    /// stays.
+    fn part(&self, at: u64, from: u64, until: u64) -> Self {
+        let data = part(at, &self.data, from, until);
+        match data.len() < self.whole / 2 {
+            true => Self::new(Bytes::copy_from_slice(&data)),
+            false => Self { data, ..*self },
+        }
+    }
+}
+
+impl Deref for Piece {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.data
+    }
+}
+
+impl PartialEq for Piece {
+    fn eq(&self, other: &Self) -> bool {
+        self.data == other.data
+    }
+}
+
+impl Eq for Piece {}
+
+impl Hash for Piece {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.data.hash(state);
+    }
 }
 
 /// Adjacent bytes of a file.
@@ -37,6 +89,11 @@ impl Extents {
         self.bytes
     }
 
+    /// How much memory they take up, within a factor of two.
+    pub fn memory(&self) -> usize {
+        self.bytes + self.pieces.len() * PIECE
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
@@ -54,8 +111,7 @@ impl Extents {
             return;
         }
         self.remove(offset, end(offset, &data));
-        self.bytes += data.len();
-        self.pieces.insert(offset, data);
+        self.insert(offset, Piece::new(data));
     }
 
     /// Puts bytes where none are.
@@ -71,8 +127,9 @@ impl Extents {
         if from < until {
             gaps.push((from, until));
         }
+        let whole = Piece::new(data.clone());
         for (from, until) in gaps {
-            self.put(from, part(offset, data, from, until));
+            self.insert(from, whole.part(offset, from, until));
         }
     }
 
@@ -93,17 +150,17 @@ impl Extents {
             self.bytes -= piece.len();
             let behind = end(at, &piece);
             if at < from {
-                self.restore(at, part(at, &piece, at, from));
+                self.insert(at, piece.part(at, at, from));
             }
             if behind > until {
-                self.restore(until, part(at, &piece, until, behind));
+                self.insert(until, piece.part(at, until, behind));
             }
         }
     }
 
-    fn restore(&mut self, offset: u64, data: Bytes) {
-        self.bytes += data.len();
-        self.pieces.insert(offset, data);
+    fn insert(&mut self, offset: u64, piece: Piece) {
+        self.bytes += piece.len();
+        self.pieces.insert(offset, piece);
     }
 
     /// Pieces that have bytes between two, in order.
@@ -111,7 +168,8 @@ impl Extents {
         let before = self.pieces.range(..from).next_back();
         let reaches = before.filter(|(at, piece)| from < until && end(**at, piece) > from);
         let inside = self.pieces.range(from..until.max(from));
-        reaches.into_iter().chain(inside).map(|(at, d)| (*at, d))
+        let hit = reaches.into_iter().chain(inside);
+        hit.map(|(at, piece)| (*at, &piece.data))
     }
 
     /// Copies what there is of `[offset, offset + into.len())` into place; `known` notes which
@@ -134,7 +192,7 @@ impl Extents {
         let mut runs = Vec::new();
         let mut open = Joined::default();
         for (at, piece) in &self.pieces {
-            let mut rest = piece.clone();
+            let mut rest = piece.data.clone();
             let mut at = *at;
             while !rest.is_empty() {
                 let whole = Some(rest.len()).filter(|len| *len <= most);

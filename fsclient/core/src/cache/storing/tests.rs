@@ -6,7 +6,7 @@ use crate::opens::Opens;
 use crate::opens::fixtures::opened;
 use bytes::Bytes;
 use leasefs_lease::client::Tenure;
-use leasefs_protocol::OpenId;
+use leasefs_protocol::{Caller, OpenId};
 
 fn at(millis: u64) -> BootTime {
     BootTime::from_nanos(millis * 1_000_000)
@@ -94,6 +94,55 @@ fn one_write_is_kept_however_large_where_nothing_else_is() {
     assert!(!keeps(&mut state, 1));
 }
 
+/// A descriptor of this user.
+fn of_user(uid: u32) -> Writer {
+    let caller = Caller {
+        uid,
+        ..Caller::default()
+    };
+    Writer {
+        caller,
+        ..writer(1)
+    }
+}
+
+#[test]
+fn what_another_user_writes_is_not_kept_beside_what_one_has_written() {
+    let mut state = holding(8);
+    write_by(of_user(1), &mut state, 0, b"a");
+    let store = |uid| Store {
+        object: object(),
+        at: WriteAt::Append,
+        data: Bytes::from_static(b"b"),
+        kill_priv: false,
+        date: None,
+        writer: of_user(uid),
+        locked: None,
+    };
+    let mut dropped = Dropped::default();
+    let other = state.store(now(), &store(2), true, &mut dropped);
+    assert_eq!(other, Stored::Through);
+    let same = state.store(now(), &store(1), true, &mut dropped);
+    assert_eq!(same, Stored::Done { first: false });
+    let file = state.dirty_file(&object()).expect("it is dirty");
+    assert_eq!(file.owner.map(|owner| owner.uid), Some(1));
+}
+
+#[test]
+fn what_is_written_again_of_one_user_beside_anothers_is_neithers() {
+    let mut state = holding(8);
+    write_by(of_user(1), &mut state, 0, b"new");
+    let mut old = undone(&[&of_user(1)], 4, b"old");
+    old.owner = Some(of_user(1).caller);
+    state.restore(old);
+    let owner = |state: &State| state.dirty_file(&object()).expect("dirty").owner;
+    assert_eq!(owner(&state).map(|owner| owner.uid), Some(1));
+    let mut others = undone(&[&of_user(2)], 8, b"older");
+    others.owner = Some(of_user(2).caller);
+    state.restore(others);
+    assert_eq!(owner(&state), None);
+}
+
 #[test]
 fn a_failure_is_told_once() {
     let written = Written::default();
@@ -119,6 +168,7 @@ fn undone(writers: &[&Writer], offset: u64, data: &'static [u8]) -> Undone {
         }],
         base: Version::default(),
         writer: writers.last().copied().expect("one").clone(),
+        owner: Some(Caller::default()),
         hearers,
         path: None,
         tenure: Tenure::default(),

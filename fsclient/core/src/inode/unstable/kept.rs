@@ -3,7 +3,7 @@
 use super::Covered;
 use crate::inode::{Hearers, Writer};
 use leasefs_lease::client::{Batch, Run, Tenure};
-use leasefs_protocol::{BootId, Handle, Version};
+use leasefs_protocol::{BootId, Caller, Handle, Version};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -39,6 +39,8 @@ pub(crate) struct Undone {
     pub base: Version,
     /// Through which they are written again.
     pub writer: Writer,
+    /// Whose they are: `None` if several users'.
+    pub owner: Option<Caller>,
     /// Who wrote them.
     pub hearers: Hearers,
     /// Where the file is, as far as it is known.
@@ -50,6 +52,7 @@ pub(crate) struct Undone {
 #[derive(Debug)]
 struct Piece {
     run: Run,
+    uid: u32,
     hearers: Arc<Hearers>,
     /// The number of the change.
     change: u64,
@@ -75,9 +78,9 @@ pub(in crate::inode) struct Kept {
 }
 
 impl Kept {
-    /// How many bytes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    /// How much memory they take up.
+    pub fn memory(&self) -> usize {
+        self.bytes + self.pieces.len() * size_of::<Piece>()
     }
 
     /// Whether there are none.
@@ -93,7 +96,7 @@ impl Kept {
     /// Keeps the bytes of a write, which was the client's change of this number.
     pub(super) fn keep(
         &mut self,
-        (batch, hearers): (Batch, &Arc<Hearers>),
+        (batch, uid, hearers): (Batch, u32, &Arc<Hearers>),
         last: Last,
         tenure: Tenure,
         (change, host): (u64, BootId),
@@ -102,6 +105,7 @@ impl Kept {
         self.bytes += batch.len();
         let piece = |run| Piece {
             run,
+            uid,
             hearers: Arc::clone(hearers),
             change,
             host,
@@ -154,8 +158,10 @@ impl Kept {
         let mut hearers = Hearers::default();
         gone.iter()
             .for_each(|piece| hearers.add_all(&piece.hearers));
+        let one = gone.iter().all(|piece| piece.uid == writer.caller.uid);
         let undone = Undone {
             object,
+            owner: one.then(|| writer.caller.clone()),
             writer: writer.clone(),
             hearers,
             runs: gone.into_iter().map(|piece| piece.run).collect(),

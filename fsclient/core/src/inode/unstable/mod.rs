@@ -181,8 +181,8 @@ impl Committed {
 
 impl Unstable {
     /// Memory of what is kept.
-    pub fn bytes(&self) -> usize {
-        self.kept.bytes()
+    pub fn memory(&self) -> usize {
+        self.kept.memory()
     }
 
     /// Whether bytes are kept.
@@ -217,7 +217,8 @@ impl Unstable {
 
     /// Bytes were written.
     pub(super) fn wrote(&mut self, wrote: Wrote, at: WroteIn) {
-        if self.out_of_reach {
+        // Of a page behind the file's end the server takes nothing; and nothing can't be written again.
+        if self.out_of_reach || wrote.batch.is_empty() {
             return;
         }
         self.written = self.written.saturating_add(wrote.batch.len() as u64);
@@ -233,7 +234,7 @@ impl Unstable {
         }
         if let Some(tenure) = tenure {
             let (base, path) = (wrote.version, wrote.path);
-            let written = (wrote.batch, &wrote.hearers);
+            let written = (wrote.batch, wrote.writer.caller.uid, &wrote.hearers);
             let last = Last { base, path };
             self.kept.keep(written, last, tenure, (number, host));
         }
@@ -242,16 +243,22 @@ impl Unstable {
     }
 
     /// Whether there is nothing to be noted of it any more. What is out of reach is noted until its
-    /// bytes are flushed.
+    /// bytes are flushed, and what the kernel has forgotten until it is durable: who opens it next may ask.
     pub(super) fn is_over(&self) -> bool {
-        let says_nothing = self.since.is_none() && self.losses == 0;
-        self.kept.is_empty() && !self.out_of_reach && (self.forgotten || says_nothing)
+        let is_durable = self.since.is_none() && self.kept.is_empty();
+        is_durable && !self.out_of_reach && (self.forgotten || self.losses == 0)
+    }
+
+    /// Whether nobody who asks for a commit of it has it open.
+    pub(super) fn waits_alone(&self) -> bool {
+        self.forgotten && self.since.is_some()
     }
 
     /// A commit of this life of the host covers changes up to a number.
     pub(super) fn committed(&mut self, covered: &Covered, host: BootId) {
         if self.since.is_some_and(|since| since != host) {
             self.losses += 1;
+            self.forgotten = false;
             self.since = Some(host);
         }
         if covered.covers(self.last) && !(covered.data_only && self.attributes) {

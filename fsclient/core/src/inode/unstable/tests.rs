@@ -7,7 +7,7 @@ use crate::opens::fixtures::opened;
 use bytes::Bytes;
 use leasefs_lease::client::{Batch, Leases, Run, Tenure};
 use leasefs_protocol::Handle;
-use leasefs_protocol::{Grant, Mode, OpenId, Parts, Refusal, Stamp, Version};
+use leasefs_protocol::{Caller, Grant, Mode, OpenId, Parts, Refusal, Stamp, Version};
 use std::sync::Arc;
 
 const BEFORE: BootId = BootId([1; 16]);
@@ -99,6 +99,57 @@ fn who_opens_a_file_that_was_forgotten_is_told_of_what_he_writes_where_others_us
     assert_eq!(undone(&mut inodes, AFTER), []);
     assert_eq!(commit(&mut inodes, AFTER, &open), Committed::Lost);
     assert_eq!(commit(&mut inodes, AFTER, &open), Committed::Durable);
+}
+
+#[test]
+fn what_the_kernel_has_forgotten_is_committed_and_what_a_crash_has_undone_of_it_is_told_who_opens_it()
+ {
+    let mut inodes = Inodes::default();
+    changed(&mut inodes, BEFORE);
+    assert!(!inodes.has_to_commit(), "who has it open may ask for it");
+    inodes.nobody_commits(&object());
+    assert!(inodes.has_to_commit());
+    let covered = inodes.commit_covers(inodes.host_life(), false);
+    assert_eq!(
+        inodes.all_committed(covered.clone(), BEFORE),
+        Committed::Durable
+    );
+    assert!(inodes.iter().next().is_none() && !inodes.has_to_commit());
+    changed(&mut inodes, BEFORE);
+    inodes.nobody_commits(&object());
+    let covered = inodes.commit_covers(inodes.host_life(), false);
+    assert_eq!(inodes.all_committed(covered, AFTER), Committed::Lost);
+    let open = inodes.losses_told(&object());
+    assert_eq!(commit(&mut inodes, AFTER, &open), Committed::Lost);
+    assert_eq!(commit(&mut inodes, AFTER, &open), Committed::Durable);
+}
+
+#[test]
+fn of_a_write_of_which_the_server_has_taken_nothing_nothing_is_kept() {
+    let mut inodes = Inodes::default();
+    assert_eq!(undone(&mut inodes, BEFORE), []);
+    let _ = wrote(&mut inodes, 9, b"", BEFORE);
+    assert!(!inodes.keeps_written(&object()) && !inodes.has_to_commit());
+    assert!(inodes.server_host_is(AFTER).is_empty());
+}
+
+#[test]
+fn what_is_written_again_is_its_writers_unless_they_were_several_users() {
+    let of = |uid| Writer {
+        caller: Caller {
+            uid,
+            ..Caller::default()
+        },
+        ..writer(7)
+    };
+    for (users, owner) in [([1, 1], Some(1)), ([1, 2], None)] {
+        let mut inodes = Inodes::default();
+        for user in users {
+            let _ = wrote_by(&of(user), &mut inodes, 0, b"bytes", BEFORE);
+        }
+        let undone = inodes.server_host_is(AFTER).pop().expect("bytes");
+        assert_eq!(undone.owner.map(|owner| owner.uid), owner);
+    }
 }
 
 #[test]

@@ -465,6 +465,7 @@ fn attributes_of_a_file_that_is_written_again_leave_the_kernel_too() {
         runs: Vec::new(),
         base: attr(1).version(),
         writer: writer(1),
+        owner: None,
         hearers: Hearers::default(),
         path: None,
         tenure: Tenure::default(),

@@ -284,6 +284,7 @@ impl Play {
 }
 
 fn play(seed: u64, steps: usize) -> Vec<String> {
+    println!("seed {seed}");
     let mut play = Play::new(seed);
     for _ in 0..steps {
         play.step();

@@ -57,6 +57,8 @@ proptest! {
         prop_assert_eq!(&seen(&extents), &plain);
         let known = plain.0.iter().flatten().count();
         prop_assert_eq!(extents.bytes(), known);
+        let mut pieces = extents.pieces.values();
+        prop_assert!(pieces.all(|piece| piece.whole <= 2 * piece.len() + 1), "memory");
         for from in 0..LEN {
             let mut into = [0; LEN];
             let mut known = Known::default();
