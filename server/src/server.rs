@@ -7,7 +7,7 @@ use crate::latch::Latches;
 use crate::records::{Client, Found, Records, Writes};
 use crate::recovery::recover;
 use crate::runtime::{Clock, Leases, Notice};
-use crate::session::{Gates, Session, Sessions, close};
+use crate::session::{Failures, Gates, Session, Sessions, close};
 use crate::settings::Settings;
 use leasefs_host::clock::boot_time;
 use leasefs_lease::server::{Config, Grace, LoggedWrites};
@@ -56,6 +56,8 @@ pub struct Server {
     io: Io,
     /// Held while all of the export is made durable.
     pub committing: tokio::sync::Mutex<()>,
+    /// How often that has failed.
+    pub failures: Failures,
     /// Calls that may take long leave threads to those that don't.
     slow: Semaphore,
     /// A request is on the thread that requests begin on.
@@ -154,6 +156,7 @@ impl Server {
             latches: Latches::default(),
             slow: Semaphore::new((settings.io_threads * 3 / 4).max(1)),
             committing: tokio::sync::Mutex::default(),
+            failures: Failures::default(),
             io: Io(Some(runtime)),
             process: found.process,
             host: found.host,

@@ -117,6 +117,23 @@ async fn a_session_whose_leases_have_ended_outlasts_another_of_its_client_and_na
     assert!(again.read(open, 0, 1).await.0.result.is_ok());
 }
 
+/// Else it would send again what an earlier session has done, and take this one's opens for those it had.
+#[tokio::test(flavor = "multi_thread")]
+async fn that_a_session_begins_is_said_until_its_client_has_said_something_in_it() {
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    for _ in 0..3 {
+        let unheard = who.connect(&server).await;
+        assert_eq!(unheard.welcome.standing, Standing::New);
+    }
+    let mut heard = who.connect(&server).await;
+    assert_eq!(heard.welcome.standing, Standing::New);
+    heard.getattr(heard.root()).await;
+    let again = who.connect(&server).await;
+    assert_eq!(again.welcome.standing, Standing::Resumed);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_waits_until_the_reader_has_approved_and_is_then_seen() {
     let house = House::new();

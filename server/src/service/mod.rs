@@ -15,7 +15,7 @@ mod told;
 use crate::account::FilePlace;
 use crate::records::Client;
 use crate::server::Server;
-use crate::session::{Origin, Session};
+use crate::session::{Origin, Session, Syncing};
 use access::O_EXCL;
 use leasefs_protocol::answer::{Created, Opened};
 use leasefs_protocol::{Attr, Caller, Handle, OpenId, OpenToken, Refusal};
@@ -67,6 +67,12 @@ impl Call {
     async fn attr(&self, object: &Handle) -> Result<Attr, Refusal> {
         let _latch = self.server.latches.read(object).await;
         self.server.store.getattr(object)
+    }
+
+    /// Something is to be made durable, once for all copies of the request.
+    async fn syncs(&self) -> Result<Syncing<'_>, Refusal> {
+        let request = self.origin.map(|origin| origin.request);
+        self.session.syncs.begin(request).await
     }
 
     /// Opens an object that exists.

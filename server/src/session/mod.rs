@@ -6,12 +6,14 @@ mod gate;
 mod link;
 mod opens;
 mod per_client;
+mod syncs;
 mod table;
 mod violation;
 
 pub use gate::{Gate, Gates, Pass};
 pub use link::{Asked, Link, Place, Sink, refused};
 pub use opens::{Opens, Origin, close};
+pub use syncs::{Failures, Syncing};
 pub use table::{Refused, Sessions};
 
 use crate::account::{Account, Room};
@@ -30,6 +32,7 @@ use leasefs_store::Holder;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use syncs::Syncs;
 use tokio::sync::Notify;
 
 /// A change that has arrived and not run.
@@ -68,6 +71,8 @@ pub struct Session {
     border: OnceLock<Arc<Border>>,
     /// What it has open.
     pub opens: Opens,
+    /// What it asks to be made durable.
+    pub syncs: Syncs,
     /// Its requests.
     pub counters: Counters,
     /// Held while a `Hello` of the session is answered.
@@ -78,6 +83,8 @@ pub struct Session {
     pub leased: AtomicBool,
     /// Whether what it had from the server's earlier life is still to be reclaimed.
     pub reclaims: AtomicBool,
+    /// Its client has said nothing in it: it may not have heard that it began.
+    unheard: AtomicBool,
     over: AtomicBool,
     forgotten: Mutex<bool>,
     state: Mutex<State>,
@@ -120,11 +127,13 @@ impl Session {
             gate,
             border: OnceLock::new(),
             opens: Opens::new(life, account),
+            syncs: Syncs::default(),
             counters: Counters::default(),
             hello: tokio::sync::Mutex::new(()),
             low: AtomicU64::new(0),
             leased: AtomicBool::new(true),
             reclaims: AtomicBool::new(false),
+            unheard: AtomicBool::new(true),
             over: AtomicBool::new(false),
             forgotten: Mutex::new(false),
             state: Mutex::new(State {
@@ -147,6 +156,18 @@ impl Session {
     /// Where its client is confined.
     pub fn border(&self) -> Option<&Arc<Border>> {
         self.border.get()
+    }
+
+    /// Its client says something, which it does only when it has heard how the session stands.
+    pub fn is_heard(&self) {
+        if self.is_unheard() {
+            self.unheard.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether its client may not know that it is another one than it had before: that it begins has to be said again.
+    pub fn is_unheard(&self) -> bool {
+        self.unheard.load(Ordering::Relaxed)
     }
 
     /// It is over from now on; `false` if it was.

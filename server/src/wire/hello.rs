@@ -233,6 +233,7 @@ fn judge(
                 "sessions (at most {MAX_SESSIONS_PER_CLIENT} of one client)"
             )),
         })?;
+    session.syncs.begins(&server.failures);
     if border.is_some_and(|border| !session.confine(border)) {
         return Err(HelloRefusal::ForeignSession);
     }
@@ -344,12 +345,14 @@ impl Admitted {
 
 /// How the session stands, and whether it is renewed. One from the server's earlier life reclaims
 /// its opens even where the lease core knows nothing of it (after an orderly end, or behind the
-/// grace); nothing is renewed before, since its client may still hold leases that are none.
+/// grace); nothing is renewed before, since its client may still hold leases that are none. Of one that has begun anew
+/// the client may have heard nothing, and would send again under it what another has done.
 fn standing(session: &Session, opened: Opened) -> (Standing, bool) {
     if session.reclaims.load(Ordering::Relaxed) {
         return (Standing::Reclaim, false);
     }
     let standing = match opened.standing {
+        _ if session.is_unheard() => Standing::New,
         CoreStanding::New => Standing::New,
         CoreStanding::Resumed => Standing::Resumed,
         CoreStanding::Expired => Standing::Expired,

@@ -80,6 +80,7 @@ impl Lane {
         if self.session.is_over() {
             return Ok(());
         }
+        self.session.is_heard();
         if let Some(border) = self.session.border() {
             border.take_request(&mut frame);
         }

@@ -254,12 +254,9 @@ impl Store {
     /// Makes durable whatever was written to the export's file system (`syncfs`).
     ///
     /// # Errors
-    /// The host's; also of writes whose failure nobody has been told of.
+    /// The host's; also of writes that have failed since this was asked last.
     pub fn commit_all(&self) -> Result<(), Refusal> {
-        // The export's own descriptor is only a path (`O_PATH`).
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(self.root_fd(), c".", flags, Mode::empty());
-        let synced = root.and_then(|root| rustix::fs::syncfs(&root));
+        let synced = self.synced().and_then(rustix::fs::syncfs);
         synced.map_err(|e| self.refuse(e))
     }
 

@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How an export is opened.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,9 @@ pub struct Options {
 /// One export of the host's file system. Share it in an [`Arc`].
 pub struct Store {
     root: OwnedFd,
+    /// The same, by which everything is made durable. It stands as long as the store: the host tells a descriptor of what has
+    /// failed since it was opened, and no other one of what anybody was told of.
+    synced: OnceLock<OwnedFd>,
     root_handle: Handle,
     /// Of the root: what is of another one is another file system, mounted or not.
     device: stat::Device,
@@ -119,6 +122,9 @@ impl Store {
                 .map_err(host("looking for files that were open without a name"))?;
         }
         Ok(Self {
+            synced: to_sync(root.as_fd())
+                .map(OnceLock::from)
+                .unwrap_or_default(),
             root_handle: sealer.seal(&root_id),
             lists_xattrs: stat::lists_xattrs(root.as_fd()),
             root,
@@ -282,6 +288,15 @@ impl Store {
         self.root.as_fd()
     }
 
+    /// A descriptor by which everything can be made durable.
+    pub(crate) fn synced(&self) -> rustix::io::Result<BorrowedFd<'_>> {
+        if let Some(fd) = self.synced.get() {
+            return Ok(fd.as_fd());
+        }
+        let fd = to_sync(self.root.as_fd())?;
+        Ok(self.synced.get_or_init(|| fd).as_fd())
+    }
+
     /// Whether it is the export's root.
     pub fn is_root(&self, object: &Handle) -> bool {
         *object == self.root_handle
@@ -367,6 +382,12 @@ fn open_directory(dir: &Path) -> Result<OwnedFd, OpenError> {
         path: dir.to_owned(),
         source: e.into(),
     })
+}
+
+/// The export's own descriptor is only a path (`O_PATH`).
+fn to_sync(root: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(root, c".", flags, Mode::empty())
 }
 
 /// A private copy of the mount with the directory as its root, where the process may make one: then

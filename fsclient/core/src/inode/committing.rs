@@ -191,6 +191,22 @@ impl Inodes {
         Committed::of(lost)
     }
 
+    /// The files to which bytes were written that no commit covers, each with the open by which it was.
+    pub fn written_by_opens(&self) -> Vec<(Handle, Arc<ServerOpen>)> {
+        let open = |content: &Content| {
+            let writer = content.unstable.as_deref()?.writer.as_ref()?;
+            Some(Arc::clone(&writer.open))
+        };
+        self.contents()
+            .filter_map(|(object, content)| Some((**object, open(content)?)))
+            .collect()
+    }
+
+    /// Takes out what is kept of a file: its disk hasn't taken it.
+    pub fn give_up_kept(&mut self, object: &Handle) -> Option<Undone> {
+        self.change_unstable(object, |unstable| unstable.undone(*object, None))?
+    }
+
     /// Whether a commit would let go of anything that matters.
     pub fn has_to_commit(&self) -> bool {
         self.weight.kept_open > 0

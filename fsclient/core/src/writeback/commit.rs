@@ -4,14 +4,19 @@
 use super::{From, Writeback, WritebackInner, undelivered};
 use crate::api::WhyNot;
 use crate::inode::{Committed, HostLife, Noted, Undone, Wrote};
+use crate::opens::ServerOpen;
 use crate::session::CallOptions;
+use futures_util::future::join_all;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{BootId, Caller, Handle, Refusal, query};
+use leasefs_protocol::{BootId, Caller, Durability, Handle, Operation, Query, Refusal, query};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long written bytes are kept at most before a commit is asked for.
 const COMMIT_AGE: Duration = Duration::from_secs(15);
+
+/// So many files are committed at a time where each has to be asked of.
+const COMMITTED_AT_ONCE: usize = 16;
 
 /// Commits everything now and then.
 pub(super) async fn keep_committing(inner: Arc<WritebackInner>) {
@@ -84,10 +89,73 @@ impl Writeback {
 impl WritebackInner {
     async fn commit_all(&self, life: HostLife) -> Result<Committed, Refusal> {
         let covered = self.cache.inodes().commit_covers(life, false);
+        let lost = match self.ask(query::CommitAll).await {
+            Ok(host) => return Ok(self.cache.inodes().all_committed(covered, host)),
+            Err(Refusal::Host(_)) => self.commit_each().await,
+            Err(refusal) => return Err(refusal),
+        };
+        let host = self.ask(query::CommitAll).await?;
+        let rest = self.cache.inodes().all_committed(covered, host);
+        Ok(if lost { Committed::Lost } else { rest })
+    }
+
+    /// The host couldn't write something, of whomever. Of each file it tells by the open by which that was written. True if something
+    /// of any is lost.
+    async fn commit_each(&self) -> bool {
+        let files = self.cache.inodes().written_by_opens();
+        let mut lost = false;
+        for few in files.chunks(COMMITTED_AT_ONCE) {
+            let each = few.iter().map(|(file, open)| self.commit_one(file, open));
+            lost |= join_all(each).await.contains(&true);
+        }
+        lost
+    }
+
+    /// True if the host's disk hasn't taken what was written to the file.
+    async fn commit_one(&self, file: &Handle, open: &ServerOpen) -> bool {
+        let covered = {
+            let inodes = self.cache.inodes();
+            inodes.commit_covers(inodes.host_life(), false)
+        };
+        let commit = query::Commit {
+            open: open.id(),
+            durability: Durability::All,
+        };
+        let refusal = match self.ask(commit).await {
+            Ok(host) => {
+                self.cache.inodes().written_durably(file, &covered, host);
+                return false;
+            }
+            Err(refusal @ Refusal::Host(_)) => refusal,
+            // That will be asked again.
+            Err(_) => return false,
+        };
+        tracing::warn!(object = %file, %refusal, "the server's disk hasn't taken what was written to a file");
+        let undone = {
+            let mut inodes = self.cache.inodes();
+            inodes.is_lost(*file, refusal);
+            inodes.give_up_kept(file)
+        };
+        if let Some(undone) = undone {
+            self.keep_undone(undone, WhyNot::Refused(refusal)).await;
+        }
+        true
+    }
+
+    async fn keep_undone(&self, undone: Undone, reason: WhyNot) {
+        let from = From(undone.path, undone.owner);
+        let lost = undelivered(undone.object, from, undone.base.size, undone.runs, reason);
+        self.outside.keep(lost).await;
+    }
+
+    /// Asks for something to be made durable. Returns the life of the host that has done it.
+    async fn ask<Q>(&self, query: Q) -> Result<BootId, Refusal>
+    where
+        Q: Operation<Answer = ()> + Into<Query>,
+    {
         let (caller, options) = (Caller::default(), CallOptions::default());
-        let answer = self.rpc.call(caller, query::CommitAll, options).await?;
-        answer.reply.result?;
-        Ok(self.cache.inodes().all_committed(covered, answer.host))
+        let answer = self.rpc.call(caller, query, options).await?;
+        answer.reply.result.map(|()| answer.host)
     }
 
     pub(super) fn wrote(&self, wrote: Wrote, host: BootId) -> Noted {
@@ -109,11 +177,10 @@ impl WritebackInner {
             } else {
                 tracing::warn!(%object, "the server's host has crashed, and others have used the file since it was written: it may have lost bytes");
                 self.cache.inodes().is_lost(object, Refusal::Lost);
-                let (size, reason) = (undone.base.size, WhyNot::ChangedElsewhere);
-                let from = From(undone.path, undone.owner);
-                let lost = undelivered(object, from, size, undone.runs, reason);
-                let outside = self.outside.clone();
-                self.cx.spawn(async move { outside.keep(lost).await });
+                let inner = Arc::clone(self);
+                self.cx.spawn(
+                    async move { inner.keep_undone(undone, WhyNot::ChangedElsewhere).await },
+                );
             }
         }
     }

@@ -37,6 +37,45 @@ fn all_flushed(world: &mut World) {
     }
 }
 
+fn is_commit_of_all(asked: &Asked) -> bool {
+    matches!(asked.frame.request, Request::Query(Query::CommitAll(_)))
+}
+
+/// `syncfs` doesn't tell of which file it is.
+#[test]
+fn of_what_the_servers_disk_has_not_taken_each_file_is_asked_and_what_it_was_is_kept() {
+    let failed = Refusal::Host(libc::EIO as u16);
+    for lost in [true, false] {
+        let mut world = World::new();
+        let (_, fh) = written_file(&mut world);
+        world.pass(SOON);
+        let flush = world.asked();
+        flushed(&mut world, &flush);
+        world.pass(Duration::from_secs(20));
+        let all = world.asked();
+        assert!(is_commit_of_all(&all), "{:?}", all.frame);
+        world.answer(&all, Err(failed));
+        let of_file = world.asked();
+        assert!(is_commit(&of_file), "{:?}", of_file.frame);
+        match lost {
+            true => world.answer(&of_file, Err(failed)),
+            false => world.done(&of_file),
+        }
+        let again = world.asked();
+        assert!(is_commit_of_all(&again), "{:?}", again.frame);
+        world.done(&again);
+        assert_eq!(world.kept.len(), usize::from(lost));
+        let sync = syncs(&mut world, fh, false);
+        let commit = world.asked();
+        assert!(is_commit(&commit));
+        world.done(&commit);
+        match lost {
+            true => assert_eq!(world.refused(sync), failed),
+            false => drop(world.answered(sync).expect("durable")),
+        }
+    }
+}
+
 #[test]
 fn what_was_just_written_is_made_durable_by_the_request_that_brings_it() {
     for (data_only, durability) in [(false, Durability::All), (true, Durability::Data)] {

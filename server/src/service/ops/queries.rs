@@ -15,7 +15,7 @@ use bytes::Bytes;
 use leasefs_protocol::answer::Offset;
 use leasefs_protocol::limits::{MAX_BATCH, MAX_PATH, MAX_PAYLOAD, OPEN_DATA};
 use leasefs_protocol::query::{Commit, Fill, GetXattr, Lock, Open, Read, Seek, TestLock};
-use leasefs_protocol::{FileKind, Grant, Mode, Query, Refusal};
+use leasefs_protocol::{Durability, FileKind, Grant, Mode, Query, Refusal};
 use leasefs_store::OpenFile;
 
 const ENXIO: Refusal = Refusal::Host(libc::ENXIO as u16);
@@ -86,24 +86,46 @@ pub async fn run(
         (Query::Open(asked), _) => opened(call, asked).await?,
         (Query::Read(asked), Ok(open)) => read(call, asked, open, admission).await?,
         (Query::Commit(asked), Ok(open)) => {
-            let _leave = call.server.slow(&call.session).await?;
-            let server = &call.server;
-            let done = server.durably(|| server.store.commit(open, asked.durability));
+            let done = commit(call, open, asked.durability).await?;
             done.map(|()| Told::of(asked, ()))
         }
-        (Query::CommitAll(asked), _) => {
-            // Whoever asks, everybody pays: one at a time.
-            let _alone = call.server.committing.lock().await;
-            let _leave = call.server.slow(&call.session).await?;
-            let done = call.server.durably(|| call.server.store.commit_all());
-            done.map(|()| Told::of(asked, ()))
-        }
+        (Query::CommitAll(asked), _) => commit_all(call).await?.map(|()| Told::of(asked, ())),
         (Query::GetAttr(asked), _) => {
             let attr = call.attr(&asked.object).await;
             attr.map(|attr| Told::of(asked, attr))
         }
         (query, open) => at_once(call, query, open),
     })
+}
+
+/// Makes an open file durable.
+async fn commit(
+    call: &Call,
+    open: &OpenFile,
+    durability: Durability,
+) -> Option<Result<(), Refusal>> {
+    let syncing = match call.syncs().await {
+        Ok(syncing) => syncing,
+        Err(refusal) => return Some(Err(refusal)),
+    };
+    let _leave = call.server.slow(&call.session).await?;
+    let server = &call.server;
+    let done = server.durably(|| server.store.commit(open, durability));
+    Some(syncing.ends(done))
+}
+
+/// Makes everything durable. Whoever asks, everybody pays: one at a time.
+async fn commit_all(call: &Call) -> Option<Result<(), Refusal>> {
+    let syncing = match call.syncs().await {
+        Ok(syncing) => syncing,
+        Err(refusal) => return Some(Err(refusal)),
+    };
+    let server = &call.server;
+    let _alone = server.committing.lock().await;
+    let _leave = server.slow(&call.session).await?;
+    let failures = &server.failures;
+    failures.asked(server.durably(|| server.store.commit_all()));
+    Some(syncing.ends(call.session.syncs.hears(failures)))
 }
 
 /// Queries that need no waiting.
