@@ -9,6 +9,7 @@ use leasefs_lease::planted::{self, Bug};
 use leasefs_lease::server::Touch;
 use leasefs_protocol::{Handle, Seq, SessionId};
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -19,29 +20,43 @@ use tokio::time::Instant;
 pub type ChangeId = (SessionId, Seq);
 
 /// The interrupted changes of all sessions.
-#[derive(Debug)]
 pub struct Interrupted {
     changes: Mutex<HashMap<ChangeId, Pending>>,
+    /// Journals that one is lost. It is on record before anybody goes past it: after a further crash it would be repeated over what
+    /// they have done.
+    lost: Box<dyn Fn(ChangeId) + Send + Sync>,
     /// How many there are, to be looked at without the lock.
     left: AtomicUsize,
     settled: Notify,
     until: Instant,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interrupted")
+            .field("left", &self.left)
+            .finish_non_exhaustive()
+    }
+}
+
 struct Pending {
     objects: Vec<Handle>,
     overtaken: bool,
 }
 
 impl Interrupted {
-    /// Others wait for these for so long.
-    pub fn new(changes: Vec<(ChangeId, Vec<Handle>)>, patience: Duration) -> Self {
+    /// Others wait for these for so long. `lost` is told, and journals, which are lost.
+    pub fn new(
+        changes: Vec<(ChangeId, Vec<Handle>)>,
+        patience: Duration,
+        lost: impl Fn(ChangeId) + Send + Sync + 'static,
+    ) -> Self {
         let pending = |(change, objects)| {
             let overtaken = false;
             (change, Pending { objects, overtaken })
         };
         Self {
+            lost: Box::new(lost),
             left: AtomicUsize::new(changes.len()),
             changes: Mutex::new(changes.into_iter().map(pending).collect()),
             settled: Notify::new(),
@@ -49,60 +64,79 @@ impl Interrupted {
         }
     }
 
-    /// Waits until no interrupted change of these objects is left but `own`.
-    ///
-    /// Returns those that the patience was too short for: they must never be repeated.
-    #[must_use = "that they are lost must be journalled"]
-    pub async fn let_pass(&self, own: ChangeId, touches: &[Touch]) -> Vec<ChangeId> {
+    /// Waits until no interrupted change of these objects is left but `own`. Those that the patience is too short for are lost. May block.
+    pub async fn let_pass(&self, own: ChangeId, touches: &[Touch]) {
+        self.let_these_pass(own, touches, |_| true).await;
+    }
+
+    /// As [`Interrupted::let_pass`], of those of the same session alone; others are lost at once.
+    pub async fn let_own_pass(&self, own: ChangeId, touches: &[Touch]) {
+        self.let_these_pass(own, touches, |(session, _)| session == own.0)
+            .await;
+        self.overtake(own, touches);
+    }
+
+    async fn let_these_pass(
+        &self,
+        own: ChangeId,
+        touches: &[Touch],
+        which: impl Fn(ChangeId) -> bool,
+    ) {
         while self.left.load(Ordering::Acquire) > 0 {
             let settled = self.settled.notified();
-            if !self.is_before(own, touches) {
-                break;
+            if !self.is_one_before(own, touches, &which) {
+                return;
             }
             if tokio::time::timeout_at(self.until, settled).await.is_err() {
-                return self.overtake(own, touches);
+                self.lose(|change, pending| {
+                    change != own && which(change) && pending.meets(touches)
+                });
+                return;
             }
         }
-        Vec::new()
     }
 
     /// Whether an interrupted change of these objects is left but `own` that nobody has gone past.
     pub fn is_before(&self, own: ChangeId, touches: &[Touch]) -> bool {
+        self.is_one_before(own, touches, |_| true)
+    }
+
+    fn is_one_before(
+        &self,
+        own: ChangeId,
+        touches: &[Touch],
+        which: impl Fn(ChangeId) -> bool,
+    ) -> bool {
         let changes = lock(&self.changes);
-        let mut others = changes.iter().filter(|(change, _)| **change != own);
+        let mut others = changes
+            .iter()
+            .filter(|(change, _)| **change != own && which(**change));
         others.any(|(_, pending)| !pending.overtaken && pending.meets(touches))
             && !planted::is(Bug::PassInterrupted)
     }
 
-    /// Goes past the interrupted changes of these objects.
-    ///
-    /// Returns those that nobody had gone past before.
-    #[must_use = "that they are lost must be journalled"]
-    pub fn overtake(&self, own: ChangeId, touches: &[Touch]) -> Vec<ChangeId> {
-        if self.left.load(Ordering::Acquire) == 0 {
-            return Vec::new();
+    /// Goes past the interrupted changes of these objects. May block.
+    pub fn overtake(&self, own: ChangeId, touches: &[Touch]) {
+        if self.left.load(Ordering::Acquire) > 0 {
+            self.lose(|change, pending| change != own && pending.meets(touches));
         }
-        self.lose(|change, pending| change != own && pending.meets(touches))
     }
 
-    /// These sessions have not come back in time.
-    #[must_use = "that they are lost must be journalled"]
-    pub fn give_up(&self, is_away: impl Fn(SessionId) -> bool) -> Vec<ChangeId> {
-        self.lose(|(session, _), _| is_away(session))
+    /// These sessions have not come back in time. May block.
+    pub fn give_up(&self, is_away: impl Fn(SessionId) -> bool) {
+        self.lose(|(session, _), _| is_away(session));
     }
 
-    fn lose(&self, which: impl Fn(ChangeId, &Pending) -> bool) -> Vec<ChangeId> {
+    fn lose(&self, which: impl Fn(ChangeId, &Pending) -> bool) {
         let mut changes = lock(&self.changes);
         let lost = changes
             .iter_mut()
             .filter(|(change, pending)| !pending.overtaken && which(**change, pending));
-        let overtaken = lost.map(|(change, pending)| {
+        for (change, pending) in lost {
+            (self.lost)(*change);
             pending.overtaken = true;
-            *change
-        });
-        let overtaken = overtaken.collect();
+        }
         self.settled.notify_waiters();
-        overtaken
     }
 
     /// Whether another change has gone past this one.
@@ -150,7 +184,8 @@ impl Pending {
 mod tests {
     use super::*;
     use leasefs_protocol::Parts;
-    use std::pin::pin;
+    use std::pin::{Pin, pin};
+    use std::sync::{Arc, OnceLock, Weak};
 
     const A: ChangeId = (SessionId([1; 16]), Seq(1));
     const B: ChangeId = (SessionId([2; 16]), Seq(1));
@@ -168,45 +203,83 @@ mod tests {
         Handle::new(&[byte; 30]).expect("fits")
     }
 
-    fn interrupted(patience: Duration) -> Interrupted {
-        Interrupted::new(vec![(A, vec![handle(1)])], patience)
+    type Journal = Arc<Mutex<Vec<ChangeId>>>;
+
+    fn interrupted(patience: Duration) -> (Interrupted, Journal) {
+        let journal = Journal::default();
+        let journals = Arc::clone(&journal);
+        let lost = move |change| lock(&journals).push(change);
+        let changes = vec![(A, vec![handle(1)])];
+        (Interrupted::new(changes, patience, lost), journal)
+    }
+
+    async fn waits(wait: &mut Pin<&mut impl Future<Output = ()>>) -> bool {
+        tokio::time::timeout(Duration::ZERO, wait).await.is_err()
     }
 
     #[tokio::test]
     async fn others_wait_for_an_interrupted_change_of_their_objects_and_it_does_not_for_itself() {
-        let interrupted = interrupted(LONG);
-        assert!(interrupted.let_pass(A, &touch(1)).await.is_empty());
-        assert!(interrupted.let_pass(B, &touch(2)).await.is_empty());
+        let (interrupted, journal) = interrupted(LONG);
+        interrupted.let_pass(A, &touch(1)).await;
+        interrupted.let_pass(B, &touch(2)).await;
         let touches = touch(1);
-        let mut waits = pin!(interrupted.let_pass(B, &touches));
-        let at_once = tokio::time::timeout(Duration::ZERO, &mut waits).await;
-        assert!(at_once.is_err(), "it waits");
+        let mut wait = pin!(interrupted.let_pass(B, &touches));
+        assert!(waits(&mut wait).await);
         interrupted.settle(A);
-        assert!(waits.await.is_empty());
-        assert!(!interrupted.is_overtaken(A));
+        wait.await;
+        assert!(!interrupted.is_overtaken(A) && lock(&journal).is_empty());
     }
 
     #[tokio::test]
     async fn once_the_patience_is_over_it_is_overtaken_once_and_for_all() {
-        let interrupted = interrupted(Duration::ZERO);
-        assert_eq!(interrupted.let_pass(B, &touch(1)).await, [A]);
+        let (interrupted, journal) = interrupted(Duration::ZERO);
+        interrupted.let_pass(B, &touch(1)).await;
         assert!(interrupted.is_overtaken(A));
-        assert!(interrupted.let_pass(B, &touch(1)).await.is_empty());
+        interrupted.let_pass(B, &touch(1)).await;
+        assert_eq!(*lock(&journal), [A]);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_wait_for_others_goes_past_them_and_waits_for_its_own_session() {
+        let (interrupted, journal) = interrupted(LONG);
+        let touches = touch(1);
+        let page = (A.0, Seq(2));
+        let mut wait = pin!(interrupted.let_own_pass(page, &touches));
+        assert!(waits(&mut wait).await && lock(&journal).is_empty());
+        interrupted.let_own_pass(B, &touches).await;
+        assert_eq!(*lock(&journal), [A]);
+        wait.await;
+    }
+
+    #[tokio::test]
+    async fn that_a_change_is_lost_is_on_record_before_anybody_goes_past_it() {
+        let seen = Arc::new(OnceLock::<Weak<Interrupted>>::new());
+        let sees = Arc::clone(&seen);
+        let is_past = move |_| {
+            let interrupted = sees.get().and_then(Weak::upgrade).expect("there");
+            assert!(interrupted.changes.try_lock().is_err(), "others wait");
+        };
+        let changes = vec![(A, vec![handle(1)])];
+        let interrupted = Arc::new(Interrupted::new(changes, LONG, is_past));
+        seen.set(Arc::downgrade(&interrupted)).expect("once");
+        interrupted.overtake(B, &touch(1));
+        assert!(interrupted.is_overtaken(A));
     }
 
     #[tokio::test]
     async fn a_change_of_a_session_that_is_away_is_overtaken_before_the_patience_is_over() {
-        let interrupted = interrupted(LONG);
-        assert!(interrupted.give_up(|session| session == B.0).is_empty());
-        assert_eq!(interrupted.give_up(|session| session == A.0), [A]);
-        assert!(interrupted.let_pass(B, &touch(1)).await.is_empty());
+        let (interrupted, journal) = interrupted(LONG);
+        interrupted.give_up(|session| session == B.0);
+        assert!(lock(&journal).is_empty());
+        interrupted.give_up(|session| session == A.0);
+        interrupted.let_pass(B, &touch(1)).await;
         assert!(interrupted.is_overtaken(A));
     }
 
     #[tokio::test]
     async fn nobody_waits_for_a_session_that_is_over() {
-        let interrupted = interrupted(LONG);
+        let (interrupted, _) = interrupted(LONG);
         interrupted.end_session(A.0);
-        assert!(interrupted.let_pass(B, &touch(1)).await.is_empty());
+        interrupted.let_pass(B, &touch(1)).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::account::Files;
 use crate::counters::Meters;
-use crate::interrupted::{ChangeId, Interrupted};
+use crate::interrupted::Interrupted;
 use crate::latch::Latches;
 use crate::records::{Client, Found, Records, Writes};
 use crate::recovery::recover;
@@ -152,6 +152,11 @@ impl Server {
                 session.host_has_crashed();
             }
         }
+        let journal = Arc::clone(&records);
+        let lost = move |(session, seq)| {
+            tracing::warn!(%session, %seq, "a change that the server's restart has interrupted is lost");
+            journal.change_ends(session, seq, &Err(Refusal::Lost), None);
+        };
         let server = Self {
             latches: Latches::default(),
             slow: Semaphore::new((settings.io_threads * 3 / 4).max(1)),
@@ -165,7 +170,7 @@ impl Server {
             leases,
             sessions,
             gates,
-            interrupted: Interrupted::new(repeats, patience),
+            interrupted: Interrupted::new(repeats, patience, lost),
             settings,
             meters: Arc::default(),
             clock,
@@ -299,6 +304,12 @@ impl Server {
         true
     }
 
+    /// The session's client has been away for too long.
+    pub fn end_absent(self: &Arc<Self>, session: &Arc<Session>) {
+        self.end_session(session);
+        hang_up(session);
+    }
+
     /// What of the end of a session may block, unless it is done. Then its number is free.
     pub fn forget(&self, session: &Session) {
         session.once_forgotten(|| {
@@ -315,9 +326,7 @@ impl Server {
         for session in self.sessions.of(client.key) {
             if session.owner.rights != rights && self.leaves(&session) {
                 tracing::info!(client = %session.key, session = %session.id, "session ended: its client's rights have changed");
-                if let Some(link) = session.link() {
-                    link.close(CloseCode::Goodbye, "the client's rights have changed");
-                }
+                hang_up(&session);
                 self.end_if_lapsed(&session);
             }
         }
@@ -336,16 +345,8 @@ impl Server {
         let longest = away.min_by_key(|(since, _)| *since);
         if let Some((_, session)) = longest.filter(|(_, session)| self.leaves(session)) {
             tracing::info!(client = %session.key, session = %session.id, "session ended: its client wants another, and it was away");
+            hang_up(&session);
             self.end_if_lapsed(&session);
-        }
-    }
-
-    /// Interrupted changes are never repeated any more.
-    pub fn lose(&self, changes: Vec<ChangeId>) {
-        for (session, seq) in changes {
-            tracing::warn!(%session, %seq, "a change that the server's restart has interrupted is lost");
-            self.records
-                .change_ends(session, seq, &Err(Refusal::Lost), None);
         }
     }
 
@@ -356,7 +357,7 @@ impl Server {
         let gate = self.gates.shut(key);
         let sessions = self.sessions.through(&gate);
         for session in &sessions {
-            hang_up(session);
+            shut_out(session);
             session.end();
         }
         // A time out is told by what is left.
@@ -364,7 +365,7 @@ impl Server {
         for session in sessions {
             tracing::info!(client = %key, session = %session.id, "session ended: its client was revoked");
             // It may have been let in by its hello until the gate was empty.
-            hang_up(&session);
+            shut_out(&session);
             self.shut_out(&session);
         }
         gate.inside()
@@ -378,9 +379,16 @@ pub struct Leave<'a>(
     #[expect(dead_code)] SemaphorePermit<'a>,
 );
 
-fn hang_up(session: &Session) {
+fn shut_out(session: &Session) {
     if let Some(link) = session.link() {
         link.close(CloseCode::Refused, "the client has been revoked");
+    }
+}
+
+/// Of a session that is over: its client may have come back just now, and nothing would be answered.
+fn hang_up(session: &Session) {
+    if let Some(link) = session.link() {
+        link.close(CloseCode::Goodbye, "the session is over: connect again");
     }
 }
 

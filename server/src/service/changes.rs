@@ -215,14 +215,15 @@ impl Pending<'_> {
     }
 
     /// Nobody else changes the objects of an interrupted change, but for those it may itself have to
-    /// wait for: who has a turn, and a kernel that writes locked pages back and approves then.
+    /// wait for: who has a turn, and a kernel that writes locked pages back and approves then (which its own session's don't
+    /// wait for).
     async fn pass_interrupted(&self, has_turn: bool, touches: &[Touch]) {
-        let (server, own) = (&self.order.call.server, self.id());
-        let overtaken = match has_turn || self.operation.is_writeback() {
-            true => server.interrupted.overtake(own, touches),
-            false => server.interrupted.let_pass(own, touches).await,
-        };
-        server.lose(overtaken);
+        let (interrupted, own) = (&self.order.call.server.interrupted, self.id());
+        match (has_turn, self.operation.is_writeback()) {
+            (true, _) => interrupted.overtake(own, touches),
+            (false, true) => interrupted.let_own_pass(own, touches).await,
+            (false, false) => interrupted.let_pass(own, touches).await,
+        }
     }
 
     async fn take_turn(

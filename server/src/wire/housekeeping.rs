@@ -28,9 +28,11 @@ pub async fn notices(server: Arc<Server>, mut notices: mpsc::UnboundedReceiver<N
             Notice::Choked(session) => close(&server, session, "recalls are not read"),
             Notice::GraceEnded => {
                 tracing::info!("the grace after the restart has ended");
-                give_up_absent(&server);
                 let task_server = Arc::clone(&server);
-                server.spawn_io(async move { task_server.records.grace_ended() });
+                server.spawn_io(async move {
+                    give_up_absent(&task_server);
+                    task_server.records.grace_ended();
+                });
             }
         }
     }
@@ -47,16 +49,12 @@ fn close(server: &Server, session: SessionId, reason: &str) {
 }
 
 /// What sessions that have not come back in the grace were doing is lost.
-fn give_up_absent(server: &Arc<Server>) {
+fn give_up_absent(server: &Server) {
     let away = |session| {
         let session = server.sessions.get(session);
         session.is_none_or(|session| session.reclaims.load(Ordering::Relaxed))
     };
-    let lost = server.interrupted.give_up(away);
-    if !lost.is_empty() {
-        let task_server = Arc::clone(server);
-        server.spawn_io(async move { task_server.lose(lost) });
-    }
+    server.interrupted.give_up(away);
 }
 
 /// After so many sweeps the journal is rid of Write leases that have ended.
@@ -78,7 +76,7 @@ pub async fn sweep(server: Arc<Server>) {
         }
         for session in server.sessions.overdue(server.now()) {
             tracing::info!(session = %session.id, client = %session.key, "session ended: its client hasn't come back");
-            server.end_session(&session);
+            server.end_absent(&session);
         }
         for session in server.sessions.over() {
             let task_server = Arc::clone(&server);

@@ -11,6 +11,7 @@ use leasefs_protocol::{O_TRUNC, Refusal};
 
 const E2BIG: Refusal = Refusal::Host(libc::E2BIG as u16);
 const XATTR_CREATE: u32 = libc::XATTR_CREATE as u32;
+const ACL: &[u8] = b"system.posix_acl_";
 
 impl Perform for SetAttr {
     fn inputs(&self, opens: &Opens) -> Result<Inputs, Refusal> {
@@ -86,7 +87,8 @@ impl Perform for SetXattr {
     fn intent(&self, order: &Order<'_>, _: &Targets) -> Result<Option<Intent>, Refusal> {
         let has = || order.store().has_xattr(&self.object, &self.name.0);
         let repeated = repeatable([self.object]);
-        if self.flags & XATTR_CREATE == 0 {
+        // Of ACLs Linux doesn't look at the flag.
+        if self.flags & XATTR_CREATE == 0 || self.name.0.starts_with(ACL) {
             return Ok(Some(repeated));
         }
         Ok(match has() {

@@ -131,6 +131,7 @@ fn trusted_xattrs_are_roots_alone() {
     assert_eq!(may(ALICE), Err(Refusal::NotPermitted));
     assert_eq!((may(0), set(0)), (Ok(()), Ok(())));
     assert_eq!(get(ALICE), Err(errno(libc::ENODATA)));
+    assert_eq!(w.store.has_xattr(&file, b"trusted.x"), Ok(true));
     assert_eq!(get(0), Ok(b"1".to_vec()));
     assert_eq!(list(ALICE), Ok(Vec::new()));
     assert_eq!(list(0), Ok(b"trusted.x\0".to_vec()));
