@@ -32,7 +32,7 @@ const FLAGS: [(&str, &str); 8] = [
     ("noexec", "--noexec"),
 ];
 /// What `mount` and others have read already, what is so anyway, and what is up to the server.
-const NOT_OURS: [&str; 22] = [
+const NOT_OURS: [&str; 31] = [
     "rw",
     "defaults",
     "auto",
@@ -42,8 +42,14 @@ const NOT_OURS: [&str; 22] = [
     "user",
     "nouser",
     "users",
+    "nousers",
     "owner",
+    "noowner",
     "group",
+    "nogroup",
+    "silent",
+    "loud",
+    "nomand",
     "async",
     "exec",
     "nosuid",
@@ -51,7 +57,10 @@ const NOT_OURS: [&str; 22] = [
     "allow_other",
     "noatime",
     "nodiratime",
+    "atime",
+    "diratime",
     "relatime",
+    "norelatime",
     "strictatime",
     "lazytime",
     "nolazytime",
@@ -227,6 +236,8 @@ fn translated(option: &str) -> Option<Vec<OsString>> {
         None if name == "hard" => Some(vec!["--timeout=hard".into()]),
         None if NOT_OURS.contains(&name) || name.is_empty() => Some(vec![]),
         None => FLAGS.iter().find(known).map(|flag| vec![flag.1.into()]),
+        // Who has mounted it, by fstab's leave.
+        Some(_) if name == "user" => Some(vec![]),
         Some(value) if VALUES.contains(&name) => Some(vec![format!("--{name}={value}").into()]),
         Some(_) => None,
     }
@@ -255,7 +266,8 @@ mod tests {
 
     #[test]
     fn what_mount_passes_on_becomes_options_of_the_mount() {
-        let fstab = "rw,_netdev,nofail,x-systemd.automount,x-systemd.idle-timeout=1min,noatime";
+        let fstab =
+            "rw,_netdev,nofail,x-systemd.automount,x-systemd.idle-timeout=1min,noatime,user=anna";
         let plain = ["--", "nas:/", "/mnt"].map(str::to_owned).to_vec();
         assert_eq!(told(&["nas:/", "/mnt", "-o", fstab]), Ok(plain.clone()));
         assert_eq!(

@@ -4,7 +4,7 @@ use super::status::{lock_for_people, seconds, waiting_for_people};
 use super::{StateArg, show, show_json};
 use crate::daemon::control::{self, AskError};
 use crate::daemon::{Cost, Here, Other, There, Why};
-use crate::recovery::path_for_people;
+use crate::recovery::{path_as_text, path_for_people};
 use crate::session::Waiting;
 use clap::Args;
 use leasefs_host::mounts::{self, Mount};
@@ -36,7 +36,9 @@ pub(super) struct WhyArgs {
 /// The answer, and of what.
 #[derive(Serialize)]
 struct Document {
+    #[serde(serialize_with = "path_as_text")]
     path: PathBuf,
+    #[serde(serialize_with = "path_as_text")]
     mount: PathBuf,
     #[serde(flatten)]
     why: Why,

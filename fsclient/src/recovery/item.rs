@@ -254,6 +254,8 @@ pub fn path_for_people(path: &Path) -> String {
     escaped(path.as_os_str().as_bytes()).to_string()
 }
 
+pub use path_bytes::path_as_text;
+
 /// Paths are bytes, JSON is text: a path that isn't UTF-8 becomes a list of numbers.
 mod path_bytes {
     use super::*;
@@ -271,11 +273,22 @@ mod path_bytes {
         path: &Option<PathBuf>,
         to: S,
     ) -> Result<S::Ok, S::Error> {
-        let form = path.as_ref().map(|path| match path.to_str() {
+        path.as_deref().map(form).serialize(to)
+    }
+
+    fn form(path: &Path) -> Form<'_> {
+        match path.to_str() {
             Some(text) => Form::Text(text.into()),
             None => Form::Bytes(path.as_os_str().as_bytes().to_vec()),
-        });
-        form.serialize(to)
+        }
+    }
+
+    /// As text, or else as its bytes.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn path_as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        form(path).serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(

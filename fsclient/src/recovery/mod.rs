@@ -21,6 +21,6 @@ pub use all::Recovery;
 pub use error::RecoveryError;
 pub use folder::Folder;
 pub use id::{RecoveryId, UnknownId};
-pub use item::{ByteRange, Item, Lost, Reason, path_for_people};
+pub use item::{ByteRange, Item, Lost, Reason, path_as_text, path_for_people};
 pub use pieces::Pieces;
 pub use user::User;
