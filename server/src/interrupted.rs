@@ -71,8 +71,7 @@ impl Interrupted {
 
     /// As [`Interrupted::let_pass`], of those of the same session alone; others are lost at once.
     pub async fn let_own_pass(&self, own: ChangeId, touches: &[Touch]) {
-        self.let_these_pass(own, touches, |(session, _)| session == own.0)
-            .await;
+        self.let_these_pass(own, touches, is_of_session(own)).await;
         self.overtake(own, touches);
     }
 
@@ -99,6 +98,11 @@ impl Interrupted {
     /// Whether an interrupted change of these objects is left but `own` that nobody has gone past.
     pub fn is_before(&self, own: ChangeId, touches: &[Touch]) -> bool {
         self.is_one_before(own, touches, |_| true)
+    }
+
+    /// As [`Interrupted::is_before`], of those of the same session.
+    pub fn is_own_before(&self, own: ChangeId, touches: &[Touch]) -> bool {
+        self.is_one_before(own, touches, is_of_session(own))
     }
 
     fn is_one_before(
@@ -172,6 +176,10 @@ impl Interrupted {
         drop(changes);
         self.settled.notify_waiters();
     }
+}
+
+fn is_of_session(own: ChangeId) -> impl Fn(ChangeId) -> bool {
+    move |(session, _)| session == own.0
 }
 
 impl Pending {

@@ -20,6 +20,7 @@ use leasefs_metrics::Endpoint;
 use leasefs_protocol::limits::MAX_CALLERS;
 use leasefs_protocol::{Handle, Refusal};
 use leasefs_transport::network_threads;
+use std::fmt::Display;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -233,7 +234,7 @@ async fn until_unmounted(
                 let done = unmounted.is_ok();
                 assembled.unmounting.store(done, Ordering::Relaxed);
                 let result = match unmounted {
-                    Ok(()) => bring_in(assembled, signals, force).await,
+                    Ok(first) => bring_in(assembled, signals, force).await.and(first),
                     Err(message) => Err(message),
                 };
                 // Whoever asked may have gone.
@@ -265,9 +266,7 @@ async fn bring_in(
     let keeper = driver.clone();
     let kept = tokio::task::spawn_blocking(move || keeper.keep_all()).await;
     Err(match kept {
-        Ok((0, 0)) => format!(
-            "it is unmounted, but what was written last may not be on the server's disk: {failed}"
-        ),
+        Ok((0, 0)) => not_on_disk(&failed),
         Ok((kept, 0)) => format!(
             "buffered writes of {kept} file(s) could not be brought to the server ({failed}); \
              see `fsclient recover list{}`",
@@ -279,6 +278,10 @@ async fn bring_in(
         ),
         Err(error) => format!("buffered writes are lost: {error}"),
     })
+}
+
+fn not_on_disk(why: &dyn Display) -> String {
+    format!("it is unmounted, but what was written last may not be on the server's disk: {why}")
 }
 
 async fn bring(assembled: &Arc<Assembled>, force: bool) -> Result<(), String> {
@@ -332,10 +335,15 @@ async fn unmount(assembled: &Arc<Assembled>, lazy: bool) -> io::Result<()> {
         .map_err(io::Error::other)?
 }
 
-async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<(), String> {
-    if !force {
-        bring_first(assembled).await?;
-    }
+/// With what the server has refused before it was unmounted, which it says once.
+async fn unmount_on_demand(
+    assembled: &Arc<Assembled>,
+    force: bool,
+) -> Result<Result<(), String>, String> {
+    let first = match force {
+        false => bring_first(assembled).await?,
+        true => Ok(()),
+    };
     let unmounted = match force {
         false => unmount(assembled, false).await,
         true => within_write_back(assembled, true).await,
@@ -343,12 +351,12 @@ async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<()
     match unmounted {
         Ok(()) => {
             ended(assembled).await;
-            Ok(())
+            Ok(first)
         }
         Err(error) if force => {
             tracing::warn!(%error, "unmounting by force");
             unmount_lazily(assembled).await;
-            Ok(())
+            Ok(first)
         }
         Err(error) => Err(busy(assembled.mounted.mountpoint(), &error)),
     }
@@ -356,12 +364,13 @@ async fn unmount_on_demand(assembled: &Arc<Assembled>, force: bool) -> Result<()
 
 /// An unmount that isn't forced keeps the mount until the bytes that were written are on the server's disk. Of other changes
 /// nothing can be kept here: a server that is gone for good is no reason to wait.
-async fn bring_first(assembled: &Arc<Assembled>) -> Result<(), String> {
+async fn bring_first(assembled: &Arc<Assembled>) -> Result<Result<(), String>, String> {
     let driver = &assembled.driver;
     let keeps_bytes = |driver: &Driver| driver.cache_status().memory.unstable > 0;
-    // What the server refuses was reported where it was written.
     match brought(assembled, false, keeps_bytes).await {
-        Some(_) => Ok(()),
+        // That is tried again.
+        Some(Ok(()) | Err(Refusal::TimedOut | Refusal::Cancelled)) => Ok(Ok(())),
+        Some(Err(refusal)) => Ok(Err(not_on_disk(&refusal))),
         None => Err(format!(
             "can't unmount {}: {} ({}); --force unmounts it and keeps it for `fsclient recover`",
             assembled.mounted.mountpoint().display(),

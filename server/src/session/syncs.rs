@@ -91,6 +91,11 @@ impl Syncs {
         sync::lock(&self.state).heard.get_or_insert(count);
     }
 
+    /// The session is of the server's earlier life: all that has failed in this one concerns it.
+    pub fn goes_on(&self) {
+        sync::lock(&self.state).heard = Some(0);
+    }
+
     /// The host was asked for everything, by whomever. Each session is told once that it has failed.
     ///
     /// # Errors
@@ -168,6 +173,10 @@ mod tests {
             session.begins(&failures);
         }
         assert_eq!(here.hears(&failures), Ok(()), "before it began");
+        let earlier = Syncs::default();
+        earlier.goes_on();
+        earlier.begins(&failures);
+        assert_eq!(earlier.hears(&failures), Err(EIO));
         failures.asked(Err(EIO));
         failures.asked(Ok(()));
         for session in [&here, &there] {

@@ -62,6 +62,7 @@ impl Sessions {
         let session = Arc::new(Session::new(id, client, self.life, account));
         session.idle_from(now);
         session.reclaims.store(true, Ordering::Relaxed);
+        session.syncs.goes_on();
         table.insert(id, Arc::clone(&session));
         session
     }

@@ -202,9 +202,19 @@ impl Inodes {
             .collect()
     }
 
-    /// Takes out what is kept of a file: its disk hasn't taken it.
-    pub fn give_up_kept(&mut self, object: &Handle) -> Option<Undone> {
-        self.change_unstable(object, |unstable| unstable.undone(*object, None))?
+    /// The server's disk hasn't taken something that a commit was to cover: all that it was to, and that isn't known to be durable, counts as
+    /// lost. Returns of how many objects, and what is kept of them.
+    pub fn not_taken(&mut self, why: Refusal, covered: &Covered) -> (usize, Vec<Undone>) {
+        let waits = self.unstable_objects(|unstable| unstable.waits_for(covered));
+        let mut undone = Vec::new();
+        for object in &waits {
+            self.is_lost(*object, why);
+            let taken = self.change_unstable(object, |unstable| {
+                unstable.take_out(*object, |change, _| covered.covers(change))
+            });
+            undone.extend(taken.flatten());
+        }
+        (waits.len(), undone)
     }
 
     /// Whether a commit would let go of anything that matters.
@@ -292,7 +302,8 @@ impl Inodes {
     fn undone(&mut self, host: Option<BootId>) -> Vec<Undone> {
         let keeping = self.unstable_objects(|unstable| !unstable.kept.is_empty());
         let take = |object: Handle| {
-            self.change_unstable(&object, |unstable| unstable.undone(object, host))?
+            let gone = |_, of| Some(of) != host;
+            self.change_unstable(&object, |unstable| unstable.take_out(object, gone))?
         };
         keeping.into_iter().filter_map(take).collect()
     }

@@ -3,9 +3,10 @@
 
 use super::{From, Writeback, WritebackInner, undelivered};
 use crate::api::WhyNot;
-use crate::inode::{Committed, HostLife, Noted, Undone, Wrote};
+use crate::inode::{Committed, Covered, HostLife, Noted, Undone, Wrote};
 use crate::opens::ServerOpen;
 use crate::session::CallOptions;
+use futures_channel::oneshot;
 use futures_util::future::join_all;
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{BootId, Caller, Durability, Handle, Operation, Query, Refusal, query};
@@ -87,32 +88,52 @@ impl Writeback {
 }
 
 impl WritebackInner {
-    async fn commit_all(&self, life: HostLife) -> Result<Committed, Refusal> {
+    /// Brings everything to the server's disk. What that says it says once: one is asked for behind the other, and heard whoever leaves.
+    async fn commit_all(self: &Arc<Self>, life: HostLife) -> Result<Committed, Refusal> {
+        let (tell, told) = oneshot::channel();
+        let inner = Arc::clone(self);
+        self.cx.spawn(async move {
+            let _turn = inner.committing.next().await;
+            let committed = inner.commit_in_turn(life).await;
+            // Who has asked may be gone.
+            let _ = tell.send(committed);
+        });
+        told.await.unwrap_or(Err(Refusal::Cancelled))
+    }
+
+    async fn commit_in_turn(&self, life: HostLife) -> Result<Committed, Refusal> {
         let covered = self.cache.inodes().commit_covers(life, false);
-        let lost = match self.ask(query::CommitAll).await {
-            Ok(host) => return Ok(self.cache.inodes().all_committed(covered, host)),
-            Err(Refusal::Host(_)) => self.commit_each().await,
-            Err(refusal) => return Err(refusal),
-        };
-        let host = self.ask(query::CommitAll).await?;
-        let rest = self.cache.inodes().all_committed(covered, host);
-        Ok(if lost { Committed::Lost } else { rest })
-    }
-
-    /// The host couldn't write something, of whomever. Of each file it tells by the open by which that was written. True if something
-    /// of any is lost.
-    async fn commit_each(&self) -> bool {
-        let files = self.cache.inodes().written_by_opens();
-        let mut lost = false;
-        for few in files.chunks(COMMITTED_AT_ONCE) {
-            let each = few.iter().map(|(file, open)| self.commit_one(file, open));
-            lost |= join_all(each).await.contains(&true);
+        match self.ask(query::CommitAll).await {
+            Ok(host) => Ok(self.cache.inodes().all_committed(covered, host)),
+            Err(refusal @ Refusal::Host(_)) => {
+                let lost = self.is_not_taken(refusal, &covered).await;
+                let host = self.ask(query::CommitAll).await?;
+                let rest = self.cache.inodes().all_committed(covered, host);
+                if lost { Err(refusal) } else { Ok(rest) }
+            }
+            Err(refusal) => Err(refusal),
         }
-        lost
     }
 
-    /// True if the host's disk hasn't taken what was written to the file.
-    async fn commit_one(&self, file: &Handle, open: &ServerOpen) -> bool {
+    /// The server's disk hasn't taken something, of whomever. Of a file with an open by which it was written the host tells whether it is
+    /// of that; what else was changed and isn't known to be durable counts as lost. True if anything does.
+    async fn is_not_taken(&self, refusal: Refusal, covered: &Covered) -> bool {
+        let files = self.cache.inodes().written_by_opens();
+        for few in files.chunks(COMMITTED_AT_ONCE) {
+            join_all(few.iter().map(|(file, open)| self.commit_one(file, open))).await;
+        }
+        let (lost, undone) = self.cache.inodes().not_taken(refusal, covered);
+        if lost > 0 {
+            tracing::warn!(%refusal, objects = lost, "the server's disk hasn't taken everything that was written");
+        }
+        for undone in undone {
+            self.keep_undone(undone, WhyNot::Refused(refusal)).await;
+        }
+        lost > 0
+    }
+
+    /// What was written to the file is on the server's disk if that says so.
+    async fn commit_one(&self, file: &Handle, open: &ServerOpen) {
         let covered = {
             let inodes = self.cache.inodes();
             inodes.commit_covers(inodes.host_life(), false)
@@ -121,25 +142,9 @@ impl WritebackInner {
             open: open.id(),
             durability: Durability::All,
         };
-        let refusal = match self.ask(commit).await {
-            Ok(host) => {
-                self.cache.inodes().written_durably(file, &covered, host);
-                return false;
-            }
-            Err(refusal @ Refusal::Host(_)) => refusal,
-            // That will be asked again.
-            Err(_) => return false,
-        };
-        tracing::warn!(object = %file, %refusal, "the server's disk hasn't taken what was written to a file");
-        let undone = {
-            let mut inodes = self.cache.inodes();
-            inodes.is_lost(*file, refusal);
-            inodes.give_up_kept(file)
-        };
-        if let Some(undone) = undone {
-            self.keep_undone(undone, WhyNot::Refused(refusal)).await;
+        if let Ok(host) = self.ask(commit).await {
+            self.cache.inodes().written_durably(file, &covered, host);
         }
-        true
     }
 
     async fn keep_undone(&self, undone: Undone, reason: WhyNot) {

@@ -48,6 +48,8 @@ struct WritebackInner {
     room: Bell,
     /// Much waits for a commit.
     many: Bell,
+    /// Commits of everything come one behind the other.
+    committing: Places,
     /// Mapped pages that were sent and aren't answered.
     pages: Part<BTreeMap<u64, MappedPages>>,
 }
@@ -69,6 +71,7 @@ impl Writeback {
             window: Places::new(WINDOW),
             room: Bell::default(),
             many: Bell::default(),
+            committing: Places::new(1),
             pages: Part::default(),
         });
         cx.spawn(commit::keep_committing(Arc::clone(&inner)));

@@ -43,7 +43,7 @@ fn is_commit_of_all(asked: &Asked) -> bool {
 
 /// `syncfs` doesn't tell of which file it is.
 #[test]
-fn of_what_the_servers_disk_has_not_taken_each_file_is_asked_and_what_it_was_is_kept() {
+fn where_the_servers_disk_has_not_taken_something_each_file_is_asked_and_what_it_was_is_kept() {
     let failed = Refusal::Host(libc::EIO as u16);
     for lost in [true, false] {
         let mut world = World::new();

@@ -246,7 +246,7 @@ impl Server {
             _ => None,
         };
         let touches = all.touches;
-        if self.waits_for_interrupted(op, (session, seq), (&touches, queued || page)) {
+        if self.waits_for_interrupted(op, (session, seq), (&touches, queued, page)) {
             return;
         }
         let event = match queued {

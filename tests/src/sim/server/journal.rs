@@ -222,7 +222,11 @@ impl Server {
     pub(super) fn begin_interrupted(&mut self, cx: &mut Cx, changes: Vec<(ChangeId, Vec<Handle>)>) {
         self.repeats = changes.iter().map(|(change, _)| *change).collect();
         // The time runs here.
-        self.interrupted = Interrupted::new(changes, Duration::from_secs(1 << 30));
+        let patience = Duration::from_secs(1 << 30);
+        let lost = Arc::clone(&self.lost);
+        self.interrupted = Interrupted::new(changes, patience, move |change| {
+            lost.lock().expect("alone").push(change);
+        });
         let patience = 2 * self.durable.max_term.as_nanos() as Nanos;
         self.later(cx, patience + patience / 4, ServerEv::Impatient);
     }
@@ -232,22 +236,26 @@ impl Server {
         &mut self,
         op: OpId,
         own: ChangeId,
-        (touches, goes_past): (&[Touch], bool),
+        (touches, has_turn, is_page): (&[Touch], bool, bool),
     ) -> bool {
-        if !self.interrupted.is_before(own, touches) {
-            return false;
+        let waits = match (has_turn, is_page) {
+            (true, _) => false,
+            (false, true) => self.interrupted.is_own_before(own, touches),
+            (false, false) => self.interrupted.is_before(own, touches),
+        };
+        if waits {
+            self.parked.push(op);
+        } else if has_turn || is_page {
+            self.interrupted.overtake(own, touches);
+            self.lose();
         }
-        if goes_past {
-            let lost = self.interrupted.overtake(own, touches);
-            self.lose(lost);
-            return false;
-        }
-        self.parked.push(op);
-        true
+        waits
     }
 
-    fn lose(&mut self, changes: Vec<ChangeId>) {
-        for change in changes {
+    /// Those that are lost by now are journalled.
+    fn lose(&mut self) {
+        let lost = std::mem::take(&mut *self.lost.lock().expect("alone"));
+        for change in lost {
             self.durable.note_answer(change, Err(Refusal::Lost));
         }
     }
@@ -266,15 +274,15 @@ impl Server {
     pub(super) fn give_up_absent(&mut self, cx: &mut Cx) {
         let sessions = &self.sessions;
         let away = |id| sessions.get(&id).is_none_or(|s| s.reclaims);
-        let lost = self.interrupted.give_up(away);
-        self.lose(lost);
+        self.interrupted.give_up(away);
+        self.lose();
         self.unpark(cx);
     }
 
     /// The patience is over.
     pub(super) fn go_past_interrupted(&mut self, cx: &mut Cx) {
-        let lost = self.interrupted.give_up(|_| true);
-        self.lose(lost);
+        self.interrupted.give_up(|_| true);
+        self.lose();
         self.unpark(cx);
     }
 }

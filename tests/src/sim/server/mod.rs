@@ -37,6 +37,7 @@ use reads::Read;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// What happens within a life of the server.
@@ -166,6 +167,8 @@ pub struct Server {
     finished: Option<(Stamp, Vec<Grant>)>,
     opened: Option<(leasefs_lease::server::Standing, bool)>,
     interrupted: Interrupted,
+    /// Those that are lost, and not journalled.
+    lost: Arc<Mutex<Vec<ChangeId>>>,
     /// Changes that may have happened in an earlier life.
     repeats: BTreeSet<ChangeId>,
     /// Changes that wait for interrupted ones.
@@ -199,7 +202,8 @@ impl Server {
             ending: None,
             finished: None,
             opened: None,
-            interrupted: Interrupted::new(Vec::new(), Duration::ZERO),
+            interrupted: Interrupted::new(Vec::new(), Duration::ZERO, |_| ()),
+            lost: Arc::default(),
             repeats: BTreeSet::new(),
             parked: Vec::new(),
             fuse: None,

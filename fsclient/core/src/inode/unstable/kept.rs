@@ -140,16 +140,21 @@ impl Kept {
         }
     }
 
-    /// Takes out what was written in other lives of the host than this.
-    pub fn undone(
+    /// Whether a commit is to cover some of it.
+    pub fn waits_for(&self, covered: &Covered) -> bool {
+        self.pieces.iter().any(|piece| covered.covers(piece.change))
+    }
+
+    /// Takes out what was written by these changes, each in a life of the host.
+    pub fn take_out(
         &mut self,
         object: Handle,
         writer: &Writer,
-        host: Option<BootId>,
+        which: impl Fn(u64, BootId) -> bool,
     ) -> Option<Undone> {
         let (gone, here): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pieces)
             .into_iter()
-            .partition(|piece| Some(piece.host) != host);
+            .partition(|piece| which(piece.change, piece.host));
         self.pieces = here;
         if gone.is_empty() {
             return None;

@@ -201,11 +201,20 @@ impl Unstable {
         self.writer = None;
     }
 
-    /// Takes out the bytes that were written in other lives of the host than this.
-    pub(super) fn undone(&mut self, object: Handle, host: Option<BootId>) -> Option<Undone> {
-        let undone = self.kept.undone(object, self.writer.as_ref()?, host);
+    /// Takes out the bytes that were written by these changes, each in a life of the host.
+    pub(super) fn take_out(
+        &mut self,
+        object: Handle,
+        which: impl Fn(u64, BootId) -> bool,
+    ) -> Option<Undone> {
+        let undone = self.kept.take_out(object, self.writer.as_ref()?, which);
         self.let_writer_go();
         undone
+    }
+
+    /// Whether a commit is to cover some of it.
+    pub(super) fn waits_for(&self, covered: &Covered) -> bool {
+        self.since.is_some() || self.kept.waits_for(covered)
     }
 
     /// Of what nothing is to be committed, the writer's open isn't kept.

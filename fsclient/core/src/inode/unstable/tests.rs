@@ -125,6 +125,29 @@ fn what_the_kernel_has_forgotten_is_committed_and_what_a_crash_has_undone_of_it_
 }
 
 #[test]
+fn what_a_disk_has_not_taken_is_lost_and_what_was_written_behind_that_commit_stays() {
+    let failed = Refusal::Host(libc::EIO as u16);
+    let mut inodes = Inodes::default();
+    let open = inodes.losses_told(&object());
+    let _ = wrote(&mut inodes, 0, b"old", BEFORE);
+    let covered = inodes.commit_covers(inodes.host_life(), false);
+    let _ = wrote(&mut inodes, 8, b"new", BEFORE);
+    let (lost, undone) = inodes.not_taken(failed, &covered);
+    let runs: Vec<u64> = undone[0].runs.iter().map(|run| run.offset).collect();
+    assert_eq!((lost, undone.len(), runs), (1, 1, vec![0]));
+    assert!(inodes.keeps_written(&object()));
+    assert_eq!(commit(&mut inodes, BEFORE, &open), Committed::Lost);
+    assert_eq!(inodes.why_lost(&object()), failed);
+    // A copy, a truncation, a name: nothing is kept of it.
+    changed(&mut inodes, BEFORE);
+    let covered = inodes.commit_covers(inodes.host_life(), false);
+    let (lost, undone) = inodes.not_taken(failed, &covered);
+    assert_eq!((lost, undone.len()), (1, 0));
+    assert_eq!(commit(&mut inodes, BEFORE, &open), Committed::Lost);
+    assert_eq!(commit(&mut inodes, BEFORE, &open), Committed::Durable);
+}
+
+#[test]
 fn of_a_write_of_which_the_server_has_taken_nothing_nothing_is_kept() {
     let mut inodes = Inodes::default();
     assert_eq!(undone(&mut inodes, BEFORE), []);
