@@ -108,6 +108,9 @@ async fn a_session_whose_leases_have_ended_outlasts_another_of_its_client_and_na
     let hour = SESSION_COURTESY.as_millis() as u64;
     let left = kept.kept_ms.expect("it is away");
     assert!((hour - 30_000..=hour).contains(&left), "{left}");
+    // What it has written under leases that have ended must not go over what others wrote since.
+    let unheard = who.connect(&server).await;
+    assert_eq!(unheard.welcome.standing, Standing::Expired);
     let mut again = who.connect(&server).await;
     again.take_over(&away);
     assert_eq!(again.welcome.standing, Standing::Expired);
@@ -115,6 +118,8 @@ async fn a_session_whose_leases_have_ended_outlasts_another_of_its_client_and_na
     again.send(&frame, b"").await;
     assert_eq!(again.reply().await.0.result, answered.result, "not EEXIST");
     assert!(again.read(open, 0, 1).await.0.result.is_ok());
+    let heard = who.connect(&server).await;
+    assert_eq!(heard.welcome.standing, Standing::Resumed);
 }
 
 /// Else it would send again what an earlier session has done, and take this one's opens for those it had.

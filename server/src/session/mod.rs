@@ -30,7 +30,7 @@ use leasefs_protocol::{
 };
 use leasefs_store::Holder;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use syncs::Syncs;
 use tokio::sync::Notify;
@@ -83,8 +83,8 @@ pub struct Session {
     pub leased: AtomicBool,
     /// Whether what it had from the server's earlier life is still to be reclaimed.
     pub reclaims: AtomicBool,
-    /// Its client has said nothing in it: it may not have heard that it began.
-    unheard: AtomicBool,
+    /// What its client may not have heard of how it stands, since it has said nothing after that: [`Unheard`].
+    unheard: AtomicU8,
     over: AtomicBool,
     forgotten: Mutex<bool>,
     state: Mutex<State>,
@@ -99,6 +99,18 @@ struct State {
     mount: String,
     /// Since when it has neither connection nor leases.
     idle_since: Option<BootTime>,
+}
+
+/// What a client may not have heard of how its session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unheard {
+    /// It has heard all.
+    Nothing,
+    /// Its leases have ended: others may have changed what is dirty there.
+    Expired,
+    /// It is another session than it had before: what that has done it would do again, and it would take this one's opens
+    /// for that one's.
+    Begun,
 }
 
 /// What a cancel came to.
@@ -133,7 +145,7 @@ impl Session {
             low: AtomicU64::new(0),
             leased: AtomicBool::new(true),
             reclaims: AtomicBool::new(false),
-            unheard: AtomicBool::new(true),
+            unheard: AtomicU8::new(Unheard::Begun as u8),
             over: AtomicBool::new(false),
             forgotten: Mutex::new(false),
             state: Mutex::new(State {
@@ -158,16 +170,32 @@ impl Session {
         self.border.get()
     }
 
-    /// Its client says something, which it does only when it has heard how the session stands.
-    pub fn is_heard(&self) {
-        if self.is_unheard() {
-            self.unheard.store(false, Ordering::Relaxed);
+    /// Its client says something by this connection, which it does only when it has heard how the session stands.
+    pub fn is_heard(&self, link: u64) {
+        match self.unheard() {
+            Unheard::Nothing => {}
+            // What comes by an older one was said before.
+            Unheard::Expired if self.link().is_none_or(|now| now.number != link) => {}
+            Unheard::Expired | Unheard::Begun => {
+                let heard = Unheard::Nothing as u8;
+                self.unheard.store(heard, Ordering::Relaxed);
+            }
         }
     }
 
-    /// Whether its client may not know that it is another one than it had before: that it begins has to be said again.
-    pub fn is_unheard(&self) -> bool {
-        self.unheard.load(Ordering::Relaxed)
+    /// What has to be said again, whatever has happened since.
+    pub fn unheard(&self) -> Unheard {
+        match self.unheard.load(Ordering::Relaxed) {
+            begun if begun == Unheard::Begun as u8 => Unheard::Begun,
+            expired if expired == Unheard::Expired as u8 => Unheard::Expired,
+            _ => Unheard::Nothing,
+        }
+    }
+
+    /// Its client is told that its leases have ended.
+    pub fn has_expired(&self) {
+        let expired = Unheard::Expired as u8;
+        self.unheard.fetch_max(expired, Ordering::Relaxed);
     }
 
     /// It is over from now on; `false` if it was.

@@ -92,7 +92,7 @@ impl Control {
     async fn message(&mut self, message: ToServer) -> Result<(), End> {
         let pass = self.session.gate.enter().ok_or(End::Gone)?;
         let id = self.session.id;
-        self.session.is_heard();
+        self.session.is_heard(self.link.number);
         match message {
             ToServer::KeepAlive { number } => self.keep_alive(number),
             ToServer::Approve(approvals) => self.approve(approvals),

@@ -5,7 +5,7 @@ use super::root::{border, root};
 use crate::records::{Client, Owner};
 use crate::runtime::{Line, Opened};
 use crate::server::Server;
-use crate::session::{Gate, Link, Refused, Session};
+use crate::session::{Gate, Link, Refused, Session, Unheard};
 use crate::state::random;
 use leasefs_lease::server::Standing as CoreStanding;
 use leasefs_protocol::control::{
@@ -345,18 +345,20 @@ impl Admitted {
 
 /// How the session stands, and whether it is renewed. One from the server's earlier life reclaims
 /// its opens even where the lease core knows nothing of it (after an orderly end, or behind the
-/// grace); nothing is renewed before, since its client may still hold leases that are none. Of one that has begun anew
-/// the client may have heard nothing, and would send again under it what another has done.
+/// grace); nothing is renewed before, since its client may still hold leases that are none. What its client may not have heard, since
+/// this was lost before, is said again.
 fn standing(session: &Session, opened: Opened) -> (Standing, bool) {
     if session.reclaims.load(Ordering::Relaxed) {
         return (Standing::Reclaim, false);
     }
-    let standing = match opened.standing {
-        _ if session.is_unheard() => Standing::New,
-        CoreStanding::New => Standing::New,
-        CoreStanding::Resumed => Standing::Resumed,
-        CoreStanding::Expired => Standing::Expired,
-        CoreStanding::Reclaim => Standing::Reclaim,
+    if opened.standing == CoreStanding::Expired {
+        session.has_expired();
+    }
+    let standing = match (session.unheard(), opened.standing) {
+        (Unheard::Begun, _) | (_, CoreStanding::New) => Standing::New,
+        (_, CoreStanding::Reclaim) => Standing::Reclaim,
+        (Unheard::Expired, _) | (_, CoreStanding::Expired) => Standing::Expired,
+        (Unheard::Nothing, CoreStanding::Resumed) => Standing::Resumed,
     };
     (standing, opened.renewed)
 }

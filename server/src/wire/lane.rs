@@ -80,7 +80,7 @@ impl Lane {
         if self.session.is_over() {
             return Ok(());
         }
-        self.session.is_heard();
+        self.session.is_heard(self.link.number);
         if let Some(border) = self.session.border() {
             border.take_request(&mut frame);
         }
