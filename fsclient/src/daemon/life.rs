@@ -355,6 +355,7 @@ async fn unmount_on_demand(
         }
         Err(error) if force => {
             tracing::warn!(%error, "unmounting by force");
+            write_pages_back(assembled, true).await;
             unmount_lazily(assembled).await;
             Ok(first)
         }
@@ -429,6 +430,12 @@ async fn end_by_signal(assembled: &Arc<Assembled>, signals: &mut Signals) {
         },
         () = signals.any() => false,
     };
+    if !clean {
+        tokio::select! {
+            () = write_pages_back(assembled, false) => {}
+            () = signals.any() => {}
+        }
+    }
     match clean {
         true => ended(assembled).await,
         false => unmount_lazily(assembled).await,
@@ -438,6 +445,19 @@ async fn end_by_signal(assembled: &Arc<Assembled>, signals: &mut Signals) {
 async fn ended(assembled: &Arc<Assembled>) {
     if timeout(END, assembled.mounted.ended()).await.is_err() {
         tracing::warn!("the kernel has not ended the connection");
+    }
+}
+
+/// What processes have stored into mapped pages is known to the kernel alone as long as the mount is in use, and would be lost
+/// with the connection.
+async fn write_pages_back(assembled: &Arc<Assembled>, force: bool) {
+    let driver = &assembled.driver;
+    let asleep = driver.call(Call::Sleep);
+    if while_it_may(driver, Work::Flush, force, asleep)
+        .await
+        .is_none()
+    {
+        tracing::warn!("what was stored into mapped files last may be lost");
     }
 }
 

@@ -157,26 +157,49 @@ impl Address {
         let socket = UnixListener::bind(self.path(&draft))?;
         let named = chmod(self.path(&draft), mode).and_then(|()| {
             let (dir, name) = (self.folder.as_fd(), self.name.as_str());
-            renameat_with(dir, draft.as_str(), dir, name, RenameFlags::NOREPLACE)
+            let file = self.file(&draft)?;
+            renameat_with(dir, draft.as_str(), dir, name, RenameFlags::NOREPLACE)?;
+            Ok(file)
         });
-        if let Err(error) = named {
-            self.remove(&draft);
-            return Err(match error {
-                Errno::EXIST => ErrorKind::AlreadyExists.into(),
-                other => other.into(),
-            });
+        match named {
+            Ok(file) => Ok((
+                socket,
+                Bound {
+                    address: self,
+                    file,
+                },
+            )),
+            Err(error) => {
+                self.remove(&draft);
+                Err(match error {
+                    Errno::EXIST => ErrorKind::AlreadyExists.into(),
+                    other => other.into(),
+                })
+            }
         }
-        Ok((socket, Bound(self)))
+    }
+
+    /// Which file has a name in its folder.
+    fn file(&self, name: &str) -> rustix::io::Result<(u64, u64)> {
+        let stat = statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok((stat.st_dev, stat.st_ino))
     }
 }
 
 /// The name of a socket on which somebody listens: others can't take it as long as this is held.
 #[derive(Debug)]
-pub struct Bound(Address);
+pub struct Bound {
+    address: Address,
+    /// Which socket it is: somebody may have removed the name, and another have taken it.
+    file: (u64, u64),
+}
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        self.0.remove(&self.0.name);
+        let name = &self.address.name;
+        if self.address.file(name) == Ok(self.file) {
+            self.address.remove(name);
+        }
     }
 }
 
@@ -277,7 +300,7 @@ pub struct Listener {
 impl Listener {
     /// Whether whoever looks there finds this socket.
     pub fn is_at(&self, address: &Address) -> bool {
-        let own = self.bound.0.found();
+        let own = self.bound.address.found();
         own.is_some() && own == address.found()
     }
 
@@ -382,6 +405,19 @@ mod tests {
         caller.answer(&"so").await.expect("taken");
         drop(caller);
         assert_eq!(asked.await.expect("no panic"), "so");
+    }
+
+    #[tokio::test]
+    async fn who_lets_his_name_go_leaves_it_to_who_has_taken_it_since() {
+        let scratch = Scratch::new();
+        let folder = folder(&scratch, "f");
+        let first = address(&folder).bind().expect("bound");
+        fs::remove_file(folder.join("control.sock")).expect("somebody tidies up");
+        let second = address(&folder).bind().expect("bound anew");
+        drop(first);
+        assert!(folder.join("control.sock").exists());
+        drop(second);
+        assert!(!folder.join("control.sock").exists());
     }
 
     #[tokio::test]

@@ -517,6 +517,35 @@ fn a_lock_that_another_has_reclaimed_cannot_be() {
     assert_eq!((first, second), (vec![], vec![file(1)]));
 }
 
+/// The answer may have been lost with its connection, and grace have ended since.
+#[test]
+fn locks_that_were_taken_over_are_free_once_their_session_is_told_that_they_are_lost() {
+    let mut server = restarted(&[1, 2]);
+    server.hello(1);
+    let mine = || reclaimed(vec![exclusive(7).held(Fence(3))]);
+    let taken = server
+        .core
+        .reclaim_locks(server.now, session(1), LockEpoch(77), mine());
+    assert_eq!(taken, []);
+    for of in [1, 2] {
+        server.hello(of);
+        server.feed(Event::ReclaimDone {
+            session: session(of),
+        });
+    }
+    let again = server
+        .core
+        .reclaim_locks(server.now, session(1), LockEpoch(77), mine());
+    server.take_actions();
+    assert_eq!(again, [file(1)]);
+    server.answers.clear();
+    let other = server.take(2, file(1), exclusive(8));
+    assert!(
+        matches!(other, Some(LockOutcome::Granted { .. })),
+        "{other:?}"
+    );
+}
+
 #[test]
 fn out_of_grace_nothing_is_reclaimed() {
     let mut server = Server::new(1, None);

@@ -42,6 +42,13 @@ impl Told {
         Ok(Self { asked, lasts })
     }
 
+    fn nothing() -> Self {
+        Self {
+            asked: boot_time(),
+            lasts: Duration::ZERO,
+        }
+    }
+
     fn left(&self) -> Duration {
         (self.asked + self.lasts).left_at(boot_time())
     }
@@ -63,10 +70,13 @@ impl Lease {
         thread::spawn(move || {
             loop {
                 thread::sleep(ASK);
-                // What is told last stands: of a lost lock nothing is.
-                if let Ok(told) = Told::ask(file.as_fd()) {
-                    *newest.lock().unwrap_or_else(PoisonError::into_inner) = told;
-                }
+                let told = match Told::ask(file.as_fd()) {
+                    Ok(told) => told,
+                    Err(Errno::INTR | Errno::AGAIN) => continue,
+                    // Of a lost lock nothing is told, nor of any by a mount that has ended.
+                    Err(_) => Told::nothing(),
+                };
+                *newest.lock().unwrap_or_else(PoisonError::into_inner) = told;
             }
         });
         Ok(Self {

@@ -258,6 +258,10 @@ impl Core {
         let lost = files.into_iter().filter_map(|file| {
             let object = file.object;
             let stands = may && self.locks.restore(now, session, file);
+            if !stands {
+                // It may have been taken over before, and the answer not have come: its client knows of none now.
+                self.locks.has_lost(now, session, object);
+            }
             (!stands).then_some(object)
         });
         let lost = lost.collect();

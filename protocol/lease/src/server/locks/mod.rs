@@ -254,18 +254,14 @@ impl LockTable {
             self.stops_waiting(object, session, Some(wait));
             return Taken::Deadlock;
         }
-        if self
-            .sessions
-            .get(&session)
-            .is_some_and(|of| of.waits >= MAX_LOCK_WAITS)
-        {
+        let is_known = |w: &Waiter| w.wait == wait && w.lock.owner.0 == session;
+        let known = self.files.get(&object);
+        let known = known.is_some_and(|file| file.waiting.iter().any(is_known));
+        let of = self.sessions.get(&session);
+        if !known && of.is_some_and(|of| of.waits >= MAX_LOCK_WAITS) {
             return Taken::TooMany;
         }
         let file = self.files.entry(object).or_default();
-        let known = file
-            .waiting
-            .iter()
-            .any(|w| w.wait == wait && w.lock.owner.0 == session);
         if !known {
             file.waiting.push(Waiter {
                 wait,
@@ -430,6 +426,19 @@ impl LockTable {
             others.is_some_and(|others| others.any_against(&lock))
         };
         !file.locks.iter().any(against) && self.replace(now, session, file)
+    }
+
+    /// A session holds nothing of a file.
+    pub(super) fn has_lost(&mut self, now: BootTime, session: SessionId, object: Handle) {
+        let of = self.sessions.get(&session);
+        if of.is_some_and(|of| of.files.contains_key(&object)) {
+            let nothing = FileLocks {
+                object,
+                delegation: Stamp::default(),
+                locks: Vec::new(),
+            };
+            self.replace(now, session, nothing);
+        }
     }
 
     fn replace(&mut self, now: BootTime, session: SessionId, file: FileLocks) -> bool {
