@@ -49,7 +49,7 @@ impl Batch {
 
     /// Whether nothing is left of it.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
     }
 
     /// Where its bytes go.
