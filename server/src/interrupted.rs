@@ -259,8 +259,8 @@ mod tests {
         wait.await;
     }
 
-    #[tokio::test]
-    async fn that_a_change_is_lost_is_on_record_before_anybody_goes_past_it() {
+    #[test]
+    fn that_a_change_is_lost_is_on_record_before_anybody_goes_past_it() {
         let seen = Arc::new(OnceLock::<Weak<Interrupted>>::new());
         let sees = Arc::clone(&seen);
         let is_past = move |_| {

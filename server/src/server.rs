@@ -307,7 +307,7 @@ impl Server {
     /// The session's client has been away for too long.
     pub fn end_absent(self: &Arc<Self>, session: &Arc<Session>) {
         self.end_session(session);
-        hang_up(session);
+        hang_up(session, CloseCode::Goodbye, OVER);
     }
 
     /// What of the end of a session may block, unless it is done. Then its number is free.
@@ -326,7 +326,7 @@ impl Server {
         for session in self.sessions.of(client.key) {
             if session.owner.rights != rights && self.leaves(&session) {
                 tracing::info!(client = %session.key, session = %session.id, "session ended: its client's rights have changed");
-                hang_up(&session);
+                hang_up(&session, CloseCode::Goodbye, OVER);
                 self.end_if_lapsed(&session);
             }
         }
@@ -345,7 +345,7 @@ impl Server {
         let longest = away.min_by_key(|(since, _)| *since);
         if let Some((_, session)) = longest.filter(|(_, session)| self.leaves(session)) {
             tracing::info!(client = %session.key, session = %session.id, "session ended: its client wants another, and it was away");
-            hang_up(&session);
+            hang_up(&session, CloseCode::Goodbye, OVER);
             self.end_if_lapsed(&session);
         }
     }
@@ -357,7 +357,7 @@ impl Server {
         let gate = self.gates.shut(key);
         let sessions = self.sessions.through(&gate);
         for session in &sessions {
-            shut_out(session);
+            hang_up(session, CloseCode::Refused, REVOKED);
             session.end();
         }
         // A time out is told by what is left.
@@ -365,7 +365,7 @@ impl Server {
         for session in sessions {
             tracing::info!(client = %key, session = %session.id, "session ended: its client was revoked");
             // It may have been let in by its hello until the gate was empty.
-            shut_out(&session);
+            hang_up(&session, CloseCode::Refused, REVOKED);
             self.shut_out(&session);
         }
         gate.inside()
@@ -379,16 +379,14 @@ pub struct Leave<'a>(
     #[expect(dead_code)] SemaphorePermit<'a>,
 );
 
-fn shut_out(session: &Session) {
-    if let Some(link) = session.link() {
-        link.close(CloseCode::Refused, "the client has been revoked");
-    }
-}
+const REVOKED: &str = "the client has been revoked";
+/// Its client may have come back just now, and nothing would be answered.
+const OVER: &str = "the session is over: connect again";
 
-/// Of a session that is over: its client may have come back just now, and nothing would be answered.
-fn hang_up(session: &Session) {
+/// Closes the session's connection, if it has one.
+pub fn hang_up(session: &Session, code: CloseCode, why: &str) {
     if let Some(link) = session.link() {
-        link.close(CloseCode::Goodbye, "the session is over: connect again");
+        link.close(code, why);
     }
 }
 

@@ -420,22 +420,18 @@ fn busy(dir: &Path, error: &io::Error) -> String {
 /// rougher.
 async fn end_by_signal(assembled: &Arc<Assembled>, signals: &mut Signals) {
     tracing::info!("told to end");
+    let unmounted = async {
+        let Err(error) = within_write_back(assembled, false).await else {
+            return true;
+        };
+        tracing::warn!("{}", busy(assembled.mounted.mountpoint(), &error));
+        write_pages_back(assembled, false).await;
+        false
+    };
     let clean = tokio::select! {
-        result = within_write_back(assembled, false) => match result {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!("{}", busy(assembled.mounted.mountpoint(), &error));
-                false
-            }
-        },
+        clean = unmounted => clean,
         () = signals.any() => false,
     };
-    if !clean {
-        tokio::select! {
-            () = write_pages_back(assembled, false) => {}
-            () = signals.any() => {}
-        }
-    }
     match clean {
         true => ended(assembled).await,
         false => unmount_lazily(assembled).await,

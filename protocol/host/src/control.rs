@@ -105,8 +105,7 @@ impl Address {
 
     /// Which file has its name.
     fn found(&self) -> Option<(u64, u64)> {
-        let found = statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        Some((found.st_dev, found.st_ino))
+        self.file(&self.name).ok()
     }
 
     /// Whether anybody who is to be believed listens.
@@ -196,9 +195,8 @@ pub struct Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        let name = &self.address.name;
-        if self.address.file(name) == Ok(self.file) {
-            self.address.remove(name);
+        if self.address.found() == Some(self.file) {
+            self.address.remove(&self.address.name);
         }
     }
 }

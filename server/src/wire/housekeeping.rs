@@ -1,7 +1,7 @@
 //! What concerns sessions as a whole: leases that end, clients that don't come back.
 
 use crate::runtime::Notice;
-use crate::server::Server;
+use crate::server::{Server, hang_up};
 use crate::session::Session;
 use leasefs_protocol::SessionId;
 use leasefs_protocol::limits::MAX_RECALLS_OPEN;
@@ -43,9 +43,7 @@ fn close(server: &Server, session: SessionId, reason: &str) {
         return;
     };
     tracing::warn!(session = %session.id, client = %session.key, mount = ?session.mount(), reason, "session cut off");
-    if let Some(link) = session.link() {
-        link.close(CloseCode::TooSlow, reason);
-    }
+    hang_up(&session, CloseCode::TooSlow, reason);
 }
 
 /// What sessions that have not come back in the grace were doing is lost.

@@ -29,6 +29,15 @@ impl Inodes {
         });
     }
 
+    /// As [`Inodes::unstable_change`], of all of these objects that the kernel knows; of `content` the bytes were changed.
+    pub fn unstable_changes(&mut self, objects: &[Handle], content: Option<Handle>, host: BootId) {
+        for object in objects {
+            if self.node_of(object).is_some() {
+                self.unstable_change(*object, host, content == Some(*object));
+            }
+        }
+    }
+
     /// The object is about to be changed by bytes that are flushed later.
     pub fn will_be_unstable(&mut self, object: &Handle) {
         self.change_unstable(object, |unstable| unstable.forgotten = false);

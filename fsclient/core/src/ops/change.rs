@@ -137,11 +137,7 @@ impl Ops {
 
     /// Objects were changed that the next commit of them must cover; of `content` the bytes.
     pub(super) fn changed(&self, objects: &[Handle], content: Option<Handle>, host: BootId) {
-        let known = |object: &&Handle| self.inodes().node_of(object).is_some();
-        for object in objects.iter().filter(known) {
-            let content = content == Some(*object);
-            self.inodes().unstable_change(*object, host, content);
-        }
+        self.inodes().unstable_changes(objects, content, host);
     }
 
     /// What a name that goes or moves denotes, as far as the cache knows: its attributes change

@@ -163,16 +163,12 @@ impl OwnChange {
     /// The change was answered, and its caller isn't told that it is done: what was written before it must not come back over it
     /// after a crash of the server's host.
     fn may_have_happened<A>(&self, answer: &Answered<A>) {
-        if !leaves_open(&answer.reply) {
-            return;
-        }
-        let content = self.scope.content();
-        let mut state = self.inner.cache.state();
-        for object in self.scope.objects() {
-            if state.inodes.node_of(&object).is_some() {
-                let bytes = content == Some(object);
-                state.inodes.unstable_change(object, answer.host, bytes);
-            }
+        if leaves_open(&answer.reply) {
+            let (objects, content) = (self.scope.objects(), self.scope.content());
+            let mut state = self.inner.cache.state();
+            state
+                .inodes
+                .unstable_changes(&objects, content, answer.host);
         }
     }
 
