@@ -42,6 +42,10 @@ fn ends_within(child: &mut Child, limit: Duration) -> ExitStatus {
     eventually("fsclient elect to end", limit, ended, String::new)
 }
 
+fn at(text: &str) -> f64 {
+    text.trim().parse().expect("a time")
+}
+
 fn number(output: &Output) -> u64 {
     let text = String::from_utf8_lossy(&output.stdout);
     text.trim()
@@ -112,15 +116,10 @@ fn each_holder_has_a_greater_number_than_the_one_before_also_behind_a_restart() 
     assert_eq!(set, Err(rustix::io::Errno::PERM));
 }
 
-#[test]
-fn a_command_is_ended_before_its_lock_can_be_lost() {
-    let mut world = world("deposed");
-    let [here, there] = [0, 1].map(|mount| world.mount(mount).path("leader"));
-    // It can't show on the mount how long it runs.
-    let lives = world.sandbox.folder("notes").join("lives");
-    // A process that ended would close what it inherits, and that waits for the mount's daemon.
-    let forever = format!(
-        "exec python3 -c 'import os, signal, time
+/// A command that tells in a file how long it runs.
+fn ignores_sigterm(lives: &Path) -> String {
+    format!(
+        "python3 -c 'import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 notes = os.open(\"{}\", os.O_WRONLY | os.O_CREAT)
 while True:
@@ -128,7 +127,17 @@ while True:
     os.pwrite(notes, b\"%.6f\" % time.time(), 0)
     time.sleep(0.02)'",
         lives.display()
-    );
+    )
+}
+
+#[test]
+fn a_command_is_ended_before_its_lock_can_be_lost() {
+    let mut world = world("deposed");
+    let [here, there] = [0, 1].map(|mount| world.mount(mount).path("leader"));
+    // It can't show on the mount how long it runs.
+    let lives = world.sandbox.folder("notes").join("lives");
+    // A process that ended would close what it inherits, and that waits for the mount's daemon.
+    let forever = format!("exec {}", ignores_sigterm(&lives));
     let mut holder = holds(&here, &lives, &forever);
     let next = elect(&[], &there, "date +%s.%N")
         .spawn()
@@ -138,13 +147,35 @@ while True:
     world.mounts[0].thaw();
     let ended = ends_within(&mut holder, TERM + SOON);
     assert_eq!(ended.code(), Some(75), "{ended:?}, {:?}", ended.signal());
-    let at = |text: &str| text.trim().parse::<f64>().expect("a time");
     let last = at(&fs::read_to_string(&lives).expect("it ran"));
     let first = at(&String::from_utf8_lossy(&next.stdout));
     assert!(
         last < first && first - last < TERM.as_secs_f64(),
         "it ran until {last}, and its successor from {first} on"
     );
+}
+
+#[test]
+fn what_a_command_leaves_behind_is_ended_before_the_lock_can_be_lost() {
+    let world = World::start(
+        "orphaned",
+        &WorldOptions::mounts(2).term("3s").with_relays(),
+    );
+    let [here, there] = [0, 1].map(|mount| world.mount(mount).path("leader"));
+    let lives = world.sandbox.folder("notes").join("lives");
+    let left_behind = format!("{} & wait", ignores_sigterm(&lives));
+    let mut holder = holds(&here, &lives, &left_behind);
+    let next = elect(&[], &there, "date +%s.%N")
+        .spawn()
+        .expect("fsclient runs");
+    world.relays[0].cut();
+    let ended = ends_within(&mut holder, TERM + SOON);
+    assert_eq!(ended.code(), Some(75), "{ended:?}, {:?}", ended.signal());
+    let next = next.wait_with_output().expect("a child");
+    let last = at(&fs::read_to_string(&lives).expect("it ran"));
+    let first = at(&String::from_utf8_lossy(&next.stdout));
+    assert!(last < first, "it ran until {last}, {first}");
+    world.relays[0].mend();
 }
 
 #[test]

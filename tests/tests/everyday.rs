@@ -636,6 +636,40 @@ fn root_sees_and_unmounts_what_a_user_has_mounted_and_no_other_user_does() {
     );
 }
 
+/// Opens a file as a user, and uses it as root.
+const PASSED_ON: &str = r#"
+import os, socket, sys
+path, user = sys.argv[1], int(sys.argv[2])
+ours, theirs = socket.socketpair()
+if os.fork() == 0:
+    os.setgid(user)
+    os.setuid(user)
+    socket.send_fds(theirs, [b"f"], [os.open(path, os.O_RDWR | os.O_CREAT, 0o600)])
+    os._exit(0)
+_, fds, _, _ = socket.recv_fds(ours, 1, 1)
+os.wait()
+os.write(fds[0], b"written")
+print(os.pread(fds[0], 9, 0).decode(), os.lseek(fds[0], 0, os.SEEK_DATA))
+os.fsync(fds[0])
+os.close(fds[0])
+"#;
+
+#[test]
+fn who_is_given_a_descriptor_of_a_users_mount_may_use_it() {
+    let world = world("passed", 0, "trust");
+    let (tmp, dir, ticket) = place_of_a_user(&world);
+    chown(&world.server.export, Some(NAMED), Some(NAMED)).expect("chown");
+    fs::write(tmp.join("passed.py"), PASSED_ON).expect("written");
+    let told = with_fuse_for_all(
+        &tmp,
+        &format!(
+            "as {NAMED} $fsclient mount '{ticket}' {dir} --state $TMPDIR/state; \
+             python3 $TMPDIR/passed.py {dir}/f {NAMED}; as {NAMED} $fsclient umount {dir}"
+        ),
+    );
+    assert_eq!(told.trim(), "written 0");
+}
+
 #[test]
 fn a_users_daemon_is_found_after_the_folder_of_his_session_has_gone() {
     let world = world("logout", 0, "trust");

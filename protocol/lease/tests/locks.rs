@@ -694,3 +694,16 @@ fn who_says_that_he_holds_more_than_he_may_holds_nothing() {
         }
     }
 }
+
+#[test]
+fn nobody_is_given_a_lock_once_an_orderly_end_has_begun_and_what_is_held_can_be_given_up() {
+    let mut server = Server::new(2, None);
+    assert!(server.take(1, file(1), exclusive(1)).is_some());
+    server.feed(Event::Shutdown);
+    let late = server.ask(2, file(2), LockAsk::Take(exclusive(2), None));
+    assert_eq!(late, None, "it is asked of the next life");
+    server.approve(1, Vec::new());
+    assert!(server.core.holds_locks());
+    server.give_up(1, file(1), 1);
+    assert!(!server.core.holds_locks() && server.answers.is_empty());
+}

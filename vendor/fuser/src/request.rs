@@ -69,11 +69,11 @@ impl<'a> RequestWithSender<'a> {
         se: &SessionEventLoop<FS>,
     ) -> Result<Option<ResponseData>, Errno> {
         let op = self.request.operation().map_err(|_| Errno::ENOSYS)?;
-        // Implement allow_root & access check for auto_unmount
-        if (se.allowed == SessionACL::RootAndOwner
+        // Implement allow_root. Without allow_other the kernel itself keeps others out, by who opens: a
+        // descriptor may be passed on.
+        if se.allowed == SessionACL::RootAndOwner
             && self.request.uid() != se.session_owner
-            && !self.request.uid().is_root())
-            || (se.allowed == SessionACL::Owner && self.request.uid() != se.session_owner)
+            && !self.request.uid().is_root()
         {
             {
                 match op {

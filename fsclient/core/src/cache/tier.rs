@@ -4,7 +4,7 @@ use super::Cache;
 use super::state::State;
 use super::status::Kind;
 use crate::call::{Listing, Node, NodeId};
-use crate::inode::{Access, Dentry, Inodes, Place};
+use crate::inode::{Access, Brought, Dentry, Inodes, Place};
 use crate::opens::ServerOpen;
 use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
@@ -91,6 +91,26 @@ impl<'a> Tier<'a> {
             .dirty(object)
             .filter(|_| exclusive)?
             .attr()
+    }
+
+    /// A directory is about to be brought to the server's disk by an open of this identity, if it has one: that, and the number of
+    /// it, see [`Inodes::begin_along`].
+    pub fn begin_along(&mut self, dir: &Handle, caller: &Caller) -> Option<(u64, Arc<ServerOpen>)> {
+        let State {
+            session, inodes, ..
+        } = &mut *self.state;
+        let live = session.witness(self.now)?;
+        let open = inodes.reuse_open(&live, dir, caller)?;
+        Some((inodes.begin_along(&live, dir)?, open))
+    }
+
+    /// See [`Inodes::brought_along`].
+    pub fn brought_along(&mut self, dir: &Handle) -> Brought {
+        let State {
+            session, inodes, ..
+        } = &mut *self.state;
+        let live = session.witness(self.now);
+        live.map_or(Brought::Nothing, |live| inodes.brought_along(&live, dir))
     }
 
     /// The object a name denotes, for the daemon's own use: no answer is given with it.

@@ -1,5 +1,6 @@
 //! What is cached of one object.
 
+use super::newest::Along;
 use super::shared_opens::SharedOpens;
 use super::standing::KeptName;
 use crate::call::Listing;
@@ -67,6 +68,8 @@ struct Rare {
     xattrs: Map<Box<[u8]>, Option<Bytes>>,
     /// By whether they were told to root.
     xattr_names: [Option<Bytes>; 2],
+    /// A directory, as these attributes tell it, is brought to the server's disk.
+    along: Option<Along>,
 }
 
 /// What is in a directory.
@@ -132,6 +135,7 @@ impl Dropped {
 impl Rare {
     fn is_empty(&self) -> bool {
         self.opens.is_empty()
+            && self.along.is_none()
             && self.target.is_none()
             && self.xattrs.is_empty()
             && self.xattr_names.iter().all(Option::is_none)
@@ -371,6 +375,23 @@ impl Cached {
     /// See [`Cached::put_xattr_names`].
     pub fn xattr_names(&self, to_root: bool) -> Option<Bytes> {
         self.rare.as_ref()?.xattr_names[usize::from(to_root)].clone()
+    }
+
+    /// See [`Along`].
+    pub fn along_mut(&mut self) -> Option<&mut Along> {
+        self.rare.as_deref_mut()?.along.as_mut()
+    }
+
+    /// Returns what was there.
+    pub fn put_along(&mut self, along: Along) -> Option<Along> {
+        self.rare.get_or_insert_default().along.replace(along)
+    }
+
+    /// See [`Along`].
+    pub fn take_along(&mut self) -> Option<Along> {
+        let along = self.rare.as_deref_mut()?.along.take();
+        self.rare.take_if(|rare| rare.is_empty());
+        along
     }
 
     /// Memory in use, approximately.

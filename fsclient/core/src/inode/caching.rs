@@ -239,7 +239,7 @@ impl Inodes {
         self.forgettings + 1
     }
 
-    fn used(&mut self, object: &Handle) -> Option<&mut Cached> {
+    pub(super) fn used(&mut self, object: &Handle) -> Option<&mut Cached> {
         let cached = self.get_mut(object)?.cached.as_mut()?;
         cached.used = true;
         Some(cached)

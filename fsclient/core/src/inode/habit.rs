@@ -1,37 +1,38 @@
-//! What follows when a file's attributes are asked for.
+//! What often follows something else is asked for along with it.
 //!
-//! To open a file the kernel first asks for its attributes, if it may not believe those it has any more, and then for the open: two round
-//! trips one after the other, of which the second tells what the first did. Where it went so the last time, the open is
-//! made with the attributes. If nobody has needed it by the next time, that was wrong, and isn't done again before it would have been right.
+//! To open a file the kernel first asks for its attributes, if it may not believe those it has any more, and then for the open; and who
+//! makes a new file durable often does the same with its directory next. Each would be a round trip behind the other. Where it
+//! went so the last time the second goes with the first. If nobody has needed it by the next time, that was wrong, and isn't done
+//! again before it would have been right.
 
-/// What followed.
+/// What followed the last time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Habit {
     #[default]
     Unknown,
-    /// Nothing yet: the attributes alone were asked for.
-    Looked,
-    /// An open for reading.
-    Opened,
-    /// Nothing yet: it was opened ahead.
-    OpenedAhead,
+    /// Nothing yet: the first was asked for alone.
+    Alone,
+    /// The second.
+    Followed,
+    /// Nothing yet: both were asked for.
+    Along,
 }
 
 impl Habit {
-    /// The server is about to be asked for attributes: whether it is to be asked for an open as well.
-    pub fn looks(&mut self) -> bool {
-        let opened = *self == Self::Opened;
-        *self = match opened {
-            true => Self::OpenedAhead,
-            false => Self::Looked,
+    /// The first is about to be asked for: whether the second is to be as well.
+    pub fn begins(&mut self) -> bool {
+        let along = *self == Self::Followed;
+        *self = match along {
+            true => Self::Along,
+            false => Self::Alone,
         };
-        opened
+        along
     }
 
-    /// It is opened for reading.
-    pub fn opens(&mut self) {
+    /// The second is wanted.
+    pub fn follows(&mut self) {
         if *self != Self::Unknown {
-            *self = Self::Opened;
+            *self = Self::Followed;
         }
     }
 }
@@ -41,25 +42,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_opened_after_it_was_looked_at_is_opened_along_until_that_is_of_no_use() {
+    fn what_followed_the_last_time_goes_along_until_that_is_of_no_use() {
         let mut habit = Habit::default();
-        let mut looks = |opens| {
-            let ahead = habit.looks();
-            if opens {
-                habit.opens();
+        let mut begins = |follows| {
+            let along = habit.begins();
+            if follows {
+                habit.follows();
             }
-            ahead
+            along
         };
-        assert!(!looks(false) && !looks(false) && !looks(true));
-        assert!(looks(true) && looks(true));
-        assert!(looks(false), "once in vain");
-        assert!(!looks(false) && !looks(true) && looks(true));
+        assert!(!begins(false) && !begins(false) && !begins(true));
+        assert!(begins(true) && begins(true));
+        assert!(begins(false), "once in vain");
+        assert!(!begins(false) && !begins(true) && begins(true));
     }
 
     #[test]
-    fn an_open_without_a_look_tells_nothing() {
+    fn the_second_without_the_first_tells_nothing() {
         let mut habit = Habit::default();
-        habit.opens();
-        assert!(!habit.looks());
+        habit.follows();
+        assert!(!habit.begins());
     }
 }

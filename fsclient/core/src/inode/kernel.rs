@@ -358,13 +358,13 @@ impl Inodes {
 
     /// The server is about to be asked for attributes that the kernel wants: whether it is to be asked for an open as well.
     pub fn is_opened_next(&mut self, object: &Handle) -> bool {
-        self.habit(object).is_some_and(Habit::looks)
+        self.habit(object).is_some_and(Habit::begins)
     }
 
     /// Somebody opens it for reading.
     pub fn is_opened_to_read(&mut self, object: &Handle) {
         if let Some(habit) = self.habit(object) {
-            habit.opens();
+            habit.follows();
         }
     }
 

@@ -1,6 +1,7 @@
 //! What goes on in a directory that the kernel knows: who looks its names up, who goes through its listing, who changes it.
 
 use super::Inodes;
+use super::newest::Newest;
 use super::standing::KeptName;
 use crate::call::NodeId;
 use leasefs_lease::time::BootTime;
@@ -39,6 +40,8 @@ pub(super) struct Looks {
     follows: bool,
     /// When a name of it was last changed here.
     stirred: Option<BootTime>,
+    /// The file that was made in it last here.
+    pub(super) newest: Newest,
 }
 
 /// A directory of which nothing is known is looked into by who goes through a tree.
@@ -275,6 +278,7 @@ impl Inodes {
     pub fn stir(&mut self, id: NodeId, now: BootTime) {
         if let Some(looks) = self.looks_mut(id) {
             looks.stirred = Some(now);
+            looks.newest.others_follow();
         }
     }
 
@@ -290,7 +294,7 @@ impl Inodes {
         self.refs(id)?.looks.as_deref()
     }
 
-    fn looks_mut(&mut self, id: NodeId) -> Option<&mut Looks> {
+    pub(super) fn looks_mut(&mut self, id: NodeId) -> Option<&mut Looks> {
         Some(self.refs_mut(id)?.looks.get_or_insert_default())
     }
 }

@@ -19,6 +19,7 @@ mod habit;
 mod in_use;
 mod kernel;
 mod looks;
+mod newest;
 mod places;
 mod sets;
 mod shared_opens;
@@ -35,6 +36,7 @@ pub(crate) use clean::Fetch;
 pub(crate) use dirty::{Dirty, MAX_END, Tell};
 pub(crate) use dropping::Kept;
 pub(crate) use drops::{Approvable, Arrived, Outcome, PagesOf, Then};
+pub(crate) use newest::{Brought, DurableAlong};
 pub(crate) use standing::Place;
 pub(crate) use table::Inodes;
 pub(crate) use unstable::{

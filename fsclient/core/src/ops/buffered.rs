@@ -5,11 +5,10 @@ use super::{Ask, Ops, Told};
 use crate::api::Notice;
 use crate::cache::{Store, Stored};
 use crate::call::{Asker, Fh, NodeId, ShownFor, Writing};
-use crate::inode::{Committed, Dirty, Durably, Hearers, Wrote};
+use crate::inode::{Dirty, Durably, Hearers, Wrote};
 use crate::writeback::MappedPages;
 use bytes::Buf;
 use leasefs_lease::client::{Batch, Run, Tenure};
-use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::answer::Written;
 use leasefs_protocol::change::WriteKind;
 use leasefs_protocol::control::IdentityPolicy;
@@ -340,7 +339,7 @@ impl Ops {
     }
 
     /// As [`Ops::settle`], for who wants it to be durable: tells if it is already.
-    async fn settle_durably(
+    pub(super) async fn settle_durably(
         &self,
         ask: &Ask,
         object: &Handle,
@@ -384,52 +383,6 @@ impl Ops {
             None => {
                 let told = self.call(ask, query::GetAttr { object: *object }).await?;
                 Ok(told.answer)
-            }
-        }
-    }
-
-    /// Makes durable what was written to the file or directory.
-    ///
-    /// # Errors
-    /// The server's refusal; once for each descriptor, why bytes it wrote could not be brought in, and
-    /// [`Refusal::Lost`] if a crash of the server's host may have undone something.
-    pub async fn fsync(&self, ask: &Ask, fh: Fh, data_only: bool) -> Result<(), Refusal> {
-        let (file, dir) = (self.opens.file(fh), self.opens.dir(fh));
-        let (object, open, told) = match (&file, &dir) {
-            (Some(open), _) => (open.object, open.server.id(), &open.told),
-            (None, Some(open)) => (open.object, open.server.id(), &open.told),
-            (None, None) => return Err(Refusal::BadOpen),
-        };
-        let durability = match data_only {
-            true => Durability::Data,
-            false => Durability::All,
-        };
-        loop {
-            let life = self.writeback.life();
-            let asked = self.inodes().commit_covers(life, data_only);
-            let flushed = match planted::is(Bug::SyncUnflushed) {
-                true => None,
-                false => self.settle_durably(ask, &object, durability).await?,
-            };
-            if let Some(file) = file.as_ref().filter(|_| !planted::is(Bug::SyncUntold)) {
-                file.written
-                    .check()
-                    .inspect_err(|_| self.inodes().is_told(&object, told))?;
-            }
-            let (covered, host) = match flushed.filter(|flushed| asked.is_within(*flushed, open)) {
-                Some(flushed) => (asked, flushed.host),
-                None => {
-                    let covered = self.inodes().commit_covers(life, data_only);
-                    let request = query::Commit { open, durability };
-                    (covered, self.call(ask, request).await?.host)
-                }
-            };
-            let verdict = self.inodes().committed(&object, covered, host, told);
-            match verdict {
-                Committed::Durable => return Ok(()),
-                Committed::Lost if planted::is(Bug::SyncUntold) => return Ok(()),
-                Committed::Again => self.writeback.host_is(host),
-                Committed::Lost => return Err(self.inodes().why_lost(&object)),
             }
         }
     }

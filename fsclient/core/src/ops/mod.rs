@@ -22,6 +22,7 @@ mod plus;
 mod reopen;
 mod stale;
 mod stream;
+mod syncs;
 mod walkers;
 mod xattr;
 

@@ -364,6 +364,7 @@ impl Ops {
         let name = name.as_bytes();
         let at = NameIn { parent, dir, name };
         let entry = self.made(&told, at, object, attr);
+        self.inodes().is_newest(parent, object);
         let looked_for = keep && !told.is_exclusive(&object);
         let open = (open, Access::of(request.flags));
         let opened = self.add_file(entry.node.id, object, open, access, caller, looked_for);

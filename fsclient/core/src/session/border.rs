@@ -259,6 +259,9 @@ pub(super) fn named(request: &Request, of_open: impl Fn(OpenId) -> Option<Handle
     request.handles().copied().chain(of_opens).collect()
 }
 
+/// Where there are as many as there may be of single objects one more is sent, of everything.
+const MOST_RECALLS: usize = MAX_RECALLS_OPEN + 1;
+
 /// Recalls that have come and are not approved.
 #[derive(Debug, Default)]
 pub(super) struct Recalls(Map<RecallId, BootTime>);
@@ -273,10 +276,7 @@ impl Recalls {
         }
         // One that is sent again counts once.
         self.0.entry(recall.id).or_insert(now);
-        unless(
-            self.0.len() <= MAX_RECALLS_OPEN,
-            "too many recalls at a time",
-        )
+        unless(self.0.len() <= MOST_RECALLS, "too many recalls at a time")
     }
 
     /// It is approved. Returns when it came.

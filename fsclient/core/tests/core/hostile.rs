@@ -86,17 +86,19 @@ fn a_flood_of_recalls_ends_the_connection() {
     }
     // None can be approved.
     world.keeps_waiting = true;
-    let recalls = (0..=MAX_RECALLS_OPEN as u64).zip((1..=FILES).cycle());
+    // One is of everything, where the server has no more room.
+    let most = MAX_RECALLS_OPEN + 1;
+    let recalls = (0..=most as u64).zip((1..=FILES).cycle());
     let mut recalls = recalls.map(|(id, file)| recall(id, file, Parts::DATA, &["x"]));
-    for recall in recalls.by_ref().take(MAX_RECALLS_OPEN) {
+    for recall in recalls.by_ref().take(most) {
         world.recall(recall);
     }
     assert_eq!(world.cut_off, None);
-    assert_eq!(world.core.cache_status().recalls, MAX_RECALLS_OPEN);
+    assert_eq!(world.core.cache_status().recalls, most);
     recalls.for_each(|recall| world.recall(recall));
     let ended = world.cut_off.clone().expect("ended");
     assert!(ended.broken, "{ended:?}");
-    assert_eq!(world.core.cache_status().recalls, MAX_RECALLS_OPEN);
+    assert_eq!(world.core.cache_status().recalls, most);
     world.finds(Standing::Resumed, 1);
     assert!(world.serves);
 }

@@ -2,6 +2,7 @@
 //! out. Nothing here waits.
 
 mod ahead;
+mod along;
 mod anything;
 mod calls;
 mod connections;

@@ -505,7 +505,7 @@ fn who_has_no_place_for_an_open_commits_what_keeps_written_files_open_at_the_ser
 }
 
 /// A directory that has been opened, and left.
-fn directory_left(world: &mut World, dir: Attr) {
+pub fn directory_left(world: &mut World, dir: Attr) {
     let call = world.call(Call::OpenDir { node: NodeId::ROOT });
     let asked = world.asked();
     is_opened(world, call, &asked, dir);
@@ -536,7 +536,7 @@ fn name_goes(world: &mut World) -> (Waiter, Asked) {
     (world.call(removal(NodeId::ROOT)), world.asked())
 }
 
-fn name_is_gone(world: &mut World, (change, asked): (Waiter, Asked), dir: Attr) {
+pub fn name_is_gone(world: &mut World, (change, asked): (Waiter, Asked), dir: Attr) {
     let stamp = asked.frame.id.0;
     let reply = Reply {
         renews: true,
@@ -552,7 +552,7 @@ fn name_is_gone(world: &mut World, (change, asked): (Waiter, Asked), dir: Attr) 
     assert!(is_done(&world.answered(change)));
 }
 
-fn without_xattrs() -> Attr {
+pub fn without_xattrs() -> Attr {
     Attr {
         xattrs: false,
         ..attr(0, DIR)

@@ -1,7 +1,9 @@
 //! The command. It has a process group of its own, so that what it has begun ends with it; but not on a terminal, which only
 //! the foreground's group may read.
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -49,8 +51,15 @@ impl Child {
         Ok(Self { child, pid, group })
     }
 
+    /// Whether the command itself has ended. Its number stays taken until [`Child::code`] asks, so that signals reach what it
+    /// has left behind and nobody else.
+    pub(super) fn has_ended(&self) -> bool {
+        let unreaped = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !matches!(waitid(WaitId::Pid(self.pid), unreaped), Ok(None))
+    }
+
     /// With which code it has ended, if it has.
-    pub(super) fn ended(&mut self) -> Option<u8> {
+    pub(super) fn code(&mut self) -> Option<u8> {
         match self.child.try_wait() {
             Ok(status) => status.map(code),
             // Nobody else waits for it.

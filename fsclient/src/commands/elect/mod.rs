@@ -135,10 +135,8 @@ async fn attend(mut child: Child, lease: Lease, path: &Path) -> io::Result<u8> {
             _ = hangup.recv() => child.signal(Signal::HUP),
             _ = look.tick() => {}
         }
-        if let Some(code) = child.ended() {
-            return Ok(if told { LOST } else { code });
-        }
-        if lease.is_nearly_over() && !told {
+        let ended = child.has_ended();
+        if lease.is_nearly_over() && !told && !ended {
             told = true;
             say(&format!(
                 "the lock of {} may soon be lost, since the server doesn't answer: ending the command",
@@ -146,8 +144,14 @@ async fn attend(mut child: Child, lease: Lease, path: &Path) -> io::Result<u8> {
             ));
             child.signal(Signal::TERM);
         }
-        if lease.is_over() {
+        let over = told && lease.is_over();
+        if over {
+            // What it leaves behind holds the lock, too.
             child.signal(Signal::KILL);
+        }
+        if ended && (over || !told) {
+            let code = child.code().unwrap_or(LOST);
+            return Ok(if told { LOST } else { code });
         }
     }
 }

@@ -275,7 +275,7 @@ impl Core {
         // What hides it has been asked to go, or is of the earlier life.
         let hidden = op.needs.iter().any(hidden) && (!op.waits.is_empty() || self.grace.is_some());
         let caused = if op.is_exclusive() {
-            let shut = self.shutdown && op.is_fill();
+            let shut = self.shutdown && op.is_for_later();
             let late = self.is_held_by_late(op);
             let stopped = self.is_stopped_by_grace(op) || shut || late;
             !op.waits.is_empty() || stopped || blockers.next().is_some()

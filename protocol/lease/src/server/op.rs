@@ -119,6 +119,11 @@ impl Op {
         )
     }
 
+    /// Whether it would be given something that stands in the way of an orderly end.
+    pub(super) fn is_for_later(&self) -> bool {
+        self.is_fill() || matches!(self.asks.as_deref(), Some(LockAsk::Take(..)))
+    }
+
     pub(super) fn is_fill(&self) -> bool {
         matches!(
             self.kind,

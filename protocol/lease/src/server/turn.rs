@@ -240,7 +240,7 @@ impl Core {
         if store && let Some(verdicts) = self.released_store(op) {
             return Some(Ready::Read(verdicts));
         }
-        let stopped = self.is_stopped_by_grace(op) || (store && self.shutdown);
+        let stopped = self.is_stopped_by_grace(op) || (self.shutdown && op.is_for_later());
         if stopped || !op.waits.is_empty() {
             return None;
         }

@@ -309,7 +309,7 @@ fn recall(id: u64, names: Vec<RawName>) -> Recall {
 #[test]
 fn recalls_that_nobody_can_keep_up_with_are_refused() {
     let mut recalls = Recalls::default();
-    for id in 0..MAX_RECALLS_OPEN as u64 {
+    for id in 0..MOST_RECALLS as u64 {
         assert_eq!(
             recalls.come(BootTime::ZERO, &mut recall(id, Vec::new())),
             Ok(())
@@ -321,7 +321,7 @@ fn recalls_that_nobody_can_keep_up_with_are_refused() {
         Ok(())
     );
     recalls.approved(RecallId(0));
-    let next = MAX_RECALLS_OPEN as u64;
+    let next = MOST_RECALLS as u64;
     assert_eq!(
         recalls.come(BootTime::ZERO, &mut recall(next, Vec::new())),
         Ok(())

@@ -1,0 +1,127 @@
+//! A directory that is brought to the server's disk along with a file that was made in it.
+//!
+//! That a file is on the disk doesn't say that its name is (fsync(2)), so who makes a file durable that is new (sqlite its journal, a
+//! store its log) often makes its directory durable next. Where it went so the last time the server is asked for both at once. What
+//! comes of it stands with the directory's attributes, and so under their lease: each change of the directory, here or elsewhere,
+//! takes it away.
+
+use super::Inodes;
+use super::cached::Cached;
+use super::habit::Habit;
+use super::unstable::Covered;
+use crate::call::NodeId;
+use futures_channel::oneshot;
+use leasefs_lease::client::Live;
+use leasefs_protocol::{BootId, Handle};
+
+/// The file that was made last in a directory, until it is made durable.
+#[derive(Debug, Default)]
+pub(super) struct Newest {
+    file: Option<Handle>,
+    /// It was made durable, and no name has been changed since.
+    synced: bool,
+    habit: Habit,
+}
+
+impl Newest {
+    /// Names are changed: whoever makes the directory durable then doesn't do it for the file's sake.
+    pub fn others_follow(&mut self) {
+        self.synced = false;
+    }
+}
+
+/// The directory is brought to the disk, as it is now.
+#[derive(Debug)]
+pub(super) enum Along {
+    /// Under this number, and who waits for it.
+    Asked(u64, Vec<oneshot::Sender<()>>),
+    Durable(DurableAlong),
+}
+
+/// What a directory's commit has covered, and in which life of the host.
+pub(crate) type DurableAlong = (Covered, BootId);
+
+/// What is known of a directory that is to be made durable.
+#[derive(Debug)]
+pub(crate) enum Brought {
+    Nothing,
+    /// It is being brought to the disk.
+    Soon(oneshot::Receiver<()>),
+    Durable(DurableAlong),
+}
+
+impl Inodes {
+    /// A file was made here.
+    pub fn is_newest(&mut self, dir: NodeId, file: Handle) {
+        if let Some(looks) = self.looks_mut(dir) {
+            looks.newest.file = Some(file);
+        }
+    }
+
+    /// A file is made durable: the directory that is to be along with it, if any is.
+    pub fn is_synced_with(&mut self, file: &Handle) -> Option<Handle> {
+        let id = self.node_of(file)?;
+        let parent = self.known(id)?.stands.last()?.parent;
+        let newest = &mut self.looks_mut(parent)?.newest;
+        newest.file.take_if(|newest| newest == file)?;
+        newest.synced = true;
+        let along = newest.habit.begins();
+        let dir = self.nodes.get(&parent).filter(|_| along)?;
+        Some(**dir)
+    }
+
+    /// A directory is made durable.
+    pub fn is_synced_itself(&mut self, dir: &Handle) {
+        let id = self.node_of(dir);
+        let looks = id.and_then(|id| self.looks_mut(id));
+        if let Some(newest) = looks.map(|looks| &mut looks.newest)
+            && std::mem::take(&mut newest.synced)
+        {
+            newest.habit.follows();
+        }
+    }
+
+    /// A directory is about to be brought to the disk as its attributes tell it now. Under which number; `None` if these aren't known, or
+    /// it is or was already.
+    pub fn begin_along(&mut self, _: &Live<'_>, dir: &Handle) -> Option<u64> {
+        let number = self.commits.next_along();
+        let cached = self.used(dir)?;
+        let may = cached.attr.is_some() && cached.along_mut().is_none();
+        may.then(|| cached.put_along(Along::Asked(number, Vec::new())))?;
+        Some(number)
+    }
+
+    /// It was, or `None`.
+    pub fn end_along(&mut self, dir: &Handle, number: u64, done: Option<DurableAlong>) {
+        let Some(cached) = self.used(dir) else {
+            return;
+        };
+        if !matches!(cached.along_mut(), Some(Along::Asked(asked, _)) if *asked == number) {
+            return;
+        }
+        let waiting = match done {
+            Some(done) => cached.put_along(Along::Durable(done)),
+            None => cached.take_along(),
+        };
+        if let Some(Along::Asked(_, waiting)) = waiting {
+            for tell in waiting {
+                // Who has waited may be gone.
+                let _ = tell.send(());
+            }
+        }
+    }
+
+    /// What is known of a directory that is to be made durable.
+    pub fn brought_along(&mut self, _: &Live<'_>, dir: &Handle) -> Brought {
+        let along = self.used(dir).and_then(Cached::along_mut);
+        match along {
+            None => Brought::Nothing,
+            Some(Along::Durable(done)) => Brought::Durable(done.clone()),
+            Some(Along::Asked(_, waiting)) => {
+                let (tell, told) = oneshot::channel();
+                waiting.push(tell);
+                Brought::Soon(told)
+            }
+        }
+    }
+}
