@@ -55,7 +55,7 @@ pub struct Server {
     links: AtomicU64,
     io: Io,
     /// Held while all of the export is made durable.
-    pub committing: tokio::sync::Mutex<()>,
+    committing: tokio::sync::Mutex<()>,
     /// How often that has failed.
     pub failures: Failures,
     /// Calls that may take long leave threads to those that don't.
@@ -254,6 +254,17 @@ impl Server {
         let own = session.opens.account().slow().await?;
         let shared = self.slow.acquire().await.ok()?;
         Some(Leave(own, shared))
+    }
+
+    /// As [`Server::slow`], for what everybody waits for: one at a time, of whose client nothing else has to end before.
+    pub async fn slow_alone<'a>(
+        &'a self,
+        session: &'a Session,
+    ) -> Option<(tokio::sync::MutexGuard<'a, ()>, Leave<'a>)> {
+        let own = session.opens.account().slow().await?;
+        let alone = self.committing.lock().await;
+        let shared = self.slow.acquire().await.ok()?;
+        Some((alone, Leave(own, shared)))
     }
 
     /// No further request is taken.

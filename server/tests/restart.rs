@@ -389,6 +389,21 @@ async fn an_orderly_end_recalls_everything_and_leaves_opens_but_no_grace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_buffered_when_an_orderly_end_begins_comes_in_before_it() {
+    let house = House::new();
+    let server = house.serve().await;
+    let mut client = Who::enrolled(&house, 1).connect(&server).await;
+    let (_, open) = client.create("f").await;
+    let stopping = tokio::spawn(server.stop());
+    let recall = client.recall().await;
+    let written = client.write(open, 0, b"buffered").await;
+    assert!(written.result.is_ok());
+    client.approve(&recall).await;
+    assert!(stopping.await.expect("the end"), "complete");
+    assert_eq!(std::fs::read(house.path("f")).expect("a file"), b"buffered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_end_that_a_client_does_not_answer_is_not_orderly() {
     let house = House::new();
     let who = Who::enrolled(&house, 1);

@@ -780,3 +780,43 @@ async fn who_may_not_find_a_file_is_told_nothing_of_its_holders_and_who_may_not_
     no_recall(&mut root).await;
     server.stop().await;
 }
+
+/// Its programs would run with the rights of who owns what it makes. An honest client takes these bits away itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_one_user_leaves_no_set_id_program_on_the_host() {
+    let house = House::new();
+    chmod(&house.path(""), 0o777);
+    let who = Who::new(2);
+    let key = who.identity.key_hash();
+    let policy = IdentityPolicy::Squash;
+    house.records.enrol_as(key, false, policy);
+    let server = house.serve().await;
+    let mut client = who.connect(&server).await;
+    let root = client.root();
+    let sets = |object, mode| {
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        let open = None;
+        Change::SetAttr(change::SetAttr { object, open, set })
+    };
+    let created = Change::Create(change::Create {
+        dir: root,
+        name: raw("made"),
+        mode: 0o106_755,
+        umask: 0,
+        flags: (libc::O_CREAT | libc::O_RDWR) as u32,
+        keep: false,
+    });
+    assert!(client.ask(created).await.result.is_ok());
+    let (file, _) = client.create("set").await;
+    assert!(client.ask(sets(file, 0o6755)).await.result.is_ok());
+    assert!(client.mkdir("dir").await.result.is_ok());
+    let dir = look(&mut client, root, "dir").await;
+    assert!(client.ask(sets(dir, 0o2755)).await.result.is_ok());
+    for (name, mode) in [("made", 0o755), ("set", 0o755), ("dir", 0o2755)] {
+        let found = std::fs::metadata(house.path(name)).expect("it is there");
+        assert_eq!(found.permissions().mode() & 0o7777, mode, "{name}");
+    }
+}

@@ -511,3 +511,23 @@ async fn a_listing_with_nodes_covers_every_entry() {
         assert!(granted(&reply, handle).contains(Parts::ATTRS));
     }
 }
+
+/// A request by the number may be on its way still when its client finds that its session has begun anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_number_of_an_open_is_never_given_again() {
+    let house = House::new();
+    let server = house.serve().await;
+    let who = Who::enrolled(&house, 1);
+    let mut before = who.connect(&server).await;
+    let (_, open) = before.create("f").await;
+    let another = Who {
+        session: SessionId([9; 16]),
+        ..who.clone()
+    };
+    let mut after = another.connect(&server).await;
+    for name in ["a", "b", "c"] {
+        assert_ne!(after.create(name).await.1, open);
+    }
+    let (reply, _) = after.read(open, 0, 1).await;
+    assert_eq!(reply.result, Err(Refusal::BadOpen));
+}

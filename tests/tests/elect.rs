@@ -179,6 +179,26 @@ fn what_a_command_leaves_behind_is_ended_before_the_lock_can_be_lost() {
 }
 
 #[test]
+fn a_command_that_had_to_end_has_ended_though_the_server_answers_again() {
+    let world = World::start("mended", &WorldOptions::mounts(2).term("3s").with_relays());
+    let [here, there] = [0, 1].map(|mount| world.mount(mount).path("leader"));
+    let notes = world.sandbox.folder("notes");
+    let [sign, told] = ["begun", "told"].map(|name| notes.join(name));
+    let script = format!(
+        "trap 'touch {}; exit 0' TERM; touch '{}'; sleep 60 & wait",
+        told.display(),
+        sign.display()
+    );
+    let mut holder = holds(&here, &sign, &script);
+    world.relays[0].cut();
+    let has_to_end = || told.exists().then_some(());
+    eventually("the command to be told", SOON, has_to_end, String::new);
+    world.relays[0].mend();
+    assert_eq!(ends_within(&mut holder, TERM).code(), Some(75));
+    assert!(run(&["--wait", "10s"], &there, "true").status.success());
+}
+
+#[test]
 fn what_it_is_told_by_a_signal_the_command_is_told() {
     let world = world("told");
     let sign = world.sandbox.folder("notes").join("begun");

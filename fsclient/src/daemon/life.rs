@@ -300,7 +300,7 @@ async fn brought(
 ) -> Option<Result<(), Refusal>> {
     let driver = &assembled.driver;
     let flushed = while_it_may(driver, Work::Flush, force, driver.call(Call::FlushAll)).await?;
-    if flushed.is_err() || !assembled.write_back || !syncs(driver) {
+    if flushed.is_err() || !syncs(driver) {
         return Some(flushed.map(drop));
     }
     let synced = while_it_may(driver, Work::Commit, force, driver.call(Call::SyncAll)).await?;

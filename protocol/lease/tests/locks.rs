@@ -706,4 +706,8 @@ fn nobody_is_given_a_lock_once_an_orderly_end_has_begun_and_what_is_held_can_be_
     assert!(server.core.holds_locks());
     server.give_up(1, file(1), 1);
     assert!(!server.core.holds_locks() && server.answers.is_empty());
+    assert!(
+        server.core.all_quiet(),
+        "who asks for a lock holds up nothing"
+    );
 }

@@ -36,7 +36,7 @@ pub(super) struct ServeArgs {
     /// Whose rights clients have [default: root_squash as root, else squash]
     #[arg(long)]
     pub(super) identity: Option<Policy>,
-    /// On the first start, write the ticket to this file (mode 0600) instead of printing it
+    /// Until a client has enrolled, write the ticket to this file (mode 0600) instead of printing it
     #[arg(long, value_name = "FILE")]
     pub(super) ticket_file: Option<PathBuf>,
     /// Tell metrics for Prometheus at this loopback address and port, or unix:PATH

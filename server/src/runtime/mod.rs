@@ -281,6 +281,11 @@ impl Leases {
         self.lock().all_quiet()
     }
 
+    /// Whether nobody holds anything.
+    pub fn all_given_back(&self) -> bool {
+        self.lock().all_given_back()
+    }
+
     /// Whether everything holds that always does.
     ///
     /// # Errors

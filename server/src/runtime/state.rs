@@ -320,6 +320,10 @@ impl State {
         self.core.all_quiet()
     }
 
+    pub fn all_given_back(&self) -> bool {
+        self.core.all_given_back()
+    }
+
     pub fn check_invariants(&self) -> Result<(), String> {
         self.core.check_invariants()
     }

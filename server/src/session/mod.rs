@@ -29,6 +29,7 @@ use leasefs_protocol::{
     Caller, Change, Handle, KeyHash, LockEpoch, Numbered, Reply, Seq, SessionId,
 };
 use leasefs_store::Holder;
+use opens::OpenNumbers;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -125,11 +126,11 @@ pub struct Cancelled {
 }
 
 impl Session {
-    /// A session without a connection. `life` is of this life of the server.
+    /// A session without a connection.
     pub fn new(
         id: SessionId,
         (owner, gate): (Owner, Arc<Gate>),
-        life: u32,
+        numbers: &Arc<OpenNumbers>,
         account: Arc<Account>,
     ) -> Self {
         Self {
@@ -138,7 +139,7 @@ impl Session {
             owner,
             gate,
             border: OnceLock::new(),
-            opens: Opens::new(life, account),
+            opens: Opens::new(numbers, account),
             syncs: Syncs::default(),
             counters: Counters::default(),
             hello: tokio::sync::Mutex::new(()),

@@ -18,15 +18,30 @@ pub struct Origin {
     pub request: RequestId,
 }
 
+/// The numbers of opens in one life of the server. None is given twice, not to two sessions either: what a client has asked by a number
+/// may still be on its way when its session has begun anew.
+#[derive(Debug)]
+pub struct OpenNumbers {
+    first: u64,
+    next: AtomicU64,
+}
+
+impl OpenNumbers {
+    /// Those of another life, of which opens are still to be reclaimed, are others.
+    pub fn of_life(life: u32) -> Arc<Self> {
+        let first = u64::from(life) << 40 | 1;
+        let next = AtomicU64::new(first);
+        Arc::new(Self { first, next })
+    }
+}
+
 /// The opens of one session. Closing a file may block: what opens or takes out is done on an I/O
 /// thread.
 #[derive(Debug)]
 pub struct Opens {
     account: Arc<Account>,
     table: RwLock<Table>,
-    /// The first number of this life of the server.
-    first: u64,
-    next: AtomicU64,
+    numbers: Arc<OpenNumbers>,
     /// Opens made by changes of the server's earlier life, whose answers may not have come.
     kept: Mutex<HashMap<OpenId, (Seq, Open)>>,
 }
@@ -47,7 +62,6 @@ struct Table {
 struct Open {
     file: Arc<OpenFile>,
     asked: Option<RequestId>,
-    _place: FilePlace,
 }
 
 impl Table {
@@ -95,15 +109,12 @@ impl Table {
 }
 
 impl Opens {
-    /// None yet. `life` differs between lives of the server, so that new numbers don't meet those
-    /// of opens that are still to be reclaimed.
-    pub fn new(life: u32, account: Arc<Account>) -> Self {
-        let first = u64::from(life) << 32 | 1;
+    /// None yet.
+    pub fn new(numbers: &Arc<OpenNumbers>, account: Arc<Account>) -> Self {
         Self {
             account,
             table: RwLock::default(),
-            first,
-            next: AtomicU64::new(first),
+            numbers: Arc::clone(numbers),
             kept: Mutex::default(),
         }
     }
@@ -115,22 +126,20 @@ impl Opens {
 
     /// A number for an open of this life.
     pub fn new_id(&self) -> OpenId {
-        OpenId(self.next.fetch_add(1, Ordering::Relaxed))
+        OpenId(self.numbers.next.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Whether the number was given in this life: then the open stands, or has been closed.
     pub fn is_of_this_life(&self, id: OpenId) -> bool {
-        (self.first..self.next.load(Ordering::Relaxed)).contains(&id.0)
+        let OpenNumbers { first, next } = &*self.numbers;
+        (*first..next.load(Ordering::Relaxed)).contains(&id.0)
     }
 
     /// Keeps an open that a change of the server's earlier life has made, until the client claims
     /// it or is known to have the change's answer.
     pub fn keep(&self, id: OpenId, seq: Seq, file: Arc<OpenFile>, place: FilePlace) {
-        let open = Open {
-            file,
-            asked: None,
-            _place: place,
-        };
+        file.count_by(place);
+        let open = Open { file, asked: None };
         sync::lock(&self.kept).insert(id, (seq, open));
     }
 
@@ -162,7 +171,8 @@ impl Opens {
         place: FilePlace,
         origin: Option<Origin>,
     ) -> Result<OpenId, Refusal> {
-        let (added, gone) = self.try_add(&file, place, origin);
+        file.count_by(place);
+        let (added, gone) = self.try_add(&file, origin);
         if let Some(gone) = gone {
             gone.close();
         }
@@ -175,7 +185,6 @@ impl Opens {
     fn try_add(
         &self,
         file: &Arc<OpenFile>,
-        file_place: FilePlace,
         origin: Option<Origin>,
     ) -> (Result<OpenId, Refusal>, Option<Arc<OpenFile>>) {
         let mut table = sync::write(&self.table);
@@ -192,7 +201,6 @@ impl Opens {
                 let open = Open {
                     file: Arc::clone(file),
                     asked: origin.map(|origin| origin.request),
-                    _place: file_place,
                 };
                 table.insert(id, open);
                 if let Some(Origin { link, request }) = origin {
@@ -205,12 +213,8 @@ impl Opens {
 
     /// Takes back an open under its number; `false` if that is taken.
     pub fn restore(&self, id: OpenId, file: Arc<OpenFile>, place: FilePlace) -> bool {
-        let open = Open {
-            file,
-            asked: None,
-            _place: place,
-        };
-        self.put(id, open)
+        file.count_by(place);
+        self.put(id, Open { file, asked: None })
     }
 
     fn put(&self, id: OpenId, open: Open) -> bool {

@@ -1,5 +1,6 @@
 //! All sessions.
 
+use super::opens::OpenNumbers;
 use super::per_client::PerClient;
 use super::{Gate, Session};
 use crate::account::{Account, Files, may_have_more};
@@ -31,7 +32,7 @@ pub struct Sessions {
     table: RwLock<HashMap<SessionId, Arc<Session>>>,
     /// A client has the one it had for as long as anything is counted in it, whether it has a session or not.
     accounts: Mutex<PerClient<Account>>,
-    life: u32,
+    numbers: Arc<OpenNumbers>,
     files: Arc<Files>,
 }
 
@@ -41,7 +42,7 @@ impl Sessions {
         Self {
             table: RwLock::default(),
             accounts: Mutex::default(),
-            life,
+            numbers: OpenNumbers::of_life(life),
             files,
         }
     }
@@ -59,7 +60,7 @@ impl Sessions {
     ) -> Arc<Session> {
         let mut table = sync::write(&self.table);
         let account = self.account(client.0.client);
-        let session = Arc::new(Session::new(id, client, self.life, account));
+        let session = Arc::new(Session::new(id, client, &self.numbers, account));
         session.idle_from(now);
         session.reclaims.store(true, Ordering::Relaxed);
         session.syncs.goes_on();
@@ -98,7 +99,7 @@ impl Sessions {
         }
         let account = self.account(owner.client);
         let owner = (owner, Arc::clone(gate));
-        let session = Arc::new(Session::new(id, owner, self.life, account));
+        let session = Arc::new(Session::new(id, owner, &self.numbers, account));
         session.idle_from(now);
         table.insert(id, Arc::clone(&session));
         Ok(session)

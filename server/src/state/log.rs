@@ -120,6 +120,7 @@ impl<S: State> Log<S> {
     /// As [`Log::append`], but takes the record in whatever becomes of the file: what has happened has.
     pub fn note(&mut self, record: S::Record) -> io::Result<()> {
         let written = self.write(&[&record]);
+        self.misses(&written);
         self.state.apply(record);
         self.shorten();
         written
@@ -128,6 +129,7 @@ impl<S: State> Log<S> {
     /// Notes a record and appends another behind it, in one go: a crash leaves none, the first or both.
     pub fn note_and_append(&mut self, noted: S::Record, appended: S::Record) -> io::Result<()> {
         let written = self.write(&[&noted, &appended]);
+        self.misses(&written);
         self.state.apply(noted);
         if written.is_ok() {
             self.state.apply(appended);
@@ -179,6 +181,11 @@ impl<S: State> Log<S> {
         }
         self.broken = false;
         Ok(())
+    }
+
+    /// The state is ahead of a file that couldn't be written, which has to be written anew before anything else stands in it.
+    fn misses(&mut self, written: &io::Result<()>) {
+        self.broken |= written.is_err();
     }
 
     fn write(&mut self, records: &[&S::Record]) -> io::Result<()> {

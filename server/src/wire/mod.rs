@@ -21,7 +21,7 @@ use leasefs_transport::{CloseCode, Connection, Incoming};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -171,16 +171,14 @@ async fn lanes(
     }
 }
 
-/// Takes no further requests, recalls everything and waits until it is given back.
+/// Recalls everything, and takes no further requests once it is given back, with what was buffered under it; waits for those that it
+/// has taken.
 async fn end(server: &Arc<Server>) -> bool {
-    server.stop();
     server.leases.shut_down();
-    let quiet = tokio::time::timeout(SHUTDOWN_RECALL, async {
-        while !server.leases.all_quiet() {
-            tokio::time::sleep(QUIET_POLL).await;
-        }
-    });
-    if quiet.await.is_err() {
+    let until = Instant::now() + SHUTDOWN_RECALL;
+    let given_back = comes_by(until, || server.leases.all_given_back()).await;
+    server.stop();
+    if !given_back || !comes_by(until, || server.leases.all_quiet()).await {
         tracing::warn!("not every client has given its leases back: the next start waits for them");
         return false;
     }
@@ -199,4 +197,15 @@ async fn end(server: &Arc<Server>) -> bool {
         }
         Err(_) => false,
     }
+}
+
+/// Whether something comes to be so until then.
+async fn comes_by(until: Instant, is_so: impl Fn() -> bool) -> bool {
+    while !is_so() {
+        if Instant::now() >= until {
+            return false;
+        }
+        tokio::time::sleep(QUIET_POLL).await;
+    }
+    true
 }

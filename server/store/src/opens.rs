@@ -7,8 +7,9 @@ use leasefs_protocol::{FileKind, Handle, Version};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// What of an open's flags says how it may be used.
 pub(crate) const ACCESS: OFlags = OFlags::ACCMODE.union(OFlags::APPEND);
@@ -26,6 +27,8 @@ pub struct OpenFile {
     closed: AtomicBool,
     flushed: Mutex<Option<Flushed>>,
     opens: Arc<Opens>,
+    /// Dropped with it.
+    counted: OnceLock<Box<dyn Debug + Send + Sync>>,
 }
 
 /// What flushes have made of a file.
@@ -73,6 +76,12 @@ impl OpenFile {
     /// token after a restart of the server.
     pub fn close(self: Arc<Self>) {
         self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// What it is counted by is dropped with it, however many still use it when it is closed.
+    pub fn count_by(&self, place: impl Debug + Send + Sync + 'static) {
+        // Once for each open.
+        let _ = self.counted.set(Box::new(place));
     }
 
     /// A flush through it, made from `base`, has left this version.
@@ -151,6 +160,7 @@ impl Opens {
             closed: AtomicBool::new(false),
             flushed: Mutex::default(),
             opens: Arc::clone(self),
+            counted: OnceLock::new(),
         });
         self.in_use.add(&handle);
         let mut files = self.lock();

@@ -228,8 +228,12 @@ impl Orphans {
     pub fn keep_closed(&self, file: &Handle) -> Option<RwLockWriteGuard<'_, ()>> {
         let gate = self.gate(file)?.write();
         let gate = gate.unwrap_or_else(PoisonError::into_inner);
-        let open = self.claimable.load(Ordering::Relaxed) || self.in_use.is_open(file);
-        (!open).then_some(gate)
+        self.is_closed(file).then_some(gate)
+    }
+
+    /// Whether nobody can have the file open.
+    pub fn is_closed(&self, file: &Handle) -> bool {
+        !self.claimable.load(Ordering::Relaxed) && !self.in_use.is_open(file)
     }
 
     /// Removes the object's link unless it is still needed.

@@ -17,7 +17,7 @@ impl Store {
     /// The export's root, if removing the last name of this object changes it: the hidden folder
     /// doesn't exist yet and would be needed.
     pub fn needs_shelter(&self, object: &Handle) -> Option<Handle> {
-        if !self.keeps_orphans() || self.orphans.have_folder() {
+        if !self.keeps_orphans() || self.orphans.have_folder() || self.orphans.is_closed(object) {
             return None;
         }
         let last = |attr: &Attr| attr.kind == FileKind::File && attr.nlink == 1;

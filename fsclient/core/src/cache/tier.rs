@@ -10,7 +10,7 @@ use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
 use leasefs_lease::client::Live;
 use leasefs_lease::time::BootTime;
-use leasefs_protocol::{Attr, Caller, Handle};
+use leasefs_protocol::{Attr, Caller, Handle, OpenId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,16 +101,18 @@ impl<'a> Tier<'a> {
         } = &mut *self.state;
         let live = session.witness(self.now)?;
         let open = inodes.reuse_open(&live, dir, caller)?;
-        Some((inodes.begin_along(&live, dir)?, open))
+        Some((inodes.begin_along(&live, dir, open.id())?, open))
     }
 
     /// See [`Inodes::brought_along`].
-    pub fn brought_along(&mut self, dir: &Handle) -> Brought {
+    pub fn brought_along(&mut self, dir: &Handle, open: OpenId) -> Brought {
         let State {
             session, inodes, ..
         } = &mut *self.state;
         let live = session.witness(self.now);
-        live.map_or(Brought::Nothing, |live| inodes.brought_along(&live, dir))
+        live.map_or(Brought::Nothing, |live| {
+            inodes.brought_along(&live, dir, open)
+        })
     }
 
     /// The object a name denotes, for the daemon's own use: no answer is given with it.

@@ -179,14 +179,16 @@ impl Inodes {
 /// Whole pages, unless that is more than one answer can hold.
 fn around(offset: u64, len: usize, ahead: bool) -> (u64, usize) {
     let from = offset / PAGE * PAGE;
-    let until = offset
-        .saturating_add(len as u64)
-        .div_ceil(PAGE)
-        .saturating_mul(PAGE);
-    let whole = usize::try_from(until - from).unwrap_or(usize::MAX);
+    // No file goes on behind that, and nobody may ask for it.
+    let up_to = |end: u64| usize::try_from(end.min(i64::MAX as u64).saturating_sub(from));
+    let end = offset.saturating_add(len as u64);
+    let whole = up_to(end.div_ceil(PAGE).saturating_mul(PAGE)).unwrap_or(usize::MAX);
     match (whole > MAX_PAYLOAD, ahead) {
         (true, _) => (offset, len),
-        (false, true) => (from, whole.max(AHEAD)),
+        (false, true) => {
+            let ahead = up_to(from.saturating_add(AHEAD as u64)).unwrap_or(AHEAD);
+            (from, whole.max(ahead))
+        }
         (false, false) => (from, whole),
     }
 }
@@ -204,6 +206,18 @@ mod tests {
         let fetch = inodes.fetch(file(byte), 0, len);
         assert!(inodes.fetched(&file(byte), fetch, &Bytes::from(vec![0; len])));
         inodes.read_up_to(&file(byte), len as u64);
+    }
+
+    #[test]
+    fn nothing_behind_the_largest_file_is_asked_for() {
+        let end = i64::MAX as u64;
+        for (offset, len, ahead) in [(end - 1, 1, false), (end - 5000, 4096, true)] {
+            let (from, len) = around(offset, len, ahead);
+            assert_eq!((from % PAGE, from + len as u64), (0, end));
+            assert!(from <= offset);
+        }
+        assert_eq!(around(5000, 10, false), (4096, 4096));
+        assert_eq!(around(5000, 10, true), (4096, AHEAD));
     }
 
     #[test]

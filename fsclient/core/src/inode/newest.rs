@@ -12,7 +12,7 @@ use super::unstable::Covered;
 use crate::call::NodeId;
 use futures_channel::oneshot;
 use leasefs_lease::client::Live;
-use leasefs_protocol::{BootId, Handle};
+use leasefs_protocol::{BootId, Handle, OpenId, Refusal};
 
 /// The file that was made last in a directory, until it is made durable.
 #[derive(Debug, Default)]
@@ -34,8 +34,8 @@ impl Newest {
 #[derive(Debug)]
 pub(super) enum Along {
     /// Under this number, and who waits for it.
-    Asked(u64, Vec<oneshot::Sender<()>>),
-    Durable(DurableAlong),
+    Asked(u64, OpenId, Vec<oneshot::Sender<Result<(), Refusal>>>),
+    Durable(OpenId, DurableAlong),
 }
 
 /// What a directory's commit has covered, and in which life of the host.
@@ -45,8 +45,8 @@ pub(crate) type DurableAlong = (Covered, BootId);
 #[derive(Debug)]
 pub(crate) enum Brought {
     Nothing,
-    /// It is being brought to the disk.
-    Soon(oneshot::Receiver<()>),
+    /// It is being brought to the disk: if it can't be whoever waits is told so.
+    Soon(oneshot::Receiver<Result<(), Refusal>>),
     Durable(DurableAlong),
 }
 
@@ -81,47 +81,49 @@ impl Inodes {
         }
     }
 
-    /// A directory is about to be brought to the disk as its attributes tell it now. Under which number; `None` if these aren't known, or
-    /// it is or was already.
-    pub fn begin_along(&mut self, _: &Live<'_>, dir: &Handle) -> Option<u64> {
+    /// A directory is about to be brought to the disk by this open, as its attributes tell it now. Under which number; `None` if these
+    /// aren't known, or it is or was already.
+    pub fn begin_along(&mut self, _: &Live<'_>, dir: &Handle, open: OpenId) -> Option<u64> {
         let number = self.commits.next_along();
         let cached = self.used(dir)?;
         let may = cached.attr.is_some() && cached.along_mut().is_none();
-        may.then(|| cached.put_along(Along::Asked(number, Vec::new())))?;
+        may.then(|| cached.put_along(Along::Asked(number, open, Vec::new())))?;
         Some(number)
     }
 
-    /// It was, or `None`.
-    pub fn end_along(&mut self, dir: &Handle, number: u64, done: Option<DurableAlong>) {
+    /// It was, or can't be.
+    pub fn end_along(&mut self, dir: &Handle, number: u64, done: Result<DurableAlong, Refusal>) {
         let Some(cached) = self.used(dir) else {
             return;
         };
-        if !matches!(cached.along_mut(), Some(Along::Asked(asked, _)) if *asked == number) {
-            return;
-        }
-        let waiting = match done {
-            Some(done) => cached.put_along(Along::Durable(done)),
-            None => cached.take_along(),
+        let open = match cached.along_mut() {
+            Some(Along::Asked(asked, open, _)) if *asked == number => *open,
+            _ => return,
         };
-        if let Some(Along::Asked(_, waiting)) = waiting {
+        let told = done.as_ref().map(|_| ()).map_err(|refusal| *refusal);
+        let asked = match done {
+            Ok(done) => cached.put_along(Along::Durable(open, done)),
+            Err(_) => cached.take_along(),
+        };
+        if let Some(Along::Asked(_, _, waiting)) = asked {
             for tell in waiting {
                 // Who has waited may be gone.
-                let _ = tell.send(());
+                let _ = tell.send(told);
             }
         }
     }
 
-    /// What is known of a directory that is to be made durable.
-    pub fn brought_along(&mut self, _: &Live<'_>, dir: &Handle) -> Brought {
+    /// What is known of a directory that is to be made durable through this open: of a failure of the disk the host tells each once.
+    pub fn brought_along(&mut self, _: &Live<'_>, dir: &Handle, open: OpenId) -> Brought {
         let along = self.used(dir).and_then(Cached::along_mut);
         match along {
-            None => Brought::Nothing,
-            Some(Along::Durable(done)) => Brought::Durable(done.clone()),
-            Some(Along::Asked(_, waiting)) => {
+            Some(Along::Durable(by, done)) if *by == open => Brought::Durable(done.clone()),
+            Some(Along::Asked(_, by, waiting)) if *by == open => {
                 let (tell, told) = oneshot::channel();
                 waiting.push(tell);
                 Brought::Soon(told)
             }
+            _ => Brought::Nothing,
         }
     }
 }

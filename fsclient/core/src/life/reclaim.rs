@@ -10,7 +10,7 @@ use leasefs_protocol::limits::{MAX_BATCH, MAX_HEADER};
 use leasefs_protocol::{Handle, LockEpoch, OpenId};
 use std::time::Duration;
 
-/// How long each step of a reclaim may take. One that isn't complete is begun anew on another
+/// How long the next answer of a reclaim may take. One that isn't complete is begun anew on another
 /// connection: what is not known to be reclaimed is never used as if it were.
 const STEP: Duration = Duration::from_secs(5);
 /// Reclaim messages sent before the answer to the first; the server bounds them.
@@ -48,9 +48,7 @@ impl Life {
             for batch in batches {
                 self.tell(connection, ToServer::Reclaim(batch.clone()));
             }
-            let answers = self.answers(connection, batches.len());
-            let late = |_| Over::lost("the reclaim takes too long");
-            let lost = self.cx.timeout(STEP, answers).await.map_err(late)??;
+            let lost = self.answers(connection, batches.len()).await?;
             let (leases, opens) = (lost.leases, lost.opens);
             lost_locks.extend(lost.locks);
             // Of what was not claimed nothing is lost.
@@ -79,8 +77,12 @@ impl Life {
     async fn answers(&self, connection: ConnectionId, count: usize) -> Result<Lost, Over> {
         let mut lost = Lost::default();
         let mut answered = 0;
+        let late = |_| Over::lost("the reclaim takes too long");
+        // On a slow link they come one after the other.
+        let mut since = self.cx.monotonic();
         while answered < count {
-            match self.next().await {
+            let left = (since + STEP).since(self.cx.monotonic());
+            match self.cx.timeout(left, self.next()).await.map_err(late)? {
                 Happened::Control(
                     on,
                     ToClient::Reclaimed {
@@ -93,6 +95,7 @@ impl Life {
                     lost.opens.extend(lost_opens);
                     lost.locks.extend(lost_locks);
                     answered += 1;
+                    since = self.cx.monotonic();
                 }
                 Happened::Control(on, _) if on == connection => {
                     return Err(Over::lost("the server said something else than Reclaimed"));

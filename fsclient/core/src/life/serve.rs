@@ -22,6 +22,7 @@ struct Serving {
     /// Keep-alives without answer, and when they were sent.
     asked: VecDeque<(u64, BootTime)>,
     last_asked: Option<BootTime>,
+    begun: BootTime,
     datagrams: u64,
     last_tick: BootTime,
 }
@@ -33,6 +34,7 @@ impl Life {
             connection,
             asked: VecDeque::new(),
             last_asked: None,
+            begun: self.cx.monotonic(),
             datagrams: 0,
             last_tick: self.cx.monotonic(),
         };
@@ -121,8 +123,10 @@ impl Life {
         let old = self.rpc.since_renewal() >= self.rpc.term() / 3;
         let asked = serving.last_asked;
         let due = asked.is_none_or(|asked| now.since(asked) >= ASK_AFTER);
+        // What was said besides requests is known to have come by no other answer.
+        let unknown = now.since(asked.unwrap_or(serving.begun)) >= self.rpc.term();
         if due
-            && (old || silent >= ASK_AFTER)
+            && (old || unknown || silent >= ASK_AFTER)
             && let Some(number) = self.rpc.keep_alive()
         {
             serving.asked.push_back((number, self.cx.boot()));

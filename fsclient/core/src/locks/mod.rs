@@ -259,10 +259,10 @@ impl MountLocks {
             outcome,
             holder,
         } = locked;
+        self.epoch = epoch;
         if let Some(wait) = wait {
             self.take_waiting(wait);
         }
-        self.held_in(epoch);
         let file = self.files.entry(*object).or_default();
         // Who asks again may be granted it meanwhile, and wouldn't be told twice.
         let is_known = stamp < file.applied && file.held.has(lock).is_some();
@@ -305,16 +305,6 @@ impl MountLocks {
         }
     }
 
-    /// The session's locks are held in this tenure. If that is a later one, which wasn't asked for, the server has lost those of the
-    /// one before, with who waited.
-    fn held_in(&mut self, epoch: LockEpoch) {
-        let before = std::mem::replace(&mut self.epoch, epoch);
-        if epoch > before && !self.is_reset_due() {
-            self.files.values_mut().for_each(|file| file.lose(before));
-            self.wake_waiting();
-        }
-    }
-
     fn take_waiting(&mut self, wait: LockWait) -> Option<Waiting> {
         let waiting = self.waiting.remove(&wait)?;
         if let Some(file) = self.files.get_mut(&waiting.object) {
@@ -343,7 +333,7 @@ impl MountLocks {
         range: LockRange,
         unlocked: Unlocked,
     ) {
-        self.held_in(unlocked.epoch);
+        self.epoch = unlocked.epoch;
         if let Some(file) = self.files.get_mut(object) {
             file.applied = file.applied.max(unlocked.stamp);
             file.give_up((kind, owner), range);
@@ -359,13 +349,13 @@ impl MountLocks {
             }
             return;
         };
-        self.held_in(granted.epoch);
         let Some(file) = self.files.get_mut(&waiting.object) else {
             return;
         };
         let woken = match granted.stamp > file.applied {
             true => {
                 file.applied = granted.stamp;
+                self.epoch = granted.epoch;
                 file.held.converts(&waiting.lock);
                 file.given(&waiting.lock, granted.fence);
                 file.took(waiting.fh, (waiting.lock.kind, waiting.lock.owner));
@@ -390,10 +380,6 @@ impl MountLocks {
     /// Whoever waits asks again: what was sent meanwhile may not have come.
     pub fn wake_all(&mut self) {
         self.asking.values_mut().for_each(|early| *early = None);
-        self.wake_waiting();
-    }
-
-    fn wake_waiting(&mut self) {
         while let Some((&wait, _)) = self.waiting.first_key_value()
             && let Some(waiting) = self.take_waiting(wait)
         {

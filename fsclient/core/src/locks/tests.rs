@@ -98,31 +98,6 @@ fn who_may_decide_asks_nobody_and_numbers_each_lock() {
 }
 
 #[test]
-fn what_was_held_in_a_tenure_that_the_server_has_ended_is_lost_and_who_waited_asks_again() {
-    let mut locks = deciding();
-    let wait = LockWait(1);
-    let waits = Locked {
-        outcome: LockOutcome::Waits,
-        ..granted(3, None, Vec::new())
-    };
-    let answer = locks.locked((&file(), FH), &wanted(2), Some(wait), waits);
-    let Answered::Waits(mut told) = answer else {
-        panic!("{answer:?}");
-    };
-    let later = Locked {
-        epoch: LockEpoch(10),
-        ..granted(4, None, Vec::new())
-    };
-    let other = Fh(4);
-    locks.locked((&file(), other), &wanted(3), None, later);
-    assert_eq!(told.try_recv(), Ok(Some(Woken::AskAgain)));
-    assert!(locks.is_lost(&file(), Some(FH), Some(LockOwner(1))));
-    assert!(!locks.is_lost(&file(), Some(other), Some(LockOwner(3))));
-    assert_eq!(locks.newest(&file()), Some(Fence(104)));
-    assert!(!locks.is_reset_due(), "the server knows");
-}
-
-#[test]
 fn when_the_numbers_are_used_up_the_server_is_asked() {
     let mut locks = deciding();
     for owner in [1, 2, 3] {

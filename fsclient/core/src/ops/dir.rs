@@ -297,7 +297,8 @@ impl Ops {
     /// Reads the next page of a directory, unless somebody has or it has been rewound meanwhile.
     async fn read_page(&self, ask: &Ask, open: &OpenDir) -> Result<(), Refusal> {
         let (pages, of) = (open.stream.borrow().pages, Listed::by(open));
-        let _turn = open.turn.lock().await;
+        let turn = async { Ok(open.turn.lock().await) };
+        let _turn = ask.unless_left(turn).await?;
         if open.stream.borrow().pages != pages {
             return Ok(());
         }

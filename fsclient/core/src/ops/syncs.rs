@@ -2,9 +2,9 @@
 
 use super::{Ask, Ops};
 use crate::call::{Asker, Fh};
-use crate::inode::{Brought, Committed, DurableAlong};
+use crate::inode::{Brought, Committed, DurableAlong, LossesTold};
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{Durability, Handle, Refusal, query};
+use leasefs_protocol::{Durability, Handle, OpenId, Refusal, query};
 use std::sync::Arc;
 
 impl Ops {
@@ -30,7 +30,7 @@ impl Ops {
             false => Durability::All,
         };
         let mut along = match dir {
-            Some(_) => self.brought_along(ask, &object).await?,
+            Some(_) => self.brought_along(ask, (&object, open), told).await?,
             None => None,
         };
         self.sync_along(ask, &object);
@@ -53,7 +53,11 @@ impl Ops {
                 (None, None) => {
                     let covered = self.inodes().commit_covers(life, data_only);
                     let request = query::Commit { open, durability };
-                    (covered, self.call(ask, request).await?.host)
+                    let done = self.call(ask, request).await;
+                    if let Err(Refusal::Host(_)) = done {
+                        self.inodes().is_told(&object, told);
+                    }
+                    (covered, done?.host)
                 }
             };
             let verdict = self.inodes().committed(&object, covered, host, told);
@@ -67,24 +71,26 @@ impl Ops {
     }
 
     /// What was made durable of a directory along with the file that was made in it last, if it hasn't changed since.
+    ///
+    /// # Errors
+    /// Why it could not be made durable.
     async fn brought_along(
         &self,
         ask: &Ask,
-        dir: &Handle,
+        (dir, open): (&Handle, OpenId),
+        told: &LossesTold,
     ) -> Result<Option<DurableAlong>, Refusal> {
         self.inodes().is_synced_itself(dir);
         loop {
-            let brought = self.cache().live().map(|mut tier| tier.brought_along(dir));
-            match brought {
+            let tier = self.cache().live();
+            match tier.map(|mut tier| tier.brought_along(dir, open)) {
                 None | Some(Brought::Nothing) => return Ok(None),
                 Some(Brought::Durable(durable)) => return Ok(Some(durable)),
-                Some(Brought::Soon(told)) => {
-                    let told = async {
-                        // Dropped without a word if the directory is changed.
-                        let _ = told.await;
-                        Ok(())
-                    };
-                    ask.unless_left(told).await?;
+                Some(Brought::Soon(end)) => {
+                    // Dropped without a word if the directory is changed.
+                    let end = async { end.await.unwrap_or(Ok(())) };
+                    let ended = ask.unless_left(async { Ok(end.await) }).await?;
+                    ended.inspect_err(|_| self.inodes().is_told(dir, told))?;
                 }
             }
         }
@@ -114,12 +120,22 @@ impl Ops {
             };
             let told = ops.call_as(&nobody, caller, commit).await;
             let mut inodes = ops.inodes();
-            if let Err(refusal @ Refusal::Host(_)) = &told {
-                // The host tells it once, and whoever makes the directory durable has to be told.
+            if let Err(refusal) = &told
+                && leaves_open(*refusal)
+            {
                 inodes.is_lost(dir, *refusal);
             }
-            let done = told.ok().map(|told| (covered, told.host));
+            let done = told.map(|told| (covered, told.host));
             inodes.end_along(&dir, number, done);
         });
+    }
+}
+
+/// Whether the disk may have failed, which the host tells once: whoever makes the directory durable next has to be told. Directories of
+/// which it makes none durable (EINVAL) have lost nothing.
+fn leaves_open(refusal: Refusal) -> bool {
+    match refusal {
+        Refusal::Host(errno) => i32::from(errno) != libc::EINVAL,
+        refusal => refusal == Refusal::TimedOut,
     }
 }

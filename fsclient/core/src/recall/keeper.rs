@@ -33,11 +33,10 @@ pub(super) async fn keep(inner: Arc<EngineInner>) {
             true => BUSY,
             false => CALM,
         };
-        if inner.cx.monotonic().since(released) >= RELEASE_EVERY {
+        let releases = inner.cx.monotonic().since(released) >= RELEASE_EVERY;
+        if inner.begin_to_tidy(releases) && releases {
             released = inner.cx.monotonic();
-            inner.release_idle().await;
         }
-        inner.keep_budget().await;
         // Either is reason to look.
         let _ = inner.cx.timeout(pause, called).await;
     }
@@ -87,6 +86,23 @@ impl EngineInner {
             "the kernel doesn't drop pages although nothing is under way: the mount ends"
         );
         drop(self.outside.tell(Notice::End));
+    }
+
+    /// Begins to give back what nobody needs, if that isn't under way: it may wait for the kernel, which the clock doesn't.
+    fn begin_to_tidy(self: &Arc<Self>, releases: bool) -> bool {
+        let due = releases || self.cache.is_over_budget(&self.cache.state());
+        if !due || std::mem::replace(&mut *self.tidies.borrow_mut(), true) {
+            return false;
+        }
+        let inner = Arc::clone(self);
+        self.cx.spawn(async move {
+            if releases {
+                inner.release_idle().await;
+            }
+            inner.keep_budget().await;
+            *inner.tidies.borrow_mut() = false;
+        });
+        true
     }
 
     async fn release_idle(self: &Arc<Self>) {

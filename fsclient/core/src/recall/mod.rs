@@ -116,7 +116,7 @@ struct EngineInner {
     writeback: Writeback,
     /// Held from marking an object until the kernel has dropped what never blocks: whoever finds
     /// that the kernel knows nothing of it (any more) can rely on that.
-    dropping: Mutex<()>,
+    dropping: Arc<Mutex<()>>,
     sweeps: Sweeps,
     fault: Option<Fault>,
     /// When the kernel was last made to forget all names, and the time before.
@@ -128,6 +128,8 @@ struct EngineInner {
     restless: Part<Restless>,
     /// Whether the kernel's connection was ended because nothing else helped.
     gave_up: Part<bool>,
+    /// Whether leases that nobody needs are being given back.
+    tidies: Part<bool>,
 }
 
 /// What the engine works on.
@@ -150,7 +152,7 @@ impl Engine {
             outside: on.outside,
             rpc: on.rpc,
             writeback: on.writeback,
-            dropping: Mutex::default(),
+            dropping: Arc::default(),
             sweeps: Sweeps::default(),
             fault,
             forgot: Part::default(),
@@ -158,6 +160,7 @@ impl Engine {
             changed_directory: Part::default(),
             restless: Part::new(Restless::new(on.restless_for)),
             gave_up: Part::default(),
+            tidies: Part::default(),
         }));
         on.cx.spawn(keeper::keep(Arc::clone(&engine.0)));
         engine
@@ -392,6 +395,16 @@ impl EngineInner {
 
     /// Makes the kernel look all names up again.
     async fn forget_names(&self) -> Noticed {
+        let noticed = self.forget_names_told().await;
+        // A listing that was answered meanwhile may have been taken up in the epoch that began then, and counts as of the one before.
+        // Once more is enough: none is told names then.
+        match noticed == Noticed::Done && self.cache.inodes().untaken().is_some() {
+            true => self.forget_names_told().await,
+            false => noticed,
+        }
+    }
+
+    async fn forget_names_told(&self) -> Noticed {
         if !planted::is(Bug::UntakenNames) && !self.listings_are_taken_up().await {
             return Noticed::Failed;
         }

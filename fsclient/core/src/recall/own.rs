@@ -66,7 +66,7 @@ impl Engine {
 impl EngineInner {
     /// Marks and drops what never blocks; false if the kernel may still hold something.
     async fn begin_change(self: &Arc<Self>, scope: ChangeScope) -> (OwnChange, bool) {
-        let _dropping = self.dropping().await;
+        let dropping = self.dropping().await;
         let (mut dropped, asked) = {
             let mut state = self.cache.state();
             let dropped = state.begin_change(&scope);
@@ -92,8 +92,18 @@ impl EngineInner {
         // Unable: something is mounted inside our mount, and came after these names were told. The change
         // holds their directory's lock, so they can't be dropped singly either: they end with their
         // timeout.
-        let done = self.drop_at_once(&dropped).await != Noticed::Failed;
-        (change, done)
+        if dropped.attrs.is_empty() && dropped.names.is_empty() {
+            return (change, true);
+        }
+        // What has left the tables leaves the kernel, whether its caller waits for it or not.
+        let (inner, (tell, told)) = (Arc::clone(self), oneshot::channel());
+        self.cx.spawn(async move {
+            let _dropping = dropping;
+            let done = inner.drop_at_once(&dropped).await != Noticed::Failed;
+            // Its caller may have left.
+            let _ = tell.send(done);
+        });
+        (change, told.await.unwrap_or(false))
     }
 }
 

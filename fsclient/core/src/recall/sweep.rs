@@ -6,7 +6,7 @@ use crate::cache::Work;
 use crate::inode::Dropped;
 use crate::run::{Bell, Part};
 use futures_channel::oneshot;
-use futures_util::lock::MutexGuard;
+use futures_util::lock::OwnedMutexGuard;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -73,9 +73,9 @@ impl EngineInner {
     }
 
     /// The right to drop. What is no longer known here has left the kernel by then, unless pages are in the way.
-    pub(super) async fn dropping(self: &Arc<Self>) -> MutexGuard<'_, ()> {
+    pub(super) async fn dropping(self: &Arc<Self>) -> OwnedMutexGuard<()> {
         loop {
-            let dropping = self.dropping.lock().await;
+            let dropping = Arc::clone(&self.dropping).lock_owned().await;
             self.begin_due_sweep();
             if self.is_swept() {
                 return dropping;
@@ -86,8 +86,8 @@ impl EngineInner {
     }
 
     /// As [`EngineInner::dropping`], if nothing has to be waited for.
-    pub(super) fn dropping_at_once(self: &Arc<Self>) -> Option<MutexGuard<'_, ()>> {
-        let dropping = self.dropping.try_lock()?;
+    pub(super) fn dropping_at_once(self: &Arc<Self>) -> Option<OwnedMutexGuard<()>> {
+        let dropping = self.dropping.try_lock_owned()?;
         self.begin_due_sweep();
         self.is_swept().then_some(dropping)
     }

@@ -4,7 +4,7 @@ use super::{AGE, From, RETRY, TOGETHER, WritebackInner, undelivered};
 use crate::api::WhyNot;
 use crate::cache::{Asked, DirtyFile, Flushed, Round};
 use crate::inode::{Covered, Durably, Hearers, Noted, Writer, Wrote};
-use crate::run::Bell;
+use crate::run::{Bell, Place};
 use crate::session::{Answered, CallOptions, Settlement};
 use futures_util::future::join_all;
 use leasefs_lease::client::{Batch, Run, Tenure};
@@ -15,8 +15,12 @@ use leasefs_protocol::control::SCATTERS;
 use leasefs_protocol::{
     Attr, BootId, Durability, Handle, LockEpoch, OpenId, Refusal, Reply, SetAttr, Version,
 };
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How often who waits for a place looks whether it needs one still.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A request of a round that has ended.
 struct RoundPart {
@@ -282,8 +286,21 @@ impl WritebackInner {
         }
     }
 
+    /// A place among the flushes under way, or none for what another mount waits for: that must not stand behind what nobody does.
+    async fn place(&self, object: &Handle) -> Option<Place> {
+        let mut place = pin!(self.window.next());
+        loop {
+            if self.cache.state().leases.is_waited_for(object) {
+                return None;
+            }
+            if let Ok(place) = self.cx.timeout(LOOK, place.as_mut()).await {
+                return place;
+            }
+        }
+    }
+
     async fn settled(&self, flush: &Flush, numbered: &Bell) -> Result<Answered<Written>, Refusal> {
-        let _place = self.window.next().await;
+        let _place = self.place(&flush.object).await;
         let dropped = vec![flush.object];
         let (caller, data) = (flush.writer.caller.clone(), flush.batch.data());
         let options = CallOptions {

@@ -1,10 +1,10 @@
 //! Who makes a new file durable, and its directory next, waits once.
 
 use crate::calls::removal;
-use crate::opens::{directory_left, name_is_gone, without_xattrs};
+use crate::opens::{directory_left, is_opened, name_is_gone, without_xattrs};
 use crate::said::{Asked, FILE, attr, grant, handle, recall};
 use crate::world::{Waiter, World};
-use leasefs_client::call::{Fh, NewMode};
+use leasefs_client::call::{Asker, Fh, NewMode};
 use leasefs_client::{Answer, Call, NodeId};
 use leasefs_protocol::{
     OpenId, OpenToken, Parts, Query, Refusal, Reply, Request, Response, Stamp, Touched, answer,
@@ -200,6 +200,55 @@ fn a_directory_that_has_not_come_to_the_disk_along_is_told_of_once() {
             true => assert_eq!(world.refused(sync), failed),
             false => drop(world.answered(sync).expect("durable")),
         }
+    }
+}
+
+#[test]
+fn who_waits_for_a_directory_that_does_not_come_to_the_disk_is_told_at_once_and_once() {
+    let failed = Refusal::Host(libc::EIO as u16);
+    let mut world = world();
+    one_after_the_other(&mut world, 1);
+    let fh = root(&mut world);
+    let (along, _, _) = both_at_once(&mut world, 2);
+    let sync = syncs(&mut world, fh);
+    world.answer(&along, Err(failed));
+    assert_eq!(world.refused(sync), failed);
+    let sync = syncs(&mut world, fh);
+    is_committed(&mut world, sync);
+}
+
+#[test]
+fn a_host_that_syncs_no_directories_says_so_to_who_asks_and_nothing_is_lost() {
+    let refused = Refusal::Host(libc::EINVAL as u16);
+    let mut world = world();
+    one_after_the_other(&mut world, 1);
+    let fh = root(&mut world);
+    let (along, _, _) = both_at_once(&mut world, 2);
+    world.answer(&along, Err(refused));
+    let sync = syncs(&mut world, fh);
+    is_committed(&mut world, sync);
+}
+
+/// What the disk has failed in the host tells through each open once.
+#[test]
+fn what_another_open_has_made_durable_is_made_durable_again() {
+    let mut world = world();
+    one_after_the_other(&mut world, 1);
+    let other = Asker {
+        pid: 0,
+        uid: 7,
+        gid: 7,
+    };
+    let open = world.call_of(other, Call::OpenDir { node: NodeId::ROOT });
+    let asked = world.asked();
+    let theirs = is_opened(&mut world, open, &asked, without_xattrs());
+    let (along, _, _) = both_at_once(&mut world, 2);
+    for answered in [false, true] {
+        if answered {
+            world.done(&along);
+        }
+        let sync = syncs(&mut world, theirs);
+        is_committed(&mut world, sync);
     }
 }
 

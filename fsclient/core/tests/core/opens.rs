@@ -508,10 +508,11 @@ fn who_has_no_place_for_an_open_commits_what_keeps_written_files_open_at_the_ser
 pub fn directory_left(world: &mut World, dir: Attr) {
     let call = world.call(Call::OpenDir { node: NodeId::ROOT });
     let asked = world.asked();
-    is_opened(world, call, &asked, dir);
+    let fh = is_opened(world, call, &asked, dir);
+    world.call(Call::ReleaseDir { fh });
 }
 
-fn is_opened(world: &mut World, call: Waiter, asked: &Asked, dir: Attr) {
+pub fn is_opened(world: &mut World, call: Waiter, asked: &Asked, dir: Attr) -> Fh {
     let open = asked.frame.id.0;
     let opened = answer::Opened {
         open: OpenId(open),
@@ -525,10 +526,10 @@ fn is_opened(world: &mut World, call: Waiter, asked: &Asked, dir: Attr) {
         ..asked.reply(Ok(Response::Opened(opened)))
     };
     world.reply(reply, b"");
-    let Ok(Answer::OpenedDir(fh)) = world.answered(call) else {
-        panic!("not opened");
-    };
-    world.call(Call::ReleaseDir { fh });
+    match world.answered(call) {
+        Ok(Answer::OpenedDir(fh)) => fh,
+        other => panic!("not opened: {other:?}"),
+    }
 }
 
 /// A name is being removed from it.
@@ -586,7 +587,8 @@ fn a_directory_that_is_opened_while_a_name_is_changed_is_asked_for_and_stays_ope
         let call = world.call(Call::OpenDir { node: NodeId::ROOT });
         let asked = world.asked();
         name_is_gone(&mut world, removed, dir);
-        is_opened(&mut world, call, &asked, dir);
+        let fh = is_opened(&mut world, call, &asked, dir);
+        world.call(Call::ReleaseDir { fh });
         assert_eq!(world.core.session_status().opens, 1);
     }
 }

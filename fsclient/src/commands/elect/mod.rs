@@ -17,6 +17,7 @@ use super::say;
 use child::Child;
 use clap::Args;
 use lease::{Lease, token};
+use leasefs_host::clock::boot_time;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::process::Signal;
 use std::ffi::OsString;
@@ -127,7 +128,7 @@ async fn attend(mut child: Child, lease: Lease, path: &Path) -> io::Result<u8> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let mut look = tokio::time::interval(LOOK);
-    let mut told = false;
+    let mut ends = None;
     loop {
         tokio::select! {
             _ = terminate.recv() => child.signal(Signal::TERM),
@@ -136,22 +137,23 @@ async fn attend(mut child: Child, lease: Lease, path: &Path) -> io::Result<u8> {
             _ = look.tick() => {}
         }
         let ended = child.has_ended();
-        if lease.is_nearly_over() && !told && !ended {
-            told = true;
+        if ends.is_none() && !ended && lease.is_nearly_over() {
+            ends = Some(lease.over_at());
             say(&format!(
                 "the lock of {} may soon be lost, since the server doesn't answer: ending the command",
                 path.display()
             ));
             child.signal(Signal::TERM);
         }
-        let over = told && lease.is_over();
+        // Whether the server answers again meanwhile or not.
+        let over = ends.is_some_and(|at| lease.is_over() || at.has_come(boot_time()));
         if over {
             // What it leaves behind holds the lock, too.
             child.signal(Signal::KILL);
         }
-        if ended && (over || !told) {
+        if ended && (over || ends.is_none()) {
             let code = child.code().unwrap_or(LOST);
-            return Ok(if told { LOST } else { code });
+            return Ok(if over { LOST } else { code });
         }
     }
 }

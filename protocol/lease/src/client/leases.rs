@@ -293,6 +293,11 @@ impl Leases {
         }
     }
 
+    /// Whether another session waits for this one object, of which there may be bytes that it must see.
+    pub fn is_waited_for(&self, object: &Handle) -> bool {
+        self.everything == 0 && self.objects.get(object).is_some_and(|o| o.yielding)
+    }
+
     /// Recalls that are not approved, oldest number first.
     pub fn open_recalls(&self) -> impl Iterator<Item = &Recall> {
         self.open.values().map(|open| &open.recall)
@@ -504,7 +509,10 @@ impl Leases {
     }
 
     fn keep(&mut self, change: impl Fn(&mut Object)) {
-        self.objects.values_mut().for_each(change);
+        for object in self.objects.values_mut() {
+            change(object);
+            object.queued = false;
+        }
         self.objects.retain(|_, object| !object.is_idle());
         self.forgotten.clear();
     }

@@ -127,16 +127,23 @@ impl Core {
         self.ops.get(&op).map(|op| op.state)
     }
 
-    /// Whether nobody holds a lease or owes an approval, and no change runs or waits: after
+    /// Whether nobody holds a lease or owes an approval, and nothing runs or waits that changes anything: after
     /// [`Event::Shutdown`](super::Event::Shutdown) this makes the end an orderly one. Not in
     /// grace: leases of the earlier life may be alive.
     pub fn all_quiet(&self) -> bool {
-        let quiet = |s: &Session| s.leases.is_empty() && s.recalls.is_empty();
-        let changes = self.ops.values().any(|op| op.is_exclusive());
-        self.grace.is_none() && !changes && self.sessions.iter().all(|(_, s)| quiet(s))
+        // Whoever asks for a lock changes nothing.
+        let changes = |op: &Op| op.is_exclusive() && op.kind != Kind::Lock;
+        let changes = self.ops.values().any(changes);
+        self.grace.is_none() && !changes && self.all_given_back()
     }
 
-    /// Whether any session holds a lock, or may.
+    /// Whether nobody holds a lease or owes an approval.
+    pub fn all_given_back(&self) -> bool {
+        let quiet = |s: &Session| s.leases.is_empty() && s.recalls.is_empty();
+        self.sessions.iter().all(|(_, s)| quiet(s))
+    }
+
+    /// Whether any session holds a lock, or waits for one.
     pub fn holds_locks(&self) -> bool {
         !self.locks.is_empty()
     }

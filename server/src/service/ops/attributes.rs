@@ -34,7 +34,8 @@ impl Perform for SetAttr {
 
     fn run(&self, order: &Order<'_>, _: &Targets) -> Result<Done, Refusal> {
         let (who, open) = (order.call.identity()?, order.inputs.open.as_deref());
-        let attr = order.store().setattr(&who, &self.object, open, &self.set)?;
+        let set = order.may_set(&self.object, self.set)?;
+        let attr = order.store().setattr(&who, &self.object, open, &set)?;
         Ok(Done::of(self, attr).knowing(self.object, attr))
     }
 

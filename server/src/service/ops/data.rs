@@ -57,7 +57,7 @@ fn set_with(order: &Order<'_>, open: &OpenFile, set: SetAttr) -> Result<(), Refu
     if set.is_empty() {
         return Ok(());
     }
-    let who = order.call.identity()?;
+    let (who, set) = (order.call.identity()?, order.may_set(open.handle(), set)?);
     order.store().setattr(&who, open.handle(), None, &set)?;
     Ok(())
 }

@@ -14,10 +14,15 @@ use super::access::{Names, Targets};
 use super::inputs::Inputs;
 use crate::intent::{Intent, Place};
 use crate::session::Opens;
+use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::{
-    Attr, Change, Handle, Name, Operation, Parts, RawName, Refusal, Reply, Response,
+    Attr, Change, FileKind, Handle, Name, Operation, Parts, RawName, Refusal, Reply, Response,
+    SetAttr,
 };
 use leasefs_store::{OpenFile, Store};
+
+/// Set-user-id and set-group-id.
+const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
 
 /// A change, between its arrival and its answer.
 pub trait Perform {
@@ -132,6 +137,30 @@ pub struct Order<'a> {
 impl Order<'_> {
     fn store(&self) -> &Store {
         &self.call.server.store
+    }
+
+    /// The mode that something may be given. Where all callers of a client are one user, no program takes on his rights: honest clients
+    /// see to that, and another one could leave him a way to them on this host.
+    fn mode_of(&self, kind: FileKind, mode: u32) -> u32 {
+        let one = self.call.client.policy_shown() == IdentityPolicy::Squash;
+        match one && kind != FileKind::Directory {
+            true => mode & !SET_IDS,
+            false => mode,
+        }
+    }
+
+    /// What may be set of an object.
+    fn may_set(&self, object: &Handle, set: SetAttr) -> Result<SetAttr, Refusal> {
+        let sets_ids = |mode: &u16| u32::from(*mode) & SET_IDS != 0;
+        let Some(mode) = set.mode.filter(sets_ids) else {
+            return Ok(set);
+        };
+        let kind = self.store().getattr(object)?.kind;
+        let mode = self.mode_of(kind, mode.into());
+        Ok(SetAttr {
+            mode: u16::try_from(mode).ok(),
+            ..set
+        })
     }
 
     fn open(&self) -> Result<&OpenFile, Refusal> {

@@ -121,8 +121,7 @@ async fn commit_all(call: &Call) -> Option<Result<(), Refusal>> {
         Err(refusal) => return Some(Err(refusal)),
     };
     let server = &call.server;
-    let _alone = server.committing.lock().await;
-    let _leave = server.slow(&call.session).await?;
+    let _leave = server.slow_alone(&call.session).await?;
     let failures = &server.failures;
     failures.asked(server.durably(|| server.store.commit_all()));
     Some(syncing.ends(call.session.syncs.hears(failures)))

@@ -91,7 +91,7 @@ impl Server {
         for id in ids {
             let recorded = self.durable.sessions.get(&id);
             let (crashed, birth) = recorded.map_or((false, 0), |r| (r.crashed, r.birth));
-            let mut opens = Opens::new(self.life);
+            let mut opens = Opens::new(self.life, birth);
             let recovered = self.recover(cx, id, &mut opens, &mut repeats);
             let mut changes = Answers::after_restart(recovered, SeqSet::default());
             if crashed {
@@ -246,7 +246,7 @@ impl Server {
             changes: Answers::default(),
             link: None,
             ops: BTreeMap::new(),
-            opens: Opens::new(life),
+            opens: Opens::new(life, birth),
             birth,
             reclaims: false,
             idle_since: now,

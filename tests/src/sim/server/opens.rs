@@ -73,9 +73,9 @@ pub struct Opens {
 }
 
 impl Opens {
-    /// None yet; numbers differ between lives.
-    pub fn new(life: u64) -> Self {
-        let first = life << 32 | 1;
+    /// None yet; numbers differ between lives, and between sessions of one.
+    pub fn new(life: u64, birth: u64) -> Self {
+        let first = life << 40 | (birth & 0xfffff) << 20 | 1;
         Self {
             first,
             next: first,

@@ -135,7 +135,8 @@ impl LockTable {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.files.values().all(|file| file.held.is_empty())
+        let idle = |file: &File| file.held.is_empty() && file.waiting.is_empty();
+        self.files.values().all(idle)
     }
 
     pub(super) fn file(&self, object: &Handle) -> Option<&File> {
