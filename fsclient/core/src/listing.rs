@@ -2,6 +2,8 @@
 
 use leasefs_protocol::limits::MAX_LISTED;
 use leasefs_protocol::{DirEntry, FileKind};
+use std::fmt::Debug;
+use std::sync::OnceLock;
 
 /// An entry of a directory, as a listing keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +24,26 @@ pub(crate) struct Names {
     /// One behind the other.
     names: Vec<u8>,
     entries: Vec<Entry>,
+    counted: Counted,
 }
+
+/// What it is counted by, for as long as anybody has it. A copy isn't counted.
+#[derive(Debug, Default)]
+struct Counted(OnceLock<Box<dyn Debug + Send + Sync>>);
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for Counted {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Counted {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
@@ -44,6 +65,21 @@ impl Names {
     /// Approximate size.
     pub fn cost(&self) -> usize {
         self.entries.len() * size_of::<Entry>() + self.names.len()
+    }
+
+    /// Counts it, unless it is: however many read it.
+    ///
+    /// # Errors
+    /// Why it can't be.
+    pub fn count_by<C: Debug + Send + Sync + 'static, E>(
+        &self,
+        count: impl FnOnce() -> Result<C, E>,
+    ) -> Result<(), E> {
+        if self.counted.0.get().is_none() {
+            // Nobody else has since.
+            let _ = self.counted.0.set(Box::new(count()?));
+        }
+        Ok(())
     }
 
     /// Takes in an entry. There is room for it: what all listings take has been reserved before.

@@ -230,7 +230,16 @@ async fn until_unmounted(
             }
             Some(Unmount { force, reply }) = unmounts.recv() => {
                 assembled.unmounting.store(true, Ordering::Relaxed);
-                let unmounted = unmount_on_demand(assembled, force).await;
+                let unmounted = tokio::select! {
+                    unmounted = unmount_on_demand(assembled, force) => unmounted,
+                    () = signals.any() => {
+                        end_by_signal(assembled, signals).await;
+                        let result = bring_in(assembled, signals, false).await;
+                        // Whoever asked may have gone.
+                        let _ = reply.send(result.clone());
+                        return result;
+                    }
+                };
                 let done = unmounted.is_ok();
                 assembled.unmounting.store(done, Ordering::Relaxed);
                 let result = match unmounted {

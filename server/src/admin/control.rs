@@ -81,6 +81,9 @@ pub enum AskError {
     /// There is none.
     #[error("no server is running with the state directory {0}")]
     NotRunning(PathBuf),
+    /// Its socket is not for everybody.
+    #[error("the server of {0} answers only the user that it runs as, and root")]
+    NotAllowed(PathBuf),
     /// There is one, but something is wrong.
     #[error(
         "the server of {path} gives no answer ({source}): is it stopped? What it was asked to do it may do yet"
@@ -110,6 +113,7 @@ pub fn ask(location: &Location, request: &Request) -> Result<Reply, AskError> {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             AskError::NotRunning(location.path().to_owned())
         }
+        io::ErrorKind::PermissionDenied => AskError::NotAllowed(location.path().to_owned()),
         _ => no_answer(e),
     })?;
     let reply: Result<Reply, String> = asked.answer().map_err(no_answer)?;

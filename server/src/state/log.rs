@@ -195,7 +195,7 @@ impl<S: State> Log<S> {
 
     fn try_to_write(&mut self, records: &[&S::Record]) -> io::Result<()> {
         if self.broken {
-            self.rewrite().map_err(|_| broken())?;
+            self.rewrite()?;
         }
         let mut framed = Vec::new();
         for record in records {

@@ -15,6 +15,9 @@ const SHARED: [&str; 18] = [
     "nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "vboxsf", "virtiofs",
 ];
 
+/// File systems that number a file anew when the host reads it in again (`iunique`): who knows it by its former number isn't asked.
+const FORGETFUL: [&str; 3] = ["exfat", "msdos", "vfat"];
+
 /// So many mount points are named.
 const NAMED: usize = 4;
 
@@ -71,6 +74,14 @@ fn judge_mount(export: &Path, mount: &Mount) -> Result<Option<String>, StateErro
             source_shown,
         });
     }
+    if FORGETFUL.contains(&mount.kind.as_str()) {
+        return Ok(Some(format!(
+            "{} is on a file system of type {} ({source_shown}), where a file that this host has not used for a while is another one: \
+             what clients have cached of it is served stale, and what they have open is lost, so serve another file system",
+            export.display(),
+            mount.kind
+        )));
+    }
     Ok(is_shared(&mount.kind).then(|| {
         format!(
             "{} is on a file system of type {} ({source_shown}): what others change there beside this server is served stale, so \
@@ -123,6 +134,8 @@ mod tests {
             "fuse",
             "9p",
             "virtiofs",
+            "vfat",
+            "exfat",
         ] {
             let note = judged(kind).expect("it is served").expect("a warning");
             assert!(

@@ -34,15 +34,17 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Of a listing that is cached. It may be cached no longer and be held by this alone, so that it is counted as one that is
-    /// read; `None` if there is no room.
+    /// Of a listing that is cached. It may be cached no longer and be held by those alone who read it, so that it is counted as one that
+    /// is read; `None` if there is no room.
     pub fn cached(listing: Listing, room: &ListingRoom) -> Option<Self> {
-        let mut reserved = Reserved::default();
-        reserved.grow(room, listing.cost()).ok()?;
+        let reserve = || {
+            let mut reserved = Reserved::default();
+            reserved.grow(room, listing.cost()).map(|()| reserved)
+        };
+        listing.count_by(reserve).ok()?;
         Some(Self {
             entries: listing,
             complete: true,
-            reserved,
             ..Self::default()
         })
     }
@@ -130,15 +132,21 @@ mod tests {
     }
 
     #[test]
-    fn what_streams_hold_of_listings_that_were_cached_is_counted() {
-        let mut read = Stream::default();
-        extend(&mut read, &[entry("a", 1), entry("b", 2)], true);
-        let room = ListingRoom::new(read.entries.cost() * 2);
-        let cached = || Stream::cached(Arc::clone(&read.entries), &room);
-        let two = [cached(), cached()];
-        assert!(two.iter().all(Option::is_some) && cached().is_none());
-        drop(two);
-        assert!(cached().is_some());
+    fn what_streams_hold_of_listings_that_were_cached_is_counted_once_however_many_read_it() {
+        let listing = || {
+            let mut read = Stream::default();
+            extend(&mut read, &[entry("a", 1), entry("b", 2)], true);
+            read.entries
+        };
+        let first = listing();
+        let room = ListingRoom::new(first.cost() * 3 / 2);
+        let cached = |listing: &Listing| Stream::cached(Arc::clone(listing), &room);
+        let many = [cached(&first), cached(&first), cached(&first)];
+        assert!(many.iter().all(Option::is_some));
+        drop(first);
+        assert!(cached(&listing()).is_none(), "they have it still");
+        drop(many);
+        assert!(cached(&listing()).is_some());
     }
 
     /// Pages that a listing takes in before it fails.

@@ -20,11 +20,10 @@ impl EngineInner {
     pub(super) async fn drop_unseen(&self, object: &Handle, told: Noticed) -> bool {
         let unseen = self.cache.inodes().unseen(object);
         for node in unseen {
-            let known = self.until_known(node, told).await;
-            self.cache.inodes().is_seen(node);
-            if !known {
+            if !self.until_known(node, told).await {
                 return false;
             }
+            self.cache.inodes().is_seen(node);
         }
         true
     }

@@ -21,5 +21,6 @@ mod short;
 mod small;
 mod syncs;
 mod walks;
+mod window;
 mod world;
 mod xattrs;

@@ -6,7 +6,8 @@ use leasefs_client::call::Fh;
 use leasefs_client::{Answer, Call, NodeId};
 use leasefs_protocol::answer::{Entries, Object};
 use leasefs_protocol::{
-    DirEntry, Grant, OpenId, OpenToken, Parts, Query, RawName, Request, Response, answer, query,
+    DirEntry, Grant, OpenId, OpenToken, Parts, Query, RawName, Refusal, Request, Response, answer,
+    query,
 };
 
 /// Pages that come with what their entries denote, whoever asks.
@@ -88,6 +89,24 @@ fn listed() -> World {
         assert!(matches!(world.answered(call), Ok(Answer::Listing(_))));
     }
     world
+}
+
+#[test]
+fn who_waits_for_a_page_that_is_asked_for_already_may_leave() {
+    let mut world = World::new();
+    let fh = open(&mut world);
+    let reads = |offset| Call::ReadDir {
+        fh,
+        offset,
+        plus: None,
+    };
+    let first = world.call(reads(0));
+    world.asked();
+    let second = world.call_by(9, reads(0));
+    assert!(world.waits(second));
+    world.leaves(9);
+    assert_eq!(world.refused(second), Refusal::Cancelled);
+    assert!(world.waits(first));
 }
 
 fn look_up(world: &mut World, at: u8) -> Waiter {
