@@ -189,7 +189,10 @@ impl Runs {
             Bug::RenewOverdue => Self::rough(&["stall", "freeze"]).from(90),
             Bug::ReleaseStale => Self::rough(&[]).from(2905),
             Bug::OldAnswer => Self::rough(&[]).over_slow_links().from(250),
-            Bug::LatePages => Self::rough(&["freeze"]).with_maps().of_files().from(510),
+            Bug::LatePages => {
+                let two = Self::rough(&["freeze"]).with_maps().of_two();
+                two.of_files().from(60)
+            }
             Bug::DecidesOn | Bug::HeldUnsaid => Self::ANY.with_locks(),
             Bug::LocksOutliveLeases => Self::ANY.with_locks().from(227),
             Bug::LateUnderLock => Self::ANY.with_locks().from(3065),
