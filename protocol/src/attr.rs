@@ -24,6 +24,21 @@ pub enum FileKind {
     BlockDevice,
 }
 
+/// Set-user-id and set-group-id.
+pub const SET_IDS: u16 = 0o6000;
+
+impl FileKind {
+    /// The permission bits that something may have where all users are one: its owner would be the
+    /// mounting user on the client, and is the server's user there, so no program takes on the rights of either. (Of a
+    /// directory they say what is made in it inherits. Hidden, they would be lost by the next `chmod`.)
+    pub fn without_set_ids(self, mode: u16) -> u16 {
+        match self {
+            Self::Directory => mode,
+            _ => mode & !SET_IDS,
+        }
+    }
+}
+
 /// A time of the server's clock, since the Unix epoch.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,

@@ -23,7 +23,7 @@ pub mod request;
 pub mod ticket;
 
 pub use answer::{Answer, Response};
-pub use attr::{Attr, DirEntry, FileKind, FsStat, SetAttr, SetTime, Timestamp, Version};
+pub use attr::{Attr, DirEntry, FileKind, FsStat, SET_IDS, SetAttr, SetTime, Timestamp, Version};
 pub use change::Change;
 pub use escape::{EscapedLines, escaped, printable};
 pub use ids::{

@@ -225,16 +225,14 @@ async fn until_unmounted(
             }
             () = signals.any() => {
                 assembled.unmounting.store(true, Ordering::Relaxed);
-                end_by_signal(assembled, signals).await;
-                return bring_in(assembled, signals, false).await;
+                return end_by_signal(assembled, signals).await;
             }
             Some(Unmount { force, reply }) = unmounts.recv() => {
                 assembled.unmounting.store(true, Ordering::Relaxed);
                 let unmounted = tokio::select! {
                     unmounted = unmount_on_demand(assembled, force) => unmounted,
                     () = signals.any() => {
-                        end_by_signal(assembled, signals).await;
-                        let result = bring_in(assembled, signals, false).await;
+                        let result = end_by_signal(assembled, signals).await;
                         // Whoever asked may have gone.
                         let _ = reply.send(result.clone());
                         return result;
@@ -427,7 +425,7 @@ fn busy(dir: &Path, error: &io::Error) -> String {
 
 /// A signal ends the mount in any case; a second one, or a server that doesn't answer, only makes it
 /// rougher.
-async fn end_by_signal(assembled: &Arc<Assembled>, signals: &mut Signals) {
+async fn end_by_signal(assembled: &Arc<Assembled>, signals: &mut Signals) -> Result<(), String> {
     tracing::info!("told to end");
     let unmounted = async {
         let Err(error) = within_write_back(assembled, false).await else {
@@ -445,6 +443,7 @@ async fn end_by_signal(assembled: &Arc<Assembled>, signals: &mut Signals) {
         true => ended(assembled).await,
         false => unmount_lazily(assembled).await,
     }
+    bring_in(assembled, signals, false).await
 }
 
 async fn ended(assembled: &Arc<Assembled>) {

@@ -13,7 +13,7 @@ use leasefs_protocol::{Attr, BootId, Grant, Handle, Parts, Recall, Release, Scop
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Idle leases that are given back at a time.
+/// Idle leases that are looked at at a time.
 const RELEASED: usize = 512;
 
 /// What has been dropped here and must be dropped from the kernel, or told to the server.
@@ -323,13 +323,14 @@ impl State {
 
     /// Gives back leases whose objects nobody caches anything of, a few at a time: keep-alives and approvals go the same way.
     pub fn release_idle(&mut self) -> Vec<Release> {
-        let idle = std::mem::take(&mut self.idle);
+        let few = self.idle.len().min(RELEASED);
+        let idle: Vec<Handle> = self.idle.drain(..few).collect();
         // The lease of a dirty file keeps others from what they would not see, and without it nothing is written again
         // after a crash of the server's host.
         let needed = |file: &Handle| self.inodes.is_dirty(file) || self.inodes.keeps_written(file);
-        let (mut needed, mut idle): (Vec<Handle>, Vec<Handle>) = idle.into_iter().partition(needed);
-        needed.extend(idle.drain(idle.len().min(RELEASED)..));
-        self.idle = needed;
+        let (needed, idle): (Vec<Handle>, Vec<Handle>) = idle.into_iter().partition(needed);
+        // They are looked at again when it is their turn.
+        self.idle.extend(needed);
         let unused = idle.into_iter().filter(|object| {
             !self.inodes.may_hold_pages(object) && !self.inodes.has_clean_bytes(object)
         });

@@ -1,13 +1,14 @@
 //! What is cached of one object.
 
-use super::newest::Along;
 use super::shared_opens::SharedOpens;
 use super::standing::KeptName;
+use super::unstable::Covered;
 use crate::call::Listing;
 use crate::opens::ServerOpen;
 use crate::run::{Map, Set};
 use bytes::Bytes;
-use leasefs_protocol::{Attr, Caller, Handle, Parts};
+use futures_channel::oneshot;
+use leasefs_protocol::{Attr, BootId, Caller, Handle, OpenId, Parts, Refusal};
 use std::sync::Arc;
 
 /// What a name denotes.
@@ -68,9 +69,21 @@ struct Rare {
     xattrs: Map<Box<[u8]>, Option<Bytes>>,
     /// By whether they were told to root.
     xattr_names: [Option<Bytes>; 2],
-    /// A directory, as these attributes tell it, is brought to the server's disk.
+    /// Of a directory.
     along: Option<Along>,
 }
+
+/// A directory is brought to the server's disk, as its attributes tell it.
+#[derive(Debug)]
+pub(super) enum Along {
+    /// Under this number, by this open, and who waits for it.
+    Asked(u64, OpenId, Vec<oneshot::Sender<Result<(), Refusal>>>),
+    /// By this open.
+    Durable(OpenId, DurableAlong),
+}
+
+/// What a directory's commit has covered, and in which life of the host.
+pub(crate) type DurableAlong = (Covered, BootId);
 
 /// What is in a directory.
 #[derive(Debug, Default)]

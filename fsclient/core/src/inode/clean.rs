@@ -42,7 +42,7 @@ impl Clean {
 }
 
 impl Inodes {
-    fn next_use(&mut self) -> u64 {
+    pub(super) fn next_use(&mut self) -> u64 {
         self.last_use += 1;
         self.last_use
     }

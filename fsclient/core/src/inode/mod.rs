@@ -30,13 +30,13 @@ mod untaken;
 mod writer;
 
 pub(crate) use access::Access;
-pub(crate) use cached::{Dentry, Dropped, ToldName};
+pub(crate) use cached::{Dentry, Dropped, DurableAlong, ToldName};
 pub(crate) use changing::Changing;
 pub(crate) use clean::Fetch;
 pub(crate) use dirty::{Dirty, MAX_END, Tell};
 pub(crate) use dropping::Kept;
 pub(crate) use drops::{Approvable, Arrived, Outcome, PagesOf, Then};
-pub(crate) use newest::{Brought, DurableAlong};
+pub(crate) use newest::Brought;
 pub(crate) use standing::Place;
 pub(crate) use table::Inodes;
 pub(crate) use unstable::{

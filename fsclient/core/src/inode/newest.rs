@@ -6,13 +6,12 @@
 //! takes it away.
 
 use super::Inodes;
-use super::cached::Cached;
+use super::cached::{Along, Cached, DurableAlong};
 use super::habit::Habit;
-use super::unstable::Covered;
 use crate::call::NodeId;
 use futures_channel::oneshot;
 use leasefs_lease::client::Live;
-use leasefs_protocol::{BootId, Handle, OpenId, Refusal};
+use leasefs_protocol::{Handle, OpenId, Refusal};
 
 /// The file that was made last in a directory, until it is made durable.
 #[derive(Debug, Default)]
@@ -29,17 +28,6 @@ impl Newest {
         self.synced = false;
     }
 }
-
-/// The directory is brought to the disk, as it is now.
-#[derive(Debug)]
-pub(super) enum Along {
-    /// Under this number, and who waits for it.
-    Asked(u64, OpenId, Vec<oneshot::Sender<Result<(), Refusal>>>),
-    Durable(OpenId, DurableAlong),
-}
-
-/// What a directory's commit has covered, and in which life of the host.
-pub(crate) type DurableAlong = (Covered, BootId);
 
 /// What is known of a directory that is to be made durable.
 #[derive(Debug)]
@@ -62,7 +50,7 @@ impl Inodes {
     pub fn is_synced_with(&mut self, file: &Handle) -> Option<Handle> {
         let id = self.node_of(file)?;
         let parent = self.known(id)?.stands.last()?.parent;
-        let newest = &mut self.looks_mut(parent)?.newest;
+        let newest = self.newest(parent)?;
         newest.file.take_if(|newest| newest == file)?;
         newest.synced = true;
         let along = newest.habit.begins();
@@ -73,18 +61,21 @@ impl Inodes {
     /// A directory is made durable.
     pub fn is_synced_itself(&mut self, dir: &Handle) {
         let id = self.node_of(dir);
-        let looks = id.and_then(|id| self.looks_mut(id));
-        if let Some(newest) = looks.map(|looks| &mut looks.newest)
+        if let Some(newest) = id.and_then(|id| self.newest(id))
             && std::mem::take(&mut newest.synced)
         {
             newest.habit.follows();
         }
     }
 
+    fn newest(&mut self, dir: NodeId) -> Option<&mut Newest> {
+        Some(&mut self.refs_mut(dir)?.looks.as_mut()?.newest)
+    }
+
     /// A directory is about to be brought to the disk by this open, as its attributes tell it now. Under which number; `None` if these
     /// aren't known, or it is or was already.
     pub fn begin_along(&mut self, _: &Live<'_>, dir: &Handle, open: OpenId) -> Option<u64> {
-        let number = self.commits.next_along();
+        let number = self.next_use();
         let cached = self.used(dir)?;
         let may = cached.attr.is_some() && cached.along_mut().is_none();
         may.then(|| cached.put_along(Along::Asked(number, open, Vec::new())))?;

@@ -7,7 +7,9 @@ use crate::recall::{ChangeScope, PageChange};
 use crate::run::within;
 use bytes::Bytes;
 use leasefs_lease::planted::{self, Bug};
-use leasefs_protocol::{Attr, FileKind, Handle, LockOwner, Parts, Refusal, SetAttr, change, query};
+use leasefs_protocol::{
+    Attr, FileKind, Handle, LockOwner, Parts, Refusal, SET_IDS, SetAttr, change, query,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,25 +29,12 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// Set-user-id and set-group-id.
-const SET_IDS: u16 = 0o6000;
-
-/// The permission bits that something may have where all users are one: its owner would be the
-/// mounting user here, and is the server's user there, so no program takes on the rights of either. (Of a
-/// directory they say what is made in it inherits. Hidden, they would be lost by the next `chmod`.)
-pub(super) fn without_set_ids(kind: FileKind, mode: u16) -> u16 {
-    match kind {
-        FileKind::Directory => mode,
-        _ => mode & !SET_IDS,
-    }
-}
-
 impl Owner {
     fn own(self, attr: Attr) -> Attr {
         Attr {
             uid: self.uid,
             gid: self.gid,
-            mode: without_set_ids(attr.kind, attr.mode),
+            mode: attr.kind.without_set_ids(attr.mode),
             ..attr
         }
     }
@@ -60,7 +49,7 @@ impl Owner {
         Ok(SetAttr {
             uid: None,
             gid: None,
-            mode: set.mode.map(|mode| without_set_ids(kind, mode)),
+            mode: set.mode.map(|mode| kind.without_set_ids(mode)),
             ..set
         })
     }
@@ -387,9 +376,9 @@ mod tests {
         };
         for kind in [FileKind::File, FileKind::CharDevice] {
             assert_eq!(OWNER.check(kind, set(0o6755)), Ok(set(0o755)));
-            assert_eq!(without_set_ids(kind, 0o7755), 0o1755);
+            assert_eq!(kind.without_set_ids(0o7755), 0o1755);
         }
         // Else `chmod 755` would take away what is made in it inherits.
-        assert_eq!(without_set_ids(FileKind::Directory, 0o2775), 0o2775);
+        assert_eq!(FileKind::Directory.without_set_ids(0o2775), 0o2775);
     }
 }

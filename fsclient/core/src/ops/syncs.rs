@@ -31,9 +31,11 @@ impl Ops {
         };
         let mut along = match dir {
             Some(_) => self.brought_along(ask, (&object, open), told).await?,
-            None => None,
+            None => {
+                self.sync_along(ask, &object);
+                None
+            }
         };
-        self.sync_along(ask, &object);
         loop {
             let life = self.writeback.life();
             let asked = self.inodes().commit_covers(life, data_only);
@@ -88,8 +90,8 @@ impl Ops {
                 Some(Brought::Durable(durable)) => return Ok(Some(durable)),
                 Some(Brought::Soon(end)) => {
                     // Dropped without a word if the directory is changed.
-                    let end = async { end.await.unwrap_or(Ok(())) };
-                    let ended = ask.unless_left(async { Ok(end.await) }).await?;
+                    let end = async { Ok(end.await.unwrap_or(Ok(()))) };
+                    let ended = ask.unless_left(end).await?;
                     ended.inspect_err(|_| self.inodes().is_told(dir, told))?;
                 }
             }

@@ -97,12 +97,7 @@ impl Lease {
         self.left() <= self.term / 3
     }
 
-    /// Whether it has to have.
-    pub(super) fn is_over(&self) -> bool {
-        self.left() <= self.term / 10
-    }
-
-    /// When it will have to have, as far as is known.
+    /// When it has to have, as far as is known.
     pub(super) fn over_at(&self) -> BootTime {
         boot_time() + self.left().saturating_sub(self.term / 10)
     }

@@ -146,7 +146,7 @@ async fn attend(mut child: Child, lease: Lease, path: &Path) -> io::Result<u8> {
             child.signal(Signal::TERM);
         }
         // Whether the server answers again meanwhile or not.
-        let over = ends.is_some_and(|at| lease.is_over() || at.has_come(boot_time()));
+        let over = ends.is_some_and(|at| at.min(lease.over_at()).has_come(boot_time()));
         if over {
             // What it leaves behind holds the lock, too.
             child.signal(Signal::KILL);

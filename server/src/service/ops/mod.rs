@@ -16,13 +16,10 @@ use crate::intent::{Intent, Place};
 use crate::session::Opens;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::{
-    Attr, Change, FileKind, Handle, Name, Operation, Parts, RawName, Refusal, Reply, Response,
+    Attr, Change, Handle, Name, Operation, Parts, RawName, Refusal, Reply, Response, SET_IDS,
     SetAttr,
 };
 use leasefs_store::{OpenFile, Store};
-
-/// Set-user-id and set-group-id.
-const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
 
 /// A change, between its arrival and its answer.
 pub trait Perform {
@@ -139,26 +136,29 @@ impl Order<'_> {
         &self.call.server.store
     }
 
-    /// The mode that something may be given. Where all callers of a client are one user, no program takes on his rights: honest clients
-    /// see to that, and another one could leave him a way to them on this host.
-    fn mode_of(&self, kind: FileKind, mode: u32) -> u32 {
-        let one = self.call.client.policy_shown() == IdentityPolicy::Squash;
-        match one && kind != FileKind::Directory {
-            true => mode & !SET_IDS,
+    /// Whether all callers of the client are one user. No program takes on his rights then: honest clients see to that, and another
+    /// one could leave him a way to them on this host.
+    fn is_of_one_user(&self) -> bool {
+        self.call.client.policy_shown() == IdentityPolicy::Squash
+    }
+
+    /// The mode of something new that isn't a directory.
+    fn mode_of_new(&self, mode: u32) -> u32 {
+        match self.is_of_one_user() {
+            true => mode & !u32::from(SET_IDS),
             false => mode,
         }
     }
 
     /// What may be set of an object.
     fn may_set(&self, object: &Handle, set: SetAttr) -> Result<SetAttr, Refusal> {
-        let sets_ids = |mode: &u16| u32::from(*mode) & SET_IDS != 0;
-        let Some(mode) = set.mode.filter(sets_ids) else {
+        let sets_ids = |mode: &u16| mode & SET_IDS != 0;
+        let Some(mode) = set.mode.filter(sets_ids).filter(|_| self.is_of_one_user()) else {
             return Ok(set);
         };
         let kind = self.store().getattr(object)?.kind;
-        let mode = self.mode_of(kind, mode.into());
         Ok(SetAttr {
-            mode: u16::try_from(mode).ok(),
+            mode: Some(kind.without_set_ids(mode)),
             ..set
         })
     }

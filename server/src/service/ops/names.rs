@@ -7,7 +7,7 @@ use crate::service::inputs::{Inputs, O_ACCMODE, symlink};
 use crate::session::Opens;
 use leasefs_protocol::answer::{Created, Object};
 use leasefs_protocol::change::{Create, Link, Make, Rename, Rmdir, Unlink, What};
-use leasefs_protocol::{FileKind, Handle, Name, O_TRUNC, Parts, Refusal};
+use leasefs_protocol::{Handle, Name, O_TRUNC, Parts, Refusal};
 use leasefs_store::{Found, Kind, Node};
 
 const EEXIST: Refusal = Refusal::Host(libc::EEXIST as u16);
@@ -79,7 +79,7 @@ impl Perform for Make {
         };
         let mode = match self.make {
             What::Directory => self.mode,
-            What::Node { .. } | What::Symlink { .. } => order.mode_of(FileKind::File, self.mode),
+            What::Node { .. } | What::Symlink { .. } => order.mode_of_new(self.mode),
         };
         let store = order.store();
         let node = store.make(&who, &self.dir, name, mode, self.umask, kind)?;
@@ -291,7 +291,7 @@ impl Perform for Create {
             Some(handle) => call.open_existing(handle, self.flags)?,
             None => {
                 let place = call.session.opens.account().open()?;
-                let (mode, flags) = (order.mode_of(FileKind::File, self.mode), self.flags);
+                let (mode, flags) = (order.mode_of_new(self.mode), self.flags);
                 let store = order.store();
                 let made = store.create(&who, &self.dir, name, mode, self.umask, flags)?;
                 let Node { handle, attr } = made.node;

@@ -117,19 +117,12 @@ pub(super) struct Commits {
     pub(super) before: Option<BootId>,
     /// Objects of which something was lost that nobody has been told of, the last ones, in their order.
     pub(super) untold: VecDeque<Handle>,
-    /// Directories brought to the disk along with a file, so far.
-    along: u64,
 }
 
 impl Commits {
     pub(super) fn next(&mut self) -> u64 {
         self.changes += 1;
         self.changes
-    }
-
-    pub(super) fn next_along(&mut self) -> u64 {
-        self.along += 1;
-        self.along
     }
 }
 
