@@ -520,6 +520,8 @@ async fn the_number_of_an_open_is_never_given_again() {
     let who = Who::enrolled(&house, 1);
     let mut before = who.connect(&server).await;
     let (_, open) = before.create("f").await;
+    before.tell(ToServer::Goodbye).await;
+    assert_eq!(before.told().await, ToClient::Farewell);
     let another = Who {
         session: SessionId([9; 16]),
         ..who.clone()

@@ -68,7 +68,9 @@ impl<'a> Learned<'a> {
     /// Attributes of a node that the kernel is told along with a name; returns how long it may believe them.
     pub fn attr_with_name(&mut self, node: Node, attr: &Attr) -> Duration {
         let valid = self.attr_for_kernel(&node.handle, attr);
-        self.state.inodes.told_with_name(node.id);
+        if !valid.is_zero() {
+            self.state.inodes.told_with_name(node.id);
+        }
         valid
     }
 

@@ -306,19 +306,23 @@ impl State {
 
     /// What of an object's lease may be given back when nothing of it is cached but bytes. Bytes that are here would be taken
     /// for what a further lease covers; those that are buffered are seen by nobody else; and those that are kept until
-    /// they are durable are written again under their lease alone.
+    /// they are durable are written again under their lease alone. What the kernel may still come to know ends with its
+    /// timeouts.
     pub fn uncovering(&self, object: &Handle) -> Parts {
         let inodes = &self.inodes;
         if inodes.is_dirty(object) {
             return Parts::NONE;
         }
-        match inodes.may_hold_pages(object)
+        let bytes = inodes.may_hold_pages(object)
             || inodes.has_clean_bytes(object)
-            || inodes.keeps_written(object)
-        {
-            true => Parts::ALL - Parts::DATA,
-            false => Parts::ALL,
-        }
+            || inodes.keeps_written(object);
+        let covering = [
+            (bytes, Parts::DATA),
+            (inodes.is_unseen(object), Parts::ATTRS),
+            (inodes.owes_names(object), Parts::NAMES),
+        ];
+        let covering = covering.into_iter().filter(|(covers, _)| *covers);
+        covering.fold(Parts::ALL, |uncovering, (_, parts)| uncovering - parts)
     }
 
     /// Gives back leases whose objects nobody caches anything of, a few at a time: keep-alives and approvals go the same way.

@@ -25,7 +25,7 @@ pub(crate) enum Dentry {
 struct CachedName {
     /// What it denotes, if that isn't nothing.
     object: Option<Arc<Handle>>,
-    /// The kernel epoch in which the kernel was last told it with a timeout; 0 is never.
+    /// With which count the kernel was last told it with a timeout ([`super::untaken`]); 0 is never.
     told: u64,
 }
 
@@ -104,6 +104,8 @@ pub(crate) struct Dropped {
     pub attrs: Vec<Handle>,
     /// Names the kernel may know.
     pub names: Vec<ToldName>,
+    /// Directories of which it may come to know, or know, names that are no longer in the tables.
+    pub owing: Vec<Handle>,
     /// Shared opens whose verdict has ended.
     pub opens: Vec<Arc<ServerOpen>>,
 }
@@ -131,13 +133,18 @@ fn known_name_cost(name: &[u8]) -> usize {
 }
 
 impl Dropped {
+    /// Whether the kernel has nothing of it.
+    pub fn is_empty(&self) -> bool {
+        self.attrs.is_empty() && self.names.is_empty() && self.owing.is_empty()
+    }
+
     /// The names the kernel may know, each with its directory.
     pub fn told_names(&self) -> impl ExactSizeIterator<Item = (Handle, &[u8])> {
         self.names.iter().map(|told| (told.dir, &*told.name))
     }
 
-    fn has_left(&mut self, dir: Handle, name: KeptName, entry: CachedName, epoch: u64) {
-        if entry.told == epoch {
+    fn has_left(&mut self, dir: Handle, name: KeptName, entry: CachedName, forgotten: u64) {
+        if entry.told > forgotten {
             let name = name.into_boxed_slice();
             let denotes = entry.object;
             self.names.push(ToldName { dir, name, denotes });
@@ -175,8 +182,8 @@ impl Directory {
 }
 
 impl Cached {
-    /// Forgets parts. `epoch` is the kernel's.
-    pub fn drop_parts(&mut self, me: &Handle, parts: Parts, epoch: u64, out: &mut Dropped) {
+    /// Forgets parts. Names that were told with no higher count than `forgotten` the kernel has forgotten.
+    pub fn drop_parts(&mut self, me: &Handle, parts: Parts, forgotten: u64, out: &mut Dropped) {
         if parts.contains(Parts::ATTRS) {
             self.drop_attrs(me, out);
         }
@@ -191,17 +198,23 @@ impl Cached {
             let names = directory.map(|directory| std::mem::take(&mut directory.names));
             for (name, entry) in names.into_iter().flatten() {
                 self.refund(known_name_cost(&name));
-                out.has_left(*me, name, entry, epoch);
+                out.has_left(*me, name, entry, forgotten);
             }
         }
     }
 
     /// Names in a directory are about to be changed here, which changes these parts of it: who may open it stays.
-    pub fn names_change(&mut self, me: &Handle, parts: Parts, epoch: u64, out: &mut Dropped) {
+    pub fn names_change(
+        &mut self,
+        me: &Handle,
+        parts: Parts,
+        forgotten: u64,
+        out: &mut Dropped,
+    ) {
         let rare = self.rare.as_mut();
         let mut opens = rare.map_or_else(SharedOpens::default, |r| std::mem::take(&mut r.opens));
         out.opens.extend(opens.suspend(self.attr.as_deref()));
-        self.drop_parts(me, parts, epoch, out);
+        self.drop_parts(me, parts, forgotten, out);
         if !opens.is_empty() {
             self.rare.get_or_insert_default().opens = opens;
         }
@@ -232,12 +245,12 @@ impl Cached {
     }
 
     /// Forgets one name.
-    pub fn drop_name(&mut self, me: &Handle, name: &[u8], epoch: u64, out: &mut Dropped) {
+    pub fn drop_name(&mut self, me: &Handle, name: &[u8], forgotten: u64, out: &mut Dropped) {
         self.may_be_there(name);
         let directory = self.directory.as_mut();
         if let Some((name, entry)) = directory.and_then(|d| d.names.remove_entry(name)) {
             self.refund(known_name_cost(&name));
-            out.has_left(*me, name, entry, epoch);
+            out.has_left(*me, name, entry, forgotten);
         }
     }
 
@@ -264,10 +277,10 @@ impl Cached {
     }
 
     /// The kernel is told a name with a timeout.
-    pub fn name_is_told(&mut self, name: &[u8], epoch: u64) {
+    pub fn name_is_told(&mut self, name: &[u8], telling: u64) {
         let directory = self.directory.as_mut();
         if let Some(entry) = directory.and_then(|d| d.names.get_mut(name)) {
-            entry.told = epoch;
+            entry.told = telling;
         }
     }
 

@@ -47,7 +47,7 @@ impl Inodes {
 
     /// The timeout a name may have in a LOOKUP or READDIRPLUS reply. From then on the kernel may know it.
     pub fn name_timeout(&mut self, live: &Live<'_>, dir: &Handle, name: &[u8]) -> Duration {
-        let epoch = self.epoch();
+        let telling = self.telling();
         let Some(dir) = self.used(dir) else {
             return Duration::ZERO;
         };
@@ -56,7 +56,7 @@ impl Inodes {
             Some(Dentry::Absent) | None => Duration::ZERO,
         };
         if !timeout.is_zero() {
-            dir.name_is_told(name, epoch);
+            dir.name_is_told(name, telling);
         }
         timeout
     }
@@ -122,7 +122,7 @@ impl Inodes {
     /// Whether nothing is known of any name of a directory, here or in the kernel.
     pub fn knows_no_name(&self, dir: &Handle) -> bool {
         let cached = self.get(dir).and_then(|inode| inode.cached.as_deref());
-        cached.is_none_or(Cached::knows_no_name)
+        cached.is_none_or(Cached::knows_no_name) && !self.owes_names(dir)
     }
 
     pub fn put_listing(&mut self, dir: Handle, listing: Listing) {
@@ -185,8 +185,8 @@ impl Inodes {
         names: impl IntoIterator<Item = &'a [u8]>,
         out: &mut Dropped,
     ) {
-        self.drop_names(object, names, out, |cached, epoch, out| {
-            cached.drop_parts(object, parts, epoch, out);
+        self.drop_names((object, parts), names, out, |cached, forgotten, out| {
+            cached.drop_parts(object, parts, forgotten, out);
         });
     }
 
@@ -198,45 +198,46 @@ impl Inodes {
         names: impl IntoIterator<Item = &'a [u8]>,
         out: &mut Dropped,
     ) {
-        self.drop_names(dir, names, out, |cached, epoch, out| {
-            cached.names_change(dir, parts, epoch, out);
+        self.drop_names((dir, parts), names, out, |cached, forgotten, out| {
+            cached.names_change(dir, parts, forgotten, out);
         });
     }
 
     fn drop_names<'a>(
         &mut self,
-        object: &Handle,
+        (object, parts): (&Handle, Parts),
         names: impl IntoIterator<Item = &'a [u8]>,
         out: &mut Dropped,
         before: impl FnOnce(&mut Cached, u64, &mut Dropped),
     ) {
-        let epoch = self.epoch();
+        let forgotten = self.epochs.forgotten(object);
+        let (known, told) = (out.attrs.len(), out.names.len());
+        let mut names = names.into_iter().peekable();
+        let of_names = parts.contains(Parts::NAMES) || names.peek().is_some();
         self.change_cached(object, |cached| {
-            before(cached, epoch, out);
+            before(cached, forgotten, out);
             for name in names {
-                cached.drop_name(object, name, epoch, out);
+                cached.drop_name(object, name, forgotten, out);
             }
         });
-    }
-
-    /// The kernel is about to look all names up again.
-    pub fn next_epoch(&mut self) {
-        self.forgettings += 1;
+        // What could not be dropped the last time.
+        if parts.contains(Parts::ATTRS) && out.attrs.len() == known && self.is_unseen(object) {
+            out.attrs.push(*object);
+        }
+        if of_names && self.epochs.owes(object, out.names.len() > told) {
+            out.owing.push(*object);
+        }
     }
 
     /// The kernel has forgotten the inode, and with it the names below it.
     pub fn kernel_forgot(&mut self, object: &Handle) {
         self.change_cached(object, Cached::kernel_forgot);
+        self.names_are_forgotten(object);
     }
 
     /// Memory in use by what is cached, approximately; clean bytes apart.
     pub fn cached_bytes(&self) -> usize {
         self.weight.cached
-    }
-
-    /// The kernel's epoch; never 0.
-    fn epoch(&self) -> u64 {
-        self.forgettings + 1
     }
 
     pub(super) fn used(&mut self, object: &Handle) -> Option<&mut Cached> {

@@ -290,11 +290,16 @@ impl Inodes {
     }
 
     /// Ids of an object that the kernel may not know before it takes up an answer with attributes.
-    pub fn unseen(&self, object: &Handle) -> Vec<NodeId> {
+    pub fn unseen(&self, object: &Handle) -> impl Iterator<Item = NodeId> {
         let refs = self.get(object).and_then(|inode| inode.kernel.as_ref());
         let known = refs.into_iter().flat_map(|refs| &refs.known);
         let unseen = known.filter(|known| known.unseen);
-        unseen.map(|known| known.id).collect()
+        unseen.map(|known| known.id)
+    }
+
+    /// Whether there are such ids.
+    pub fn is_unseen(&self, object: &Handle) -> bool {
+        self.unseen(object).next().is_some()
     }
 
     /// The kernel is told something that was made.
@@ -325,6 +330,13 @@ impl Inodes {
         if let Some(known) = self.known_mut(id) {
             known.unseen = false;
         }
+    }
+
+    /// The kernel knows an object by all ids that it was told.
+    pub fn is_seen_as_all(&mut self, object: &Handle) {
+        let refs = self.get_mut(object).and_then(|inode| inode.kernel.as_mut());
+        let known = refs.into_iter().flat_map(|refs| &mut refs.known);
+        known.for_each(|known| known.unseen = false);
     }
 
     /// What the kernel was told of an object is taken back.

@@ -42,7 +42,7 @@ pub(crate) use table::Inodes;
 pub(crate) use unstable::{
     Committed, Covered, Durably, HostLife, LossesTold, Noted, Undone, Wrote,
 };
-pub(crate) use untaken::Shows;
+pub(crate) use untaken::{Owed, Shows};
 pub(crate) use writer::{Hearers, Writer, Written};
 
 use cached::Cached;

@@ -3,8 +3,9 @@
 use super::drops::Drops;
 use super::standing::{Found, There};
 use super::unstable::Commits;
+use super::untaken::Epochs;
 use super::{Content, Inode, Weight};
-use crate::call::{Fh, NodeId};
+use crate::call::NodeId;
 use crate::memory::{Memory, MemoryUse};
 use crate::run::{Map, Set};
 use leasefs_lease::time::BootTime;
@@ -31,10 +32,8 @@ pub(crate) struct Inodes {
     pub(super) memory: Memory,
     /// The eviction's hand: every inode that is cached once.
     pub(super) ring: VecDeque<Arc<Handle>>,
-    /// How often the kernel was (or is just being) told to look all names up again, less one.
-    pub(super) forgettings: u64,
-    /// The last answers to READDIRPLUS that the kernel may not have taken up.
-    pub(super) untaken: Map<Fh, ToldListing>,
+    /// Which names the kernel may know of those that it was told.
+    pub(super) epochs: Epochs,
     /// Drops of pages under way.
     pub(super) drops: Drops,
     /// What commits have in common.
@@ -54,15 +53,6 @@ pub(crate) struct Inodes {
 pub(super) struct ServersRoom {
     pub bytes: u64,
     pub told: BootTime,
-}
-
-/// An answer to READDIRPLUS.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ToldListing {
-    pub dir: NodeId,
-    /// What was told last in it.
-    pub node: NodeId,
-    pub given: BootTime,
 }
 
 impl Inodes {

@@ -53,9 +53,8 @@ impl Ops {
         drop(tier);
         let last = entries.iter().rev().flatten().next();
         if let Some(last) = last {
-            let now = self.cx.monotonic();
             self.inodes()
-                .told_with_listing(fh, parent, last.node.id, now);
+                .told_with_listing(fh, parent, dir, last.node.id);
         }
         let told = entries;
         EntriesFrom { listing, told }

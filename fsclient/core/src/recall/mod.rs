@@ -14,8 +14,12 @@
 //!   isn't done before the kernel knows the inode, or has given all references back
 //!   ([`EngineInner::drop_unseen`]). It takes a reply up without waiting for anybody here.
 //! - *Names:* an entry carries the epoch sampled before its LOOKUP was sent. One of a READDIRPLUS reply carries that of the
-//!   moment in which it is taken up; so no epoch begins before all such replies have been ([`crate::inode::Shows`]).
+//!   moment in which it is taken up; so names are forgotten once more when it has been ([`crate::inode::Owed`]).
 //!   Negative entries are never given a timeout.
+//!
+//! When a reply is taken up may be for a local user to say. Who has marked waits for it without the lock, so that nobody has to wait
+//! with him who drops something else: what isn't gone yet stays known ([`crate::inode::Inodes::is_unseen`],
+//! [`crate::inode::Inodes::owes_names`]), and whoever drops it again waits as well.
 //! - *Pages:* see [`leasefs_lease::client::PageGate`]. The recall is approved when nothing of the
 //!   file is in the kernel and no READ is in flight that would bring something back. Or when nobody here can see
 //!   pages of it: they are reached by a descriptor that may read, or a mapping, which keeps its descriptor, and each
@@ -77,7 +81,7 @@ use crate::cache::{Cache, State};
 use crate::call::NodeId;
 use crate::inode::{Dropped, Outcome, PagesOf, ToldName};
 use crate::outside::{Outside, Pending};
-use crate::run::{Cx, Part, first};
+use crate::run::{Bell, Cx, Part, first};
 use crate::session::{Patience, Rpc};
 use crate::writeback::Writeback;
 use futures_channel::oneshot;
@@ -118,6 +122,8 @@ struct EngineInner {
     /// that the kernel knows nothing of it (any more) can rely on that.
     dropping: Arc<Mutex<()>>,
     sweeps: Sweeps,
+    /// Names of a directory are owed no more.
+    paid: Bell,
     fault: Option<Fault>,
     /// When the kernel was last made to forget all names, and the time before.
     forgot: Part<[Option<BootTime>; 2]>,
@@ -154,6 +160,7 @@ impl Engine {
             writeback: on.writeback,
             dropping: Arc::default(),
             sweeps: Sweeps::default(),
+            paid: Bell::default(),
             fault,
             forgot: Part::default(),
             recalled_names: Part::default(),
@@ -356,9 +363,9 @@ impl EngineInner {
         false
     }
 
-    /// Drops from the kernel what never blocks. Returns what of it the kernel may still hold: everything
-    /// (`Failed`), or the names (`Unable`).
-    async fn drop_at_once(&self, dropped: &Dropped) -> Noticed {
+    /// Drops from the kernel what it knows and what never blocks. Returns what of it the kernel may still hold: everything
+    /// (`Failed`), or the names (`Unable`). What it may come to know is waited for by [`EngineInner::have_left`].
+    async fn drop_at_once(self: &Arc<Self>, dropped: &Dropped) -> Noticed {
         let attrs: Vec<_> = dropped.attrs.iter().map(|o| self.drop_attrs(o)).collect();
         let told = !dropped.names.is_empty() && !planted::is(Bug::KeepNames);
         let names = told.then(|| self.forget_names());
@@ -366,14 +373,17 @@ impl EngineInner {
         for (object, told) in dropped.attrs.iter().zip(attrs) {
             let told = told.await;
             failed |= told == Noticed::Failed;
-            if !planted::is(Bug::UnseenIsGone) {
-                failed |= !self.drop_unseen(object, told).await;
+            if told != Noticed::Unknown || planted::is(Bug::UnseenIsGone) {
+                self.cache.inodes().is_seen_as_all(object);
             }
         }
         let names = match names {
             Some(names) => names.await,
             None => Noticed::Done,
         };
+        for dir in &dropped.owing {
+            self.watch(*dir);
+        }
         if failed { Noticed::Failed } else { names }
     }
 
@@ -393,32 +403,19 @@ impl EngineInner {
         self.outside.tell_of(object, Notice::DropAttrs)
     }
 
-    /// Makes the kernel look all names up again.
+    /// Makes the kernel look all names up again that it has taken up.
     async fn forget_names(&self) -> Noticed {
-        let noticed = self.forget_names_told().await;
-        // A listing that was answered meanwhile may have been taken up in the epoch that began then, and counts as of the one before.
-        // Once more is enough: none is told names then.
-        match noticed == Noticed::Done && self.cache.inodes().untaken().is_some() {
-            true => self.forget_names_told().await,
-            false => noticed,
-        }
-    }
-
-    async fn forget_names_told(&self) -> Noticed {
-        if !planted::is(Bug::UntakenNames) && !self.listings_are_taken_up().await {
-            return Noticed::Failed;
-        }
+        let forgetting = self.cache.inodes().begins_to_forget();
         let noticed = self.outside.tell(Notice::ForgetNames).await;
         if noticed == Noticed::Done {
-            // Names that were told by then were asked for before.
-            self.cache.state().inodes.next_epoch();
+            self.cache.inodes().has_forgotten(forgetting);
             let mut forgot = self.forgot.borrow_mut();
             *forgot = [Some(self.cx.monotonic()), forgot[0]];
         }
         noticed
     }
 
-    /// Drops names one by one; waits for requests of their directories.
+    /// Drops names one by one; waits for requests of their directories, and who reads them.
     async fn drop_names(&self, dropped: &Dropped) -> bool {
         for ToldName { dir, name, .. } in &dropped.names {
             let drop = || {
@@ -431,6 +428,8 @@ impl EngineInner {
                 return false;
             }
         }
+        let mut inodes = self.cache.inodes();
+        dropped.owing.iter().for_each(|dir| inodes.dropped_singly(dir));
         true
     }
 

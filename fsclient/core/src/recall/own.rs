@@ -92,14 +92,17 @@ impl EngineInner {
         // Unable: something is mounted inside our mount, and came after these names were told. The change
         // holds their directory's lock, so they can't be dropped singly either: they end with their
         // timeout.
-        if dropped.attrs.is_empty() && dropped.names.is_empty() {
+        if dropped.is_empty() {
             return (change, true);
         }
         // What has left the tables leaves the kernel, whether its caller waits for it or not.
         let (inner, (tell, told)) = (Arc::clone(self), oneshot::channel());
         self.cx.spawn(async move {
-            let _dropping = dropping;
-            let done = inner.drop_at_once(&dropped).await != Noticed::Failed;
+            let noticed = inner.drop_at_once(&dropped).await;
+            drop(dropping);
+            let done = noticed != Noticed::Failed
+                && inner.unseen_has_left(&dropped.attrs).await
+                && (noticed == Noticed::Unable || inner.owed_has_left(&dropped.owing).await);
             // Its caller may have left.
             let _ = tell.send(done);
         });

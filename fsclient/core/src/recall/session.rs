@@ -2,7 +2,6 @@
 
 use super::faults::LATE;
 use super::{Engine, EngineInner, Fault};
-use crate::api::Noticed;
 use crate::cache::{State, Work};
 use crate::inode::{Approvable, PagesOf, Then};
 use futures_channel::oneshot;
@@ -206,9 +205,6 @@ impl EngineInner {
         }
         let noticed = self.drop_at_once(&dropped).await;
         drop(dropping);
-        if noticed == Noticed::Failed {
-            return;
-        }
         let dirty = self.cache.state().recalled_dirty(&recall);
         for file in dirty
             .iter()
@@ -216,8 +212,7 @@ impl EngineInner {
         {
             self.writeback.flush(file).await;
         }
-        // Something is mounted inside our mount and came after the names were told.
-        if noticed == Noticed::Unable && !self.drop_names(&dropped).await {
+        if !self.have_left(&dropped, noticed).await {
             return;
         }
         let approvable = Approvable {

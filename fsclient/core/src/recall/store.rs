@@ -55,6 +55,8 @@ impl EngineInner {
         });
         for object in &dropped.attrs {
             drop(self.drop_attrs(object));
+            // It has been opened.
+            self.cache.inodes().is_seen_as_all(object);
         }
         stored
     }

@@ -54,14 +54,15 @@ impl EngineInner {
         }
     }
 
-    /// Whether all that was dropped at once, with this result, has left the kernel; names that can't be forgotten
-    /// together go one by one.
+    /// Whether all that was dropped at once, with this result, has left the kernel, what it comes to know meanwhile, too; names that
+    /// can't be forgotten together go one by one. May wait for local users.
     pub(super) async fn have_left(&self, dropped: &Dropped, noticed: Noticed) -> bool {
-        match noticed {
-            Noticed::Done | Noticed::Unknown => true,
-            Noticed::Failed => false,
-            Noticed::Unable => self.drop_names(dropped).await,
-        }
+        noticed != Noticed::Failed
+            && self.unseen_has_left(&dropped.attrs).await
+            && match noticed {
+                Noticed::Unable => self.drop_names(dropped).await,
+                _ => self.owed_has_left(&dropped.owing).await,
+            }
     }
 
     /// Has the kernel drop what was dropped here when leases ended, if nobody has yet.

@@ -1,5 +1,6 @@
 //! What the kernel believes whatever it is told, and what the client does about it.
 
+use crate::lookups::found;
 use crate::said::{Asked, FILE, attr, grant, handle, opened, recall};
 use crate::world::{Waiter, World};
 use bytes::Bytes;
@@ -535,8 +536,8 @@ fn between_the_announcement_of_a_suspend_and_its_end_pages_are_read_and_recalls_
 #[test]
 fn a_recall_amid_what_a_suspend_takes_back_is_approved_when_the_kernel_has_given_it_back() {
     let mut world = World::new();
-    knows_attributes(&mut world);
-    // An answer with attributes is on its way still.
+    found(&mut world, 5);
+    // That answer, with attributes, is on its way still.
     world.knows_nothing = true;
     world.sleep(Duration::from_secs(1));
     world.recall(recall(5, 1, Parts::ATTRS, &[]));

@@ -7,7 +7,7 @@ use crate::world::World;
 use leasefs_client::call::{Entry, Fh};
 use leasefs_client::{Answer, Call, Event, NodeId};
 use leasefs_protocol::answer::Entries;
-use leasefs_protocol::{DirEntry, Grant, Parts, Query, RawName, Request, Response, query};
+use leasefs_protocol::{DirEntry, FileKind, Grant, Parts, Query, RawName, Request, Response, query};
 use std::time::Duration;
 
 /// `f` is the first of them.
@@ -143,7 +143,6 @@ enum Shows {
     Change,
     Forgets,
     Unlocked,
-    Time,
 }
 
 /// It samples the epoch of an entry only then: all names that it is made to forget before would come back.
@@ -156,14 +155,13 @@ fn a_name_is_given_up_once_the_kernel_has_taken_up_the_listing_that_it_came_with
         Shows::Change,
         Shows::Forgets,
         Shows::Unlocked,
-        Shows::Time,
     ] {
         let mut world = World::new();
         let (fh, entries) = lists(&mut world, 3);
         let last = entries.into_iter().flatten().next_back();
         let node = last.expect("three are told").node.id;
         let (parent, name) = (NodeId::ROOT, [FIRST + 3].into());
-        if let Shows::Unlocked | Shows::Time = shows {
+        if let Shows::Unlocked = shows {
             // From now on it may know it otherwise.
             world.call(Call::Lookup { parent, name });
             world.keeps_waiting = true;
@@ -173,7 +171,7 @@ fn a_name_is_given_up_once_the_kernel_has_taken_up_the_listing_that_it_came_with
         world.recall(recall(1, 0, Parts::NONE, &["f"]));
         for _ in 0..9 {
             world.pass(Duration::from_millis(50));
-            assert_eq!(forgettings(&world), 0, "{shows:?}");
+            assert_eq!(forgettings(&world), 1, "{shows:?}: what it has taken up");
             assert!(!approves(&mut world), "{shows:?}");
         }
         match shows {
@@ -183,22 +181,61 @@ fn a_name_is_given_up_once_the_kernel_has_taken_up_the_listing_that_it_came_with
             Shows::Change => drop(world.call(crate::calls::removal(parent))),
             Shows::Forgets => world.tell(Event::Forget { node, count: 1 }),
             Shows::Unlocked => world.gets_on(),
-            Shows::Time => world.pass(Duration::from_millis(500)),
         }
         world.pass(Duration::from_millis(150));
-        assert_eq!(forgettings(&world), 1, "{shows:?}");
+        assert_eq!(forgettings(&world), 2, "{shows:?}");
         assert!(approves(&mut world), "{shows:?}");
     }
 }
 
+/// Who reads the directory says when that is; nobody knows here by then which names it were.
 #[test]
 fn a_name_is_never_given_up_that_the_kernel_may_still_take_up() {
     let mut world = World::new();
     lists(&mut world, 3);
     world.knows_nothing = true;
+    for (id, name) in [(1, "f"), (2, "f"), (3, "other")] {
+        world.recall(recall(id, 0, Parts::NONE, &[name]));
+        world.pass(Duration::from_secs(9));
+        assert!(!approves(&mut world), "the lease is left to expire");
+    }
+    world.knows_nothing = false;
+    world.pass(Duration::from_millis(20));
+    world.recall(recall(4, 0, Parts::NONE, &["f"]));
+    assert!(approves(&mut world), "all names that came along are forgotten");
+}
+
+#[test]
+fn attributes_are_never_given_up_that_the_kernel_may_still_take_up() {
+    let mut world = World::new();
+    lists(&mut world, 3);
+    world.knows_nothing = true;
+    for id in [1, 2] {
+        world.recall(recall(id, 3, Parts::ATTRS, &[]));
+        world.pass(Duration::from_secs(9));
+        assert!(!approves(&mut world), "the lease is left to expire");
+    }
+    world.knows_nothing = false;
+    world.recall(recall(3, 3, Parts::ATTRS, &[]));
+    world.pass(Duration::from_millis(1));
+    assert!(approves(&mut world));
+}
+
+#[test]
+fn nobody_elses_change_or_recall_waits_until_a_listing_is_taken_up() {
+    let mut world = World::new();
+    let elsewhere = world.node(9, FileKind::Directory);
+    lists(&mut world, 3);
+    world.knows_nothing = true;
     world.recall(recall(1, 0, Parts::NONE, &["f"]));
-    world.pass(Duration::from_secs(9));
-    assert!(!approves(&mut world), "the lease is left to expire");
+    world.recall(recall(2, 9, Parts::NAMES, &[]));
+    assert!(approves(&mut world), "of another directory");
+    let removal = world.call(crate::calls::removal(elsewhere));
+    let asked = world.asked();
+    world.done(&asked);
+    assert!(matches!(world.answered(removal), Ok(Answer::Done)));
+    world.pass(Duration::from_millis(50));
+    assert!(!approves(&mut world), "of the one that is read");
 }
 
 #[test]
