@@ -176,7 +176,7 @@ enum Step {
         drops: bool,
     },
     Cut,
-    Pause,
+    Pause(Nanos),
     HoldWrites,
     /// The entries of the directory from this one on.
     List(u64),
@@ -741,10 +741,10 @@ impl Kernel {
             }
             Step::List(offset) => self.ask_list(cx, process, offset),
             Step::TakeUp(told) => self.take_up(cx, process, *told),
-            Step::Pause => {
+            Step::Pause(most) => {
                 self.pop(process);
                 self.waits(process, Waits::Pause);
-                let wait = cx.short(2 * MS);
+                let wait = cx.short(most);
                 self.later(cx, wait, KernelEv::Go(process));
                 false
             }
@@ -1314,7 +1314,7 @@ impl Kernel {
             pages: (0, u32::MAX),
             drops: true,
         };
-        let cut = resized.then_some([Step::Pause, Step::Cut]);
+        let cut = resized.then_some([Step::Pause(2 * MS), Step::Cut]);
         let steps = cut.into_iter().flatten().chain([settle]);
         self.first(process, steps);
     }

@@ -6,6 +6,8 @@ use super::*;
 
 /// Entries that go into an answer.
 const ENTRIES: usize = 3;
+/// For as long at most somebody who reads a directory puts off that an entry is taken up: less than it is waited for.
+const PUT_OFF: Nanos = 3_000 * MS;
 /// Room for as many of them, whose names are short.
 const ROOM: u32 = 168 * ENTRIES as u32;
 
@@ -124,8 +126,10 @@ impl Kernel {
             op.found[THE] = Some(entry.node.id);
         }
         cx.stats.listed += 1;
-        if cx.rng.chance(50) {
-            self.first(process, [Step::Pause]);
+        match cx.rng.below(100) {
+            0..50 => self.first(process, [Step::Pause(2 * MS)]),
+            50 => self.first(process, [Step::Pause(PUT_OFF)]),
+            _ => {}
         }
         self.follow(process, follow);
         true
