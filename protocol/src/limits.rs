@@ -86,7 +86,7 @@ pub const RESERVED_FILES: usize = 512;
 /// Most requests of one session that the server has accepted and not answered.
 pub const MAX_REQUESTS_IN_FLIGHT: usize = 1024;
 /// Most bytes of one client's requests and answers, what the server needs for them included, from when
-/// they come until they have been sent.
+/// they come until they have been sent. The answer to a request that waits for others is counted when it doesn't any more.
 pub const MAX_BYTES_IN_FLIGHT: usize = 64 * 1024 * 1024;
 /// What a request is counted for besides what it brings and asks for.
 pub const REQUEST_COST: usize = 2048;

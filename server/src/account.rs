@@ -42,9 +42,16 @@ pub struct Account {
 /// What a request takes of its client's room.
 #[derive(Debug)]
 pub struct Room {
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
     /// What is counted in it keeps it.
     _account: Arc<Account>,
+}
+
+impl Room {
+    /// Takes up `more` of the same client.
+    pub fn widen(&mut self, more: Self) {
+        self.permit.merge(more.permit);
+    }
 }
 
 impl Account {
@@ -62,8 +69,8 @@ impl Account {
     pub async fn room(self: Arc<Self>, bytes: usize) -> Option<Room> {
         let bytes = u32::try_from(bytes.min(MAX_BYTES_IN_FLIGHT)).unwrap_or(u32::MAX);
         let permit = Arc::clone(&self.bytes).acquire_many_owned(bytes).await;
-        let room = |_permit| Room {
-            _permit,
+        let room = |permit| Room {
+            permit,
             _account: self,
         };
         permit.ok().map(room)

@@ -5,12 +5,15 @@ mod support;
 use bytes::Bytes;
 use leasefs_protocol::control::{Hello, ToClient, ToServer};
 use leasefs_protocol::limits::{MAX_ANSWERS, MAX_BATCH, MAX_TOUCHED};
+use leasefs_protocol::query::Fill;
 use leasefs_protocol::{
-    Handle, KeyHash, Numbered, OpenId, Query, Refusal, Response, Seq, SessionId, answer, query,
+    Handle, KeyHash, Mode, Numbered, OpenId, Query, Refusal, Response, Seq, SessionId, answer,
+    query,
 };
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 use support::client::{Client, LONG, Who, mkdir, numbered, raw};
 use support::process::{Estate, Process};
@@ -80,6 +83,48 @@ async fn a_change_that_closes_more_than_a_message_may_ends_the_connection() {
     closed(&server, 1).await;
 }
 
+/// More than the client has room for, were their answers counted while they wait.
+const READS: u64 = 80;
+
+/// Others may wait for what it writes, and it for them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_writes_has_room_while_its_reads_wait_for_another() {
+    let house = House::new();
+    for name in ["mine", "held"] {
+        writable(&house.path(name));
+    }
+    let server = house.serve().await;
+    let mut a = Who::enrolled(&house, 1).connect(&server).await;
+    let mut b = Who::enrolled(&house, 2).connect(&server).await;
+    let root = a.root();
+    let mine = a.lookup(root, "mine").await.expect("a file").0;
+    let held = b.lookup(root, "held").await.expect("a file").0;
+    let mine = a.open(mine, libc::O_RDWR).await;
+    let theirs = b.open(held, libc::O_RDWR).await;
+    let open = a.open(held, libc::O_RDONLY).await;
+    let stores = Query::Read(query::Read {
+        fill: Fill::PagesForStore,
+        ..pages(theirs, 0)
+    });
+    let kept = b.ask(stores).await;
+    assert!(kept.grants.iter().any(|grant| grant.mode == Mode::Write));
+    for at in 0..READS {
+        let frame = a.frame(Query::Read(pages(open, at << 20)));
+        a.send(&frame, b"").await;
+    }
+    let written = a.write(mine, 0, &vec![1; 1 << 20]).await;
+    assert!(written.result.is_ok());
+}
+
+fn pages(open: OpenId, offset: u64) -> query::Read {
+    query::Read {
+        open,
+        offset,
+        len: 1 << 20,
+        fill: Fill::Pages,
+    }
+}
+
 /// A mount of a server in a process of its own.
 struct Mount {
     who: Who,
@@ -122,11 +167,14 @@ impl Mount {
 /// Files that everybody may write.
 fn fill(estate: &Estate) {
     for name in ["f", "g"] {
-        let file = estate.export().join(name);
-        fs::write(&file, b"x").expect("a file");
-        let everybody = fs::Permissions::from_mode(0o666);
-        fs::set_permissions(file, everybody).expect("ours");
+        writable(&estate.export().join(name));
     }
+}
+
+fn writable(file: &Path) {
+    fs::write(file, b"x").expect("a file");
+    let everybody = fs::Permissions::from_mode(0o666);
+    fs::set_permissions(file, everybody).expect("ours");
 }
 
 async fn open_while_there_is_room(client: &mut Client, object: Handle, most: usize) -> Vec<OpenId> {

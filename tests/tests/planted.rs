@@ -181,7 +181,7 @@ impl Runs {
             Bug::SyncUntold => Self::rough(&["part"]).from(118),
             Bug::ForgetRefused => Self::rough(&["part"]).from(1560),
             Bug::CancelBegun => Self::rough(&["part", "stall"]).from(2834),
-            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(1195),
+            Bug::AnswerUnclean => Self::rough(&["part", "stall"]).with_maps().from(3600),
             Bug::FillUnderEnded => Self::rough(&["freeze", "stall"]).with_maps().from(370),
             Bug::SuspendUnnoticed => Self::rough(&["suspend", "freeze"]).with_maps().from(1335),
             Bug::TimeoutsBeforeSleep => Self::rough(&["suspend"]).from(1835),

@@ -103,6 +103,17 @@ impl Read {
         Some(settle(&self.call, told, admission))
     }
 
+    /// Whether it waits for others: the lease core holds it back.
+    pub fn waits(&self) -> bool {
+        self.lock.is_some() || matches!(self.entry, Entry::Later(_))
+    }
+
+    /// Waits for others; `None` if the server ends before.
+    pub async fn ready(mut self) -> Option<Self> {
+        self.entry = Entry::Now(self.entry.decided().await?);
+        Some(self)
+    }
+
     /// The answer; blocks, and waits while the lease core holds the request back. `None` if the
     /// server ends before, or the client is shut out.
     pub async fn answer(self) -> Option<Answer> {

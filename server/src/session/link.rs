@@ -147,6 +147,16 @@ impl Sink {
         }
     }
 
+    /// Takes further room up.
+    #[must_use]
+    pub fn with(mut self, room: Room) -> Self {
+        match &mut self.room {
+            Some(had) => had.widen(room),
+            had => *had = Some(room),
+        }
+        self
+    }
+
     /// Sends the answer, as that to this request.
     pub async fn send(self, mut reply: Reply, payload: Bytes) {
         let Asked {

@@ -151,8 +151,8 @@ impl Lane {
         query: Query,
         place: Place,
     ) -> Result<(), End> {
-        let bytes = weight::of_query(&caller, &query) + weight::of_answer(&query);
-        let Some(room) = self.link.room(bytes).await else {
+        let (kept, told) = (weight::of_query(&caller, &query), weight::of_answer(&query));
+        let Some(room) = self.link.room(kept).await else {
             return Ok(());
         };
         let request = asked.id;
@@ -167,23 +167,38 @@ impl Lane {
                 request,
             }),
         };
-        let at_once = caught_now(|| match reads::begin(call, query) {
-            Err(answer) => Break(*answer),
-            Ok(mut read) => match read.cached() {
-                Some(answer) => Break(answer),
-                None => Continue(read),
-            },
+        match caught_now(|| reads::begin(call, query)) {
+            Some(Ok(read)) => self.begun(read, told, sink).await,
+            Some(Err(answer)) => send(sink, *answer).await,
+            None => fail(sink).await,
+        }
+        Ok(())
+    }
+
+    /// Goes on with a request whose answer may take `told` bytes. While it waits for others they aren't counted: what
+    /// they wait for needs room as well.
+    async fn begun(&self, mut read: reads::Read, told: usize, sink: Sink) {
+        let (link, server) = (Arc::clone(&self.link), Arc::clone(&self.server));
+        if read.waits() {
+            let held_back = held_back(server, read, told, sink, link);
+            self.server.begin_io(held_back);
+            return;
+        }
+        let Some(room) = self.link.room(told).await else {
+            return;
+        };
+        let sink = sink.with(room);
+        let at_once = caught_now(|| match read.cached() {
+            Some(answer) => Break(answer),
+            None => Continue(read),
         });
         match at_once {
             Some(Break(answer)) => send(sink, answer).await,
             Some(Continue(read)) => {
-                let link = Arc::clone(&self.link);
-                let server = Arc::clone(&self.server);
                 self.server.begin_io(elsewhere(server, read, sink, link));
             }
             None => fail(sink).await,
         }
-        Ok(())
     }
 
     async fn change(
@@ -268,6 +283,30 @@ fn breach(kind: &str, what: &str) -> End {
 
 async fn send(sink: Sink, answer: reads::Answer) {
     sink.send(answer.reply, answer.payload).await;
+}
+
+/// Waits for others, and goes on as [`elsewhere`].
+async fn held_back(
+    server: Arc<Server>,
+    read: reads::Read,
+    told: usize,
+    sink: Sink,
+    link: Arc<Link>,
+) {
+    let ready = tokio::select! {
+        biased;
+        ready = caught(read.ready()) => ready,
+        () = link.ended() => return,
+    };
+    let read = match ready {
+        Some(Some(read)) => read,
+        Some(None) => return,
+        None => return fail(sink).await,
+    };
+    let Some(room) = link.room(told).await else {
+        return;
+    };
+    elsewhere(server, read, sink.with(room), link).await;
 }
 
 /// Goes on with a request on an I/O thread, for as long as its connection lives.

@@ -204,13 +204,7 @@ impl Cached {
     }
 
     /// Names in a directory are about to be changed here, which changes these parts of it: who may open it stays.
-    pub fn names_change(
-        &mut self,
-        me: &Handle,
-        parts: Parts,
-        forgotten: u64,
-        out: &mut Dropped,
-    ) {
+    pub fn names_change(&mut self, me: &Handle, parts: Parts, forgotten: u64, out: &mut Dropped) {
         let rare = self.rare.as_mut();
         let mut opens = rare.map_or_else(SharedOpens::default, |r| std::mem::take(&mut r.opens));
         out.opens.extend(opens.suspend(self.attr.as_deref()));

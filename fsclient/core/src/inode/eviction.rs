@@ -20,7 +20,8 @@ impl Inodes {
         }
         self.ring = self.cached_handles().map(Arc::clone).collect();
         let owing = self.owing();
-        out.owing.extend(owing.difference(&out.owing.iter().copied().collect()));
+        out.owing
+            .extend(owing.difference(&out.owing.iter().copied().collect()));
     }
 
     /// Forgets the next object that was not used since it was last looked at. Gives up after having

@@ -43,6 +43,15 @@ impl Recent {
     }
 }
 
+/// What the kernel has heard of a node's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heard {
+    /// What makes it ignore answers to what it has asked before.
+    news: u8,
+    /// That it was set here.
+    cuts: u8,
+}
+
 /// What the kernel knows an inode by, and what it believes of it.
 #[derive(Debug)]
 pub(super) struct KernelRefs {
@@ -60,6 +69,8 @@ pub(super) struct KernelRefs {
     firmly: Recent,
     /// What it was told may be outdated, its size as well.
     outdated: bool,
+    /// How often its size was set here.
+    cuts: u8,
     /// Of files.
     habit: Habit,
     /// What it was told of it last.
@@ -77,6 +88,7 @@ impl KernelRefs {
             shrinks: false,
             firmly: Recent::default(),
             outdated: false,
+            cuts: 0,
             habit: Habit::default(),
             told: None,
         }
@@ -417,14 +429,29 @@ impl Inodes {
         }
     }
 
-    /// To be shown to [`Inodes::takes_answer`]: asked for when the kernel's request has come.
-    pub fn heard(&self, id: NodeId) -> u8 {
-        self.known(id).map_or(0, |known| known.heard)
+    /// To be shown to [`Inodes::takes_answer`]: asked for when the kernel's request has come. And to [`Inodes::was_cut`].
+    pub fn heard(&self, id: NodeId) -> Heard {
+        Heard {
+            news: self.known(id).map_or(0, |known| known.heard),
+            cuts: self.refs(id).map_or(0, |refs| refs.cuts),
+        }
+    }
+
+    /// A file's size was set here, as the kernel is told now.
+    pub fn is_cut(&mut self, id: NodeId) {
+        if let Some(refs) = self.refs_mut(id) {
+            refs.cuts = refs.cuts.wrapping_add(1);
+        }
+    }
+
+    /// Whether a size that was known then may be from before it was set here.
+    pub fn was_cut(&self, id: NodeId, since: Heard) -> bool {
+        self.heard(id).cuts != since.cuts
     }
 
     /// Whether the kernel takes the size that it has asked for: not if it has heard of the file meanwhile, nor while it changes
     /// the size itself.
-    pub fn takes_answer(&self, (id, object): (NodeId, &Handle), heard: u8) -> bool {
+    pub fn takes_answer(&self, (id, object): (NodeId, &Handle), heard: Heard) -> bool {
         self.heard(id) == heard && !self.is_changing(object)
     }
 

@@ -36,6 +36,7 @@ pub(crate) use clean::Fetch;
 pub(crate) use dirty::{Dirty, MAX_END, Tell};
 pub(crate) use dropping::Kept;
 pub(crate) use drops::{Approvable, Arrived, Outcome, PagesOf, Then};
+pub(crate) use kernel::Heard;
 pub(crate) use newest::Brought;
 pub(crate) use standing::Place;
 pub(crate) use table::Inodes;

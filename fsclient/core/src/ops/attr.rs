@@ -1,8 +1,8 @@
 //! Attributes as the kernel is shown them.
 
 use super::{Ask, Ops};
-use crate::api::{Notice, Noticed};
 use crate::call::{Fh, Node, NodeId, Shown, ShownFor};
+use crate::inode::Heard;
 use crate::recall::{ChangeScope, PageChange};
 use crate::run::within;
 use bytes::Bytes;
@@ -13,8 +13,8 @@ use leasefs_protocol::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often attributes are asked for that no lease covers while pages come.
-const MOST_OUTDATED: usize = 3;
+/// How often attributes are asked for that no lease covers while pages come, or the file is cut off.
+pub(super) const MOST_OUTDATED: usize = 3;
 
 /// How long the answer to a truncation waits for pages that may wait for it: before it the kernel writes none of the file back
 /// (`fuse_set_nowrite`).
@@ -112,8 +112,9 @@ impl Ops {
         }
         let (attr, valid) = match told {
             Some((attr, valid)) => {
-                let valid = self.grow_first(node, &object, (&attr, valid), heard).await;
-                (attr, valid)
+                let known = (self.inodes().heard(node), heard);
+                let valid = self.grow_first((node, &object), (&attr, valid), known);
+                (attr, valid.await)
             }
             None => match self
                 .getattr_from_server(ask, (node, &object), heard, None)
@@ -141,93 +142,37 @@ impl Ops {
         &self,
         ask: &Ask,
         (node, object): (NodeId, &Handle),
-        heard: u8,
+        heard: Heard,
         most: Option<Duration>,
     ) -> Result<(Attr, Duration), Refusal> {
         let mut asked = 0;
         loop {
             let filled = *self.filled.borrow();
+            let known = (self.inodes().heard(node), heard);
             let told = self.call(ask, query::GetAttr { object: *object }).await?;
             let attr = told.answer;
             let clean = ask.unless_left(self.engine.clean(object));
             let most = most.map(|most| self.cx.sleep(most));
             within(clean, most).await.unwrap_or(Ok(()))?;
             let valid = told.learn(self.cache()).attr_for_kernel(object, &attr);
-            let valid = self.grow_first(node, object, (&attr, valid), heard).await;
+            let valid = self.grow_first((node, object), (&attr, valid), known).await;
             asked += 1;
             // If no lease covers them, pages that have come since may be newer, and the kernel cuts
-            // off what lies behind the size it is told.
-            let current = !valid.is_zero() || *self.filled.borrow() == filled;
+            // off what lies behind the size it is told. If it has cut it off meanwhile, it goes on with that size.
+            let cut = self.inodes().was_cut(node, known.0);
+            let current = !cut && (!valid.is_zero() || *self.filled.borrow() == filled);
             if current || asked == MOST_OUTDATED {
                 return Ok((attr, valid));
             }
         }
     }
 
-    /// Whether the kernel must be made to believe the size before it is told.
-    ///
-    /// It ignores a reply to GETATTR if, since the request was made, its attributes were invalidated
-    /// (a recall) or a local write was answered. Whoever asked because of a read goes on
-    /// with the size known before, and would miss what another mount had appended by then.
-    fn must_grow(&self, node: NodeId, object: &Handle, attr: &Attr) -> bool {
-        let inodes = self.inodes();
-        attr.kind == FileKind::File
-            && inodes.may_be_short(node, attr.size)
-            && inodes.is_open(object)
-            && !planted::is(Bug::GrownUntold)
-    }
-
-    /// Whether the kernel, which may believe in more, takes this size when it is answered: if it is made to grow before, it
-    /// ignores the answer, and goes on with more.
-    fn will_be_cut(&self, at: (NodeId, &Handle), attr: &Attr, heard: u8) -> bool {
-        let inodes = self.inodes();
-        inodes.may_be_long(at.0, attr.size) && inodes.takes_answer(at, heard)
-    }
-
-    /// Before the kernel is told the size; `heard` as it was when the kernel had asked. Returns for how long it may believe the
-    /// attributes then.
-    async fn grow_first(
-        &self,
-        node: NodeId,
-        object: &Handle,
-        (attr, valid): (&Attr, Duration),
-        heard: u8,
-    ) -> Duration {
-        let cut = self.will_be_cut((node, object), attr, heard);
-        if cut || !self.must_grow(node, object, attr) {
-            return valid;
-        }
-        self.grow(node, object, attr).await;
-        // That may have taken long.
-        let cached = self.cache().live();
-        let told = cached.and_then(|mut tier| tier.attr_for_kernel(object));
-        let still = told.filter(|(now, _)| now == attr);
-        still.map_or(Duration::ZERO, |(_, left)| left.min(valid))
-    }
-
     /// The kernel is answered with these attributes.
-    fn told_asked(&self, at: (NodeId, &Handle), attr: &Attr, heard: u8) {
+    fn told_asked(&self, at: (NodeId, &Handle), attr: &Attr, heard: Heard) {
         let mut inodes = self.inodes();
         inodes.told(at.0, attr);
         if inodes.takes_answer(at, heard) {
             inodes.takes_size(at.0, attr.size);
-        }
-    }
-
-    pub(super) async fn grow(&self, node: NodeId, object: &Handle, attr: &Attr) {
-        if !self.must_grow(node, object, attr) {
-            return;
-        }
-        let size = attr.size;
-        // Whoever is answered from here on may be ignored.
-        self.inodes().reaches(node, size);
-        // While the kernel believes in more than that it wouldn't notice, and would then read the answer that
-        // tells less. It ignores those to what it has asked before its attributes are dropped.
-        if self.inodes().take_shrinks(node) {
-            self.outside.tell(Notice::DropAttrs(node)).await;
-        }
-        if self.outside.tell(Notice::Grow { node, size }).await == Noticed::Done {
-            self.inodes().grown(node, size, self.cx.monotonic());
         }
     }
 
@@ -271,6 +216,9 @@ impl Ops {
         let told = self.change(ask, scope, request, Bytes::new()).await?;
         let most = set.size.map(|_| HOLDS_PAGES);
         let attr = self.newest(ask, &object, told.answer, most).await;
+        if set.size.is_some() {
+            self.is_cut(node).await;
+        }
         self.inodes().told_set(node, &attr, self.cx.monotonic());
         Ok(ShownFor {
             shown: self.shown(attr),

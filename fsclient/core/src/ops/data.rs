@@ -1,9 +1,11 @@
 //! Bytes of files.
 
+use super::attr::MOST_OUTDATED;
 use super::opens::{OpenFile, durability};
 use super::{Ask, Ops};
 use crate::cache::{Fetched, Here, Range};
 use crate::call::{At, Fh, Writing};
+use crate::inode::Heard;
 use crate::recall::{ChangeScope, PageChange, PageRead, Span, Verdict};
 use crate::session::Answered;
 use bytes::Bytes;
@@ -136,12 +138,16 @@ impl Ops {
             let bytes = self.ask_bytes(ask, &open, at.offset, len, fill);
             let (answer, ()) = join(bytes, self.know_size(ask, &open, range)).await;
             let answer = answer?;
+            let end = at.offset.saturating_add(answer.payload.len() as u64);
+            let ends = match fill == Fill::PagesForStore {
+                true => self.known_end(ask, &open, end).await,
+                false => None,
+            };
             let refused = answer.reply.result.is_err();
             if refused || read.judge(&answer.reply) == Verdict::Deliver {
                 answer.reply.result?;
-                if fill == Fill::PagesForStore {
-                    let end = at.offset.saturating_add(answer.payload.len() as u64);
-                    self.know_end(ask, &open, end).await;
+                if let Some((attr, known)) = ends {
+                    self.grow((open.node, &open.object), &attr, known).await;
                 }
                 return Ok(self.fills_pages(&open, at, len, answer.payload));
             }
@@ -175,35 +181,45 @@ impl Ops {
             return;
         }
         // The READ says what is wrong.
-        let Ok(attr) = self.attr_here(ask, object).await else {
+        let Ok((attr, known)) = self.size_here(ask, open).await else {
             return;
         };
         if attr.size > range.offset.saturating_add(range.len as u64) {
-            self.grow(node, object, &attr).await;
+            self.grow((node, object), &attr, known).await;
         }
     }
 
-    /// Pages of a range that may be stored into are about to come, up to this end. The kernel clears what lies behind the size it knows when it
-    /// writes such a page back (`iomap_writeback_handle_eof`, Linux 6.17), and writes that back, too, once it knows better. Nobody
-    /// else changes the size any more before these pages have been dropped.
-    async fn know_end(&self, ask: &Ask, open: &OpenFile, end: u64) {
-        let (node, object) = (open.node, &open.object);
-        if !self.inodes().may_be_short(node, end) || planted::is(Bug::EndCleared) {
-            return;
+    /// Pages of a range that may be stored into have come, up to this end, of which the kernel is to know first: it clears what lies behind the
+    /// size it knows when it writes such a page back (`iomap_writeback_handle_eof`, Linux 6.17), and writes that back, too, once it
+    /// knows better. Nobody else changes the size any more before these pages have been dropped. To be asked for while the READ counts as
+    /// under way: a page that the kernel is about to have, and doesn't get as long as the server isn't heard, is in the way of all drops.
+    async fn known_end(&self, ask: &Ask, open: &OpenFile, end: u64) -> Option<(Attr, Heard)> {
+        if !self.inodes().may_be_short(open.node, end) || planted::is(Bug::EndCleared) {
+            return None;
         }
-        let Ok(attr) = self.attr_here(ask, object).await else {
-            return;
-        };
-        self.grow(node, object, &attr).await;
+        self.size_here(ask, open).await.ok()
     }
 
     /// A write fails, or is short. To an asynchronous one behind the end the kernel cuts the file off where it believes it to end
     /// (`fuse_direct_IO`), though others may have appended to it.
     async fn know_cut(&self, ask: &Ask, open: &OpenFile) {
-        let Ok(attr) = self.attr_here(ask, &open.object).await else {
+        let Ok((attr, known)) = self.size_here(ask, open).await else {
             return;
         };
-        self.grow(open.node, &open.object, &attr).await;
+        self.grow((open.node, &open.object), &attr, known).await;
+    }
+
+    /// Attributes from after the file was cut off here last, and what the kernel had heard when they were asked for.
+    async fn size_here(&self, ask: &Ask, open: &OpenFile) -> Result<(Attr, Heard), Refusal> {
+        let mut asked = 0;
+        loop {
+            let known = self.inodes().heard(open.node);
+            let attr = self.attr_here(ask, &open.object).await?;
+            asked += 1;
+            if !self.inodes().was_cut(open.node, known) || asked == MOST_OUTDATED {
+                return Ok((attr, known));
+            }
+        }
     }
 
     /// Attributes that are cached, or what the server says.

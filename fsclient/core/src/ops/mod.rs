@@ -12,6 +12,7 @@ mod change;
 mod data;
 mod dir;
 mod explain;
+mod growing;
 mod listing_room;
 mod locks;
 mod names;
@@ -41,6 +42,7 @@ use ahead::Ahead;
 use along::Along;
 use atomic_refcell::AtomicRefMut;
 use bytes::Bytes;
+use growing::Growing;
 use leasefs_protocol::control::IdentityPolicy;
 use leasefs_protocol::limits::MAX_LISTED;
 use leasefs_protocol::{
@@ -198,6 +200,7 @@ pub(crate) struct Ops {
     /// READs of pages that were answered.
     filled: Part<u64>,
     stale: Stale,
+    growing: Growing,
     listing_room: ListingRoom,
     ahead: Part<Ahead>,
     along: Part<Along>,
@@ -221,6 +224,7 @@ impl Ops {
             owner: squash.then_some(manner.owner),
             filled: Part::default(),
             stale: Stale::default(),
+            growing: Growing::default(),
             listing_room: ListingRoom::new(MAX_LISTED),
             ahead: Part::default(),
             along: Part::default(),

@@ -429,7 +429,10 @@ impl EngineInner {
             }
         }
         let mut inodes = self.cache.inodes();
-        dropped.owing.iter().for_each(|dir| inodes.dropped_singly(dir));
+        dropped
+            .owing
+            .iter()
+            .for_each(|dir| inodes.dropped_singly(dir));
         true
     }
 

@@ -138,7 +138,7 @@ impl Rpc {
             payload: Bytes::new(),
             wait: None,
             pid: None,
-            permit: None,
+            places: Default::default(),
         };
         let outcome = self.run(close, CallOptions::default()).await;
         if let RequestOutcome::GaveUp { refusal, .. } = &outcome {

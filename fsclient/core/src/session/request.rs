@@ -36,7 +36,7 @@ pub(super) struct New {
     /// `None` waits for ever.
     pub(super) wait: Option<Wait>,
     pub(super) pid: Option<u32>,
-    pub(super) permit: Option<Place>,
+    pub(super) places: [Option<Place>; 2],
 }
 
 /// What is asked for, before it has a number.
@@ -46,6 +46,17 @@ pub(super) enum Asked {
     /// Nothing but that these are closed.
     Close(Closing),
     Change(Change, NewChange),
+}
+
+impl Asked {
+    /// Whether it brings what was stored here before.
+    pub(super) fn is_write_back(&self) -> bool {
+        let kind = match self {
+            Self::Change(Change::Write(write), _) => write.kind,
+            _ => return false,
+        };
+        matches!(kind, WriteKind::Flush { .. } | WriteKind::Page { .. })
+    }
 }
 
 #[derive(Debug)]

@@ -26,6 +26,11 @@ use std::time::Duration;
 
 /// Requests in flight that are kept for the client's own housekeeping.
 const HOUSEKEEPING: usize = 8;
+/// Those that are kept for what is written back: others may wait for it, while all else waits for others.
+const WRITE_BACKS: usize = 128;
+/// Changes in flight with more than [`LARGE`] bytes, what is written back apart: together less than the server has room for.
+const LARGE_CHANGES: usize = 16;
+const LARGE: usize = 64 * 1024;
 /// How often it is looked whether what is waited for still may come.
 const LOOK: Duration = Duration::from_secs(1);
 /// While the server is in contact a request may have to wait for others' leases to run out, and
@@ -62,6 +67,8 @@ pub(super) struct RpcInner {
     /// Something has been answered: there may be room for a change that waits for it.
     pub room: Bell,
     in_flight: Places,
+    write_backs: Places,
+    large: Places,
 }
 
 /// A session with its server. Cheap to clone.
@@ -85,7 +92,9 @@ impl Rpc {
             took: ByKind::default(),
             approved: Histogram::default(),
             room: Bell::default(),
-            in_flight: Places::new(MAX_REQUESTS_IN_FLIGHT - HOUSEKEEPING),
+            in_flight: Places::new(MAX_REQUESTS_IN_FLIGHT - HOUSEKEEPING - WRITE_BACKS),
+            write_backs: Places::new(WRITE_BACKS),
+            large: Places::new(LARGE_CHANGES),
         }));
         cx.spawn(rpc.clone().run_closer());
         rpc
@@ -107,14 +116,13 @@ impl Rpc {
     {
         let query = query.into();
         let wait = self.wait(Patience::of_query(&query));
-        let permit = self.permit(wait, options).await?;
         let new = New {
             caller,
             asked: Asked::Query(query),
             payload: Bytes::new(),
             wait,
             pid: options.pid,
-            permit,
+            places: [self.place(&self.0.in_flight, wait, options).await?, None],
         };
         match self.run(new, options).await {
             RequestOutcome::Answered(answer) => {
@@ -162,7 +170,7 @@ impl Rpc {
             payload: payload.clone(),
             wait,
             pid: options.pid,
-            permit: None,
+            places: Default::default(),
         };
         let changed = self.change_once(new(), options).await;
         let again = changed.finds_no_room() && !may_have_written(&change);
@@ -179,9 +187,8 @@ impl Rpc {
     }
 
     async fn change_once(&self, mut new: New, options: CallOptions<'_>) -> Changed {
-        match self.permit(new.wait, options).await {
-            Ok(permit) => new.permit = permit,
-            Err(refusal) => return Changed::never(refusal),
+        if let Err(refusal) = self.give_place(&mut new, options).await {
+            return Changed::never(refusal);
         }
         let load = Load::new(self, new.payload.len());
         match self.run(new, options).await {
@@ -371,17 +378,30 @@ impl Rpc {
         first(async { Ok(ready.await) }, first(too_late, left)).await
     }
 
-    async fn permit(
+    /// A place for a change.
+    async fn give_place(&self, new: &mut New, options: CallOptions<'_>) -> Result<(), Refusal> {
+        let brings_back = new.asked.is_write_back();
+        let large = new.payload.len() > LARGE && !brings_back;
+        let places = match brings_back {
+            true => &self.0.write_backs,
+            false => &self.0.in_flight,
+        };
+        if large {
+            new.places[0] = self.place(&self.0.large, new.wait, options).await?;
+        }
+        new.places[1] = self.place(places, new.wait, options).await?;
+        Ok(())
+    }
+
+    async fn place(
         &self,
+        places: &Places,
         wait: Option<Wait>,
         options: CallOptions<'_>,
     ) -> Result<Option<Place>, Refusal> {
-        match self.0.in_flight.at_once() {
+        match places.at_once() {
             Some(place) => Ok(Some(place)),
-            None => {
-                let place = self.0.in_flight.next();
-                self.patiently(wait, options, place).await
-            }
+            None => self.patiently(wait, options, places.next()).await,
         }
     }
 }

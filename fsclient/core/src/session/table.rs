@@ -49,7 +49,7 @@ struct Unanswered {
     pid: Option<u32>,
     /// What it closes.
     closing: Option<Closing>,
-    _permit: Option<Place>,
+    _places: [Option<Place>; 2],
 }
 
 impl Unanswered {
@@ -166,7 +166,7 @@ impl Table {
             wait: new.wait,
             pid: new.pid,
             closing,
-            _permit: new.permit,
+            _places: new.places,
         };
         self.entries.insert(id, entry);
         Ok(Taken {

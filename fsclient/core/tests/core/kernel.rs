@@ -607,6 +607,55 @@ fn the_kernel_is_not_made_to_grow_a_file_that_it_may_take_for_longer_than_it_is(
     assert_eq!(world.told, [Notice::Grow { node, size: 6000 }]);
 }
 
+fn truncates(world: &mut World, node: NodeId, size: u64) -> Waiter {
+    let set = SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    let (fh, owner) = (None, None);
+    let call = world.call(Call::SetAttr {
+        node,
+        fh,
+        set,
+        owner,
+    });
+    let asked = world.asked();
+    tell_size(world, &asked, size);
+    // Behind the change: what the file is by now.
+    is_asked_for_attributes(world, size);
+    call
+}
+
+#[test]
+fn a_file_is_cut_off_when_the_kernel_believes_what_it_was_being_made_to() {
+    let mut world = World::new();
+    let (node, _) = opened_file(&mut world);
+    is_told(&mut world, node, 9000);
+    world.keeps_waiting = true;
+    let stat = world.call(Call::GetAttr { node });
+    is_asked_for_attributes(&mut world, 9500);
+    assert!(world.waits(stat));
+    let cut = truncates(&mut world, node, 100);
+    assert!(world.waits(cut), "that would come behind it");
+    world.gets_on();
+    assert!(world.answered(cut).is_ok() && world.answered(stat).is_ok());
+}
+
+#[test]
+fn the_kernel_is_not_made_to_believe_a_size_from_before_it_has_cut_the_file_off() {
+    let mut world = World::new();
+    let (node, _) = opened_file(&mut world);
+    is_told(&mut world, node, 9000);
+    let stat = world.call(Call::GetAttr { node });
+    let asked = world.asked();
+    let cut = truncates(&mut world, node, 100);
+    assert!(world.answered(cut).is_ok());
+    world.told.clear();
+    tell_size(&mut world, &asked, 9500);
+    assert!(world.answered(stat).is_ok());
+    assert_eq!(world.told, []);
+}
+
 #[test]
 fn growth_behind_an_answer_that_told_less_voids_that_answer_first() {
     let mut world = World::new();

@@ -7,7 +7,9 @@ use crate::world::World;
 use leasefs_client::call::{Entry, Fh};
 use leasefs_client::{Answer, Call, Event, NodeId};
 use leasefs_protocol::answer::Entries;
-use leasefs_protocol::{DirEntry, FileKind, Grant, Parts, Query, RawName, Request, Response, query};
+use leasefs_protocol::{
+    DirEntry, FileKind, Grant, Parts, Query, RawName, Request, Response, query,
+};
 use std::time::Duration;
 
 /// `f` is the first of them.
@@ -202,7 +204,10 @@ fn a_name_is_never_given_up_that_the_kernel_may_still_take_up() {
     world.knows_nothing = false;
     world.pass(Duration::from_millis(20));
     world.recall(recall(4, 0, Parts::NONE, &["f"]));
-    assert!(approves(&mut world), "all names that came along are forgotten");
+    assert!(
+        approves(&mut world),
+        "all names that came along are forgotten"
+    );
 }
 
 #[test]

@@ -4,7 +4,8 @@ use crate::calls::opening;
 use crate::kernel::writes;
 use crate::said::{Asked, FILE, attr, grant, handle, opened, recall};
 use crate::world::World;
-use leasefs_client::Answer;
+use leasefs_client::{Answer, Call};
+use leasefs_protocol::limits::MAX_REQUESTS_IN_FLIGHT;
 use leasefs_protocol::{Grant, Mode, Parts, Reply, Response, Touched, answer};
 use std::time::Duration;
 
@@ -66,4 +67,22 @@ fn what_another_mount_waits_for_does_not_stand_behind_what_nobody_does() {
     let past = world.asked();
     assert_eq!(of_open(&past), waits);
     assert!(!world.is_asked(), "the others wait");
+}
+
+/// Others wait for it, while all else may wait for others.
+#[test]
+fn what_is_written_back_has_a_place_while_as_much_is_asked_for_as_may_be() {
+    let mut world = World::new();
+    dirty(&mut world, 1);
+    let other = world.node(2, FILE);
+    for _ in 0..MAX_REQUESTS_IN_FLIGHT {
+        world.call(Call::GetAttr { node: other });
+    }
+    let asked = world.take_asked().len();
+    assert!(asked < MAX_REQUESTS_IN_FLIGHT);
+    world.recall(recall(1, 1, Parts::ATTRS | Parts::DATA, &[]));
+    world.pass(Duration::from_millis(100));
+    assert_eq!(of_open(&world.asked()), 1);
+    world.call(Call::GetAttr { node: other });
+    assert!(!world.is_asked(), "the others wait for a place");
 }

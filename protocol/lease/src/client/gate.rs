@@ -12,7 +12,8 @@
 //!   ([`PageGate::stuck`]), the READs that wait there are sent; if that doesn't help (folios that
 //!   several READs share), every waiting READ of the file. Freedom from deadlock rests on this.
 //! - What a blocked drop doesn't get to, since the kernel drops page after page, is dropped beside it: it may be
-//!   blocked for as long as the server can't be reached, and the lease ends in time.
+//!   blocked for as long as the server can't be reached, and the lease ends in time. In smaller and smaller pieces, so that one
+//!   page blocks few of all that may be under way.
 //! - Write-back of mapped pages is never parked.
 //!
 //! So after a pass has begun a page is answered only if a drop was stuck on it: a process that
@@ -103,6 +104,8 @@ const CHUNK: u64 = 4 << 20;
 const PAGE: u64 = 4096;
 /// Folios are larger, up to this: a READ blocks the drop of whatever shares one with it.
 const FOLIO: u64 = 2 << 20;
+/// A drop beside a stuck one goes over this part of its bytes.
+const BESIDE: u64 = 4;
 /// Drops under way at a time, all but one of them stuck.
 const AT_ONCE: usize = 16;
 /// A drop that was found stuck this often isn't helped by the READs of its own folios: every other
@@ -428,7 +431,13 @@ impl PageGate {
         let answered = self.active.iter().flat_map(|drop| drop.leased.iter());
         let reads = self.reads.values().map(|read| read.span);
         let in_flight = reads.chain(self.writes.values().copied());
-        self.todo.first_outside(in_flight.chain(answered), CHUNK)
+        let dropping = self.active.iter().map(|drop| drop.span);
+        let blocked = dropping.clone().filter(|span| span.len() <= PAGE);
+        let holes = in_flight.chain(answered).chain(blocked);
+        let next = self.todo.first_outside(holes, CHUNK)?;
+        let beside = dropping.filter(|span| span.intersects(next));
+        let piece = beside.map(|span| (span.len() / BESIDE).max(PAGE)).min();
+        Some(piece.map_or(next, |piece| next.first(piece)))
     }
 
     /// Where the kernel asks, since it has nothing there.

@@ -48,6 +48,18 @@ impl Span {
         }
     }
 
+    /// Number of bytes.
+    pub(super) fn len(self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Its first bytes, so many at most.
+    #[must_use]
+    pub(super) fn first(self, most: u64) -> Self {
+        let end = self.end.min(self.start.saturating_add(most));
+        Self { end, ..self }
+    }
+
     /// Whether both have a byte in common.
     pub fn intersects(self, other: Span) -> bool {
         self.start < other.end && other.start < self.end
@@ -120,11 +132,7 @@ impl Spans {
     pub fn first_outside(&self, holes: impl Iterator<Item = Span>, most: u64) -> Option<Span> {
         let mut free = self.clone();
         holes.for_each(|hole| free.remove(hole));
-        let Span { start, end } = free.iter().next()?;
-        Some(Span {
-            start,
-            end: end.min(start.saturating_add(most)),
-        })
+        free.iter().next().map(|span| span.first(most))
     }
 
     /// Whether the set is empty.

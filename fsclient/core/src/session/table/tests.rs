@@ -44,7 +44,7 @@ fn change(touches: &[u8]) -> New {
         payload: Bytes::new(),
         wait: None,
         pid: None,
-        permit: None,
+        places: Default::default(),
     }
 }
 
