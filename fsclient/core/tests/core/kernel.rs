@@ -652,6 +652,7 @@ fn the_kernel_is_not_made_to_believe_a_size_from_before_it_has_cut_the_file_off(
     assert!(world.answered(cut).is_ok());
     world.told.clear();
     tell_size(&mut world, &asked, 9500);
+    is_asked_for_attributes(&mut world, 100);
     assert!(world.answered(stat).is_ok());
     assert_eq!(world.told, []);
 }
