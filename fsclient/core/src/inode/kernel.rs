@@ -44,7 +44,7 @@ impl Recent {
 }
 
 /// What the kernel has heard of a node's size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// What makes it ignore answers to what it has asked before.
     news: u8,
@@ -69,8 +69,6 @@ pub(super) struct KernelRefs {
     firmly: Recent,
     /// What it was told may be outdated, its size as well.
     outdated: bool,
-    /// How often its size was set here.
-    cuts: u8,
     /// Of files.
     habit: Habit,
     /// What it was told of it last.
@@ -88,7 +86,6 @@ impl KernelRefs {
             shrinks: false,
             firmly: Recent::default(),
             outdated: false,
-            cuts: 0,
             habit: Habit::default(),
             told: None,
         }
@@ -217,6 +214,7 @@ impl Inodes {
                 unseen: false,
                 made: false,
                 heard: 0,
+                cuts: 0,
                 stands: Stands::default(),
             });
         });
@@ -431,16 +429,17 @@ impl Inodes {
 
     /// To be shown to [`Inodes::takes_answer`]: asked for when the kernel's request has come. And to [`Inodes::was_cut`].
     pub fn heard(&self, id: NodeId) -> Heard {
-        Heard {
-            news: self.known(id).map_or(0, |known| known.heard),
-            cuts: self.refs(id).map_or(0, |refs| refs.cuts),
-        }
+        let heard = |known: &KnownAs| Heard {
+            news: known.heard,
+            cuts: known.cuts,
+        };
+        self.known(id).map_or_else(Heard::default, heard)
     }
 
     /// A file's size was set here, as the kernel is told now.
     pub fn is_cut(&mut self, id: NodeId) {
-        if let Some(refs) = self.refs_mut(id) {
-            refs.cuts = refs.cuts.wrapping_add(1);
+        if let Some(known) = self.known_mut(id) {
+            known.cuts = known.cuts.wrapping_add(1);
         }
     }
 

@@ -80,6 +80,8 @@ pub(super) struct KnownAs {
     pub made: bool,
     /// How often it was told, or has done, what makes it ignore answers to what it has asked before.
     pub heard: u8,
+    /// How often a file's size was set here.
+    pub cuts: u8,
     pub stands: Stands,
 }
 
