@@ -12,7 +12,7 @@
 //!   (`attr_version`), and those of a LOOKUP reply also if it has dropped any inode meanwhile (`evict_ctr`, Linux 6.13).
 //!   But an inode that it doesn't know yet it can't invalidate: the LOOKUP or READDIRPLUS reply may still be on its way. So a drop
 //!   isn't done before the kernel knows the inode, or has given all references back
-//!   ([`EngineInner::drop_unseen`]). It takes a reply up without waiting for anybody here.
+//!   ([`EngineInner::unseen_has_left`]).
 //! - *Names:* an entry carries the epoch sampled before its LOOKUP was sent. One of a READDIRPLUS reply carries that of the
 //!   moment in which it is taken up; so names are forgotten once more when it has been ([`crate::inode::Owed`]).
 //!   Negative entries are never given a timeout.
