@@ -16,15 +16,15 @@
 //! - *Names:* an entry carries the epoch sampled before its LOOKUP was sent. One of a READDIRPLUS reply carries that of the
 //!   moment in which it is taken up; so names are forgotten once more when it has been ([`crate::inode::Owed`]).
 //!   Negative entries are never given a timeout.
-//!
-//! When a reply is taken up may be for a local user to say. Who has marked waits for it without the lock, so that nobody has to wait
-//! with him who drops something else: what isn't gone yet stays known ([`crate::inode::Inodes::is_unseen`],
-//! [`crate::inode::Inodes::owes_names`]), and whoever drops it again waits as well.
 //! - *Pages:* see [`leasefs_lease::client::PageGate`]. The recall is approved when nothing of the
 //!   file is in the kernel and no READ is in flight that would bring something back. Or when nobody here can see
 //!   pages of it: they are reached by a descriptor that may read, or a mapping, which keeps its descriptor, and each
 //!   counts from before its OPEN is sent until its RELEASE. They go behind the approval, the file is *unclean* until
 //!   they have, and whoever opens it waits for that ([`Engine::clean`]).
+//!
+//! When a reply is taken up may be for a local user to say. Who has marked waits for it without the lock, so that nobody has to wait
+//! with him who drops something else: what isn't gone yet stays known ([`crate::inode::Inodes::is_unseen`],
+//! [`crate::inode::Inodes::owes_names`]), and whoever drops it again waits as well.
 //!
 //! *Grant and recall on different streams:* judged by stamps ([`leasefs_lease::client::Leases`]).
 //!
