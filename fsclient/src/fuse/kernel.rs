@@ -151,7 +151,11 @@ impl Link {
         if matches!(notice, Notice::DropAttrs(_)) && is_unknown(&done) {
             return Noticed::Unknown;
         }
-        match gone_is_fine(done) {
+        let done = match notice {
+            Notice::End => done,
+            _ => gone_is_fine(done),
+        };
+        match done {
             Ok(()) => Noticed::Done,
             Err(error) => {
                 tracing::warn!(%error, ?notice, "the kernel doesn't take a notice");
@@ -175,13 +179,31 @@ impl Link {
             }
             Notice::Grow { size: 0, .. } => Ok(()),
             Notice::Grow { node, size } => self.grow(*node, *size),
-            Notice::End => self.abort(),
+            Notice::End => self.end(),
         }
     }
 
+    /// By the control file system; where that isn't mounted, as in a container, by a forced unmount (`fuse_umount_begin`), which takes
+    /// privilege.
     fn abort(&self) -> io::Result<()> {
         let (_, minor) = self.number;
-        fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
+        let aborted = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+        aborted.or_else(|error| match self.is_mounted() {
+            true => Ok(rustix::mount::unmount(
+                &self.mountpoint,
+                UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH,
+            )?),
+            false => Err(error),
+        })
+    }
+
+    /// What waits fails, and what comes then finds what lies below the mount.
+    fn end(&self) -> io::Result<()> {
+        self.abort()?;
+        match self.is_mounted() {
+            true => self.unmount(true),
+            false => Ok(()),
+        }
     }
 
     fn is_mounted(&self) -> bool {

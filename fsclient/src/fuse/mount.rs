@@ -115,7 +115,7 @@ impl Mounted {
     /// Ends the connection: everything the kernel waits for fails, nothing stays stuck.
     ///
     /// # Errors
-    /// If the control file system isn't mounted or may not be written; the end of the process
+    /// If the control file system isn't mounted or may not be written, nor may anything be unmounted by force; the end of the process
     /// has the same effect.
     pub fn abort(&self) -> io::Result<()> {
         self.kernel.abort()
