@@ -85,9 +85,12 @@ pub const MAX_GONE: usize = 65_536;
 pub const RESERVED_FILES: usize = 512;
 /// Most requests of one session that the server has accepted and not answered.
 pub const MAX_REQUESTS_IN_FLIGHT: usize = 1024;
-/// Most bytes of one client's requests and answers, what the server needs for them included, from when
-/// they come until they have been sent. The answer to a request that waits for others is counted when it doesn't any more.
-pub const MAX_BYTES_IN_FLIGHT: usize = 64 * 1024 * 1024;
+/// Most bytes of one client's requests, what the server needs for them included, from when they come until they have been
+/// answered.
+pub const MAX_BYTES_ASKED: usize = 48 * 1024 * 1024;
+/// Most bytes of its answers, from before they are read until they have been sent: of requests that wait for others none. Apart, so that what
+/// others wait for comes in while it waits for answers.
+pub const MAX_BYTES_ANSWERED: usize = 16 * 1024 * 1024;
 /// What a request is counted for besides what it brings and asks for.
 pub const REQUEST_COST: usize = 2048;
 /// Most answers of changes kept for one session above its low-water mark.

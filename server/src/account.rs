@@ -1,7 +1,9 @@
 //! What one client takes of what all share: all its sessions have one account.
 
 use leasefs_protocol::Refusal;
-use leasefs_protocol::limits::{MAX_BYTES_IN_FLIGHT, MAX_OPENS_PER_CLIENT, MAX_SLOW_PER_CLIENT};
+use leasefs_protocol::limits::{
+    MAX_BYTES_ANSWERED, MAX_BYTES_ASKED, MAX_OPENS_PER_CLIENT, MAX_SLOW_PER_CLIENT,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
@@ -31,8 +33,9 @@ impl Files {
 /// One client's account.
 #[derive(Debug)]
 pub struct Account {
-    /// Room for its requests and answers while they are under way.
-    bytes: Arc<Semaphore>,
+    /// Room for its requests while they are under way, and for its answers.
+    asked: Arc<Semaphore>,
+    answered: Arc<Semaphore>,
     /// Calls that may take long.
     slow: Semaphore,
     files: Arc<Files>,
@@ -42,38 +45,42 @@ pub struct Account {
 /// What a request takes of its client's room.
 #[derive(Debug)]
 pub struct Room {
-    permit: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
     /// What is counted in it keeps it.
     _account: Arc<Account>,
-}
-
-impl Room {
-    /// Takes up `more` of the same client.
-    pub fn widen(&mut self, more: Self) {
-        self.permit.merge(more.permit);
-    }
 }
 
 impl Account {
     /// Of a client that has nothing yet.
     pub fn new(files: &Arc<Files>) -> Arc<Self> {
         Arc::new(Self {
-            bytes: Arc::new(Semaphore::new(MAX_BYTES_IN_FLIGHT)),
+            asked: Arc::new(Semaphore::new(MAX_BYTES_ASKED)),
+            answered: Arc::new(Semaphore::new(MAX_BYTES_ANSWERED)),
             slow: Semaphore::new(MAX_SLOW_PER_CLIENT),
             files: Arc::clone(files),
             open: AtomicUsize::new(0),
         })
     }
 
-    /// Room for what a request brings or asks for, as soon as there is some.
+    /// Room for what a request brings, as soon as there is some.
     pub async fn room(self: Arc<Self>, bytes: usize) -> Option<Room> {
-        let bytes = u32::try_from(bytes.min(MAX_BYTES_IN_FLIGHT)).unwrap_or(u32::MAX);
-        let permit = Arc::clone(&self.bytes).acquire_many_owned(bytes).await;
-        let room = |permit| Room {
-            permit,
+        let asked = Arc::clone(&self.asked);
+        self.some_of(asked, bytes.min(MAX_BYTES_ASKED)).await
+    }
+
+    /// Room for its answer, as soon as there is some.
+    pub async fn room_for_answer(self: Arc<Self>, bytes: usize) -> Option<Room> {
+        let answered = Arc::clone(&self.answered);
+        self.some_of(answered, bytes.min(MAX_BYTES_ANSWERED)).await
+    }
+
+    async fn some_of(self: Arc<Self>, room: Arc<Semaphore>, bytes: usize) -> Option<Room> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let _permit = room.acquire_many_owned(bytes).await.ok()?;
+        Some(Room {
+            _permit,
             _account: self,
-        };
-        permit.ok().map(room)
+        })
     }
 
     /// Leave to make a call that may take long, among the client's own.

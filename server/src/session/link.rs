@@ -81,12 +81,22 @@ impl Link {
         }
     }
 
-    /// Room for what the request brings or asks for; `None` if the connection has ended.
+    /// Room for what the request brings; `None` if the connection has ended.
     pub async fn room(&self, bytes: usize) -> Option<Room> {
-        let room = Arc::clone(&self.account).room(bytes);
+        self.unless_ended(Arc::clone(&self.account).room(bytes))
+            .await
+    }
+
+    /// Room for its answer; `None` if the connection has ended.
+    pub async fn room_for_answer(&self, bytes: usize) -> Option<Room> {
+        self.unless_ended(Arc::clone(&self.account).room_for_answer(bytes))
+            .await
+    }
+
+    async fn unless_ended<T>(&self, comes: impl Future<Output = Option<T>>) -> Option<T> {
         tokio::select! {
             biased;
-            room = room => room,
+            comes = comes => comes,
             () = self.ended() => None,
         }
     }
@@ -123,7 +133,7 @@ pub struct Sink {
     renews: bool,
     border: Option<Arc<Border>>,
     place: Place,
-    room: Option<Room>,
+    rooms: [Option<Room>; 2],
 }
 
 impl Sink {
@@ -143,17 +153,14 @@ impl Sink {
             renews,
             border,
             place,
-            room,
+            rooms: [room, None],
         }
     }
 
-    /// Takes further room up.
+    /// The answer takes up room.
     #[must_use]
     pub fn with(mut self, room: Room) -> Self {
-        match &mut self.room {
-            Some(had) => had.widen(room),
-            had => *had = Some(room),
-        }
+        self.rooms[1] = Some(room);
         self
     }
 
@@ -182,7 +189,7 @@ impl Sink {
         meters.requests.add(kind, at.elapsed());
         if let Ok(frame) = frame {
             // Without its lane the answer has nowhere to go; a change's is kept.
-            let held = Box::new((self.place, self.room));
+            let held = Box::new((self.place, self.rooms));
             let _ = self.lane.send(frame.holding(held)).await;
         }
     }

@@ -184,7 +184,7 @@ impl Lane {
             self.server.begin_io(held_back);
             return;
         }
-        let Some(room) = self.link.room(told).await else {
+        let Some(room) = self.link.room_for_answer(told).await else {
             return;
         };
         let sink = sink.with(room);
@@ -303,7 +303,7 @@ async fn held_back(
         Some(None) => return,
         None => return fail(sink).await,
     };
-    let Some(room) = link.room(told).await else {
+    let Some(room) = link.room_for_answer(told).await else {
         return;
     };
     elsewhere(server, read, sink.with(room), link).await;

@@ -19,6 +19,7 @@ impl Inodes {
             self.end_cached_if_empty(&object);
         }
         self.ring = self.cached_handles().map(Arc::clone).collect();
+        out.attrs.extend(self.owed_attrs.iter().copied());
         let owing = self.owing();
         out.owing
             .extend(owing.difference(&out.owing.iter().copied().collect()));

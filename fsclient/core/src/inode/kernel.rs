@@ -49,7 +49,7 @@ pub(crate) struct Heard {
     /// What makes it ignore answers to what it has asked before.
     news: u8,
     /// That it was set here.
-    cuts: u8,
+    cuts: u32,
 }
 
 /// What the kernel knows an inode by, and what it believes of it.
@@ -310,6 +310,22 @@ impl Inodes {
     /// Whether there are such ids.
     pub fn is_unseen(&self, object: &Handle) -> bool {
         self.unseen(object).next().is_some()
+    }
+
+    /// Attributes were dropped that the kernel may yet take up. Whether nobody sees to that of any object.
+    pub fn owes_attrs(&mut self, object: Handle) -> bool {
+        let first = self.owed_attrs.is_empty();
+        self.owed_attrs.insert(object);
+        first
+    }
+
+    /// The ids by which it may take them up still.
+    pub fn owed_attrs(&mut self) -> Vec<NodeId> {
+        let mut owed = std::mem::take(&mut self.owed_attrs);
+        owed.retain(|object| self.is_unseen(object));
+        self.owed_attrs = owed;
+        let owed = self.owed_attrs.iter();
+        owed.flat_map(|object| self.unseen(object)).collect()
     }
 
     /// The kernel is told something that was made.

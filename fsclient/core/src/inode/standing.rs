@@ -81,7 +81,7 @@ pub(super) struct KnownAs {
     /// How often it was told, or has done, what makes it ignore answers to what it has asked before.
     pub heard: u8,
     /// How often a file's size was set here.
-    pub cuts: u8,
+    pub cuts: u32,
     pub stands: Stands,
 }
 

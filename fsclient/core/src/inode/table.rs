@@ -34,6 +34,8 @@ pub(crate) struct Inodes {
     pub(super) ring: VecDeque<Arc<Handle>>,
     /// Which names the kernel may know of those that it was told.
     pub(super) epochs: Epochs,
+    /// Objects whose attributes were dropped before the kernel had taken them up.
+    pub(super) owed_attrs: Set<Handle>,
     /// Drops of pages under way.
     pub(super) drops: Drops,
     /// What commits have in common.

@@ -7,8 +7,9 @@
 //! are in one *owes* them: they are no longer in the tables, and whatever takes back names of that directory waits for the same.
 //!
 //! The kernel reads a directory by one open of it once at a time, so the next request by that, or its end, shows that the last answer was taken
-//! up. Before that its last node does, once the kernel knows it by this answer: entries are taken up in their order. And as long as a
-//! directory is read it is locked, so that none of its names is changed, nor dropped.
+//! up. Before that its last node does, once the kernel knows it by this answer: entries are taken up in their order. (Before it may know it by a
+//! LOOKUP's it is asked whether it does.) And as long as a directory is read it is locked, so that nothing of it is changed, nor any of its names
+//! dropped.
 
 use super::Inodes;
 use crate::call::{Fh, NodeId};
@@ -29,23 +30,32 @@ pub(super) struct Epochs {
     /// How often it was told to forget all names, and which of these times it had done so last.
     begun: Count,
     done: Count,
-    /// The last answers to READDIRPLUS that it may not have taken up.
-    untaken: Map<Fh, ToldListing>,
-    /// Directories of which it has taken up such an answer after it may have forgotten names.
-    late: Map<Handle, Late>,
-    /// Those whose owed names somebody takes back.
+    directories: Map<Handle, Listed>,
+    /// Whose the last answers to READDIRPLUS are that it may not have taken up.
+    listings: Map<Fh, Handle>,
+    /// Directories whose owed names somebody takes back.
     watched: Set<Handle>,
+}
+
+/// What the kernel was told of a directory along with listings of it.
+#[derive(Debug, Default)]
+struct Listed {
+    /// The last answers that it may not have taken up.
+    untaken: Vec<Untaken>,
+    /// It has taken up such an answer after it may have forgotten names.
+    late: Option<Late>,
 }
 
 /// An answer to READDIRPLUS.
 #[derive(Clone, Copy, Debug)]
-struct ToldListing {
+struct Untaken {
+    listing: Fh,
     dir: NodeId,
-    object: Handle,
     /// What was told last in it.
     node: NodeId,
     told: Count,
-    owed: bool,
+    /// How many have taken back names since that are not gone yet.
+    owed: u32,
 }
 
 /// Names that were taken up at last.
@@ -54,7 +64,7 @@ struct Late {
     told: Count,
     /// They are known no more once the kernel has forgotten names another time than those.
     taken_up: Count,
-    owed: bool,
+    owed: u32,
 }
 
 /// What shows that an answer was taken up.
@@ -69,10 +79,38 @@ pub(crate) enum Shows {
 /// What stands between a directory's names that are owed and their end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owed {
-    /// An answer that is to be taken up.
+    /// An answer that is to be taken up, of this listing.
     Untaken(Fh, Shows),
     /// The kernel has to forget names once more.
     ToForget,
+}
+
+impl Listed {
+    fn told(&self) -> impl Iterator<Item = Count> {
+        let untaken = self.untaken.iter().map(|untaken| untaken.told);
+        untaken.chain(self.late.map(|late| late.told))
+    }
+
+    fn owed(&mut self) -> impl Iterator<Item = &mut u32> {
+        let untaken = self.untaken.iter_mut().map(|untaken| &mut untaken.owed);
+        untaken.chain(self.late.as_mut().map(|late| &mut late.owed))
+    }
+
+    fn is_owed(&self) -> bool {
+        let untaken = self.untaken.iter().any(|untaken| untaken.owed > 0);
+        untaken || self.late.is_some_and(|late| late.owed > 0)
+    }
+
+    fn is_late(&mut self, untaken: Untaken, taken_up: Count) {
+        let late = self.late.get_or_insert(Late {
+            told: untaken.told,
+            taken_up,
+            owed: 0,
+        });
+        late.told = late.told.min(untaken.told);
+        late.taken_up = taken_up;
+        late.owed = late.owed.max(untaken.owed);
+    }
 }
 
 impl Epochs {
@@ -83,32 +121,43 @@ impl Epochs {
 
     /// The kernel may know a name of a directory that it was told with a higher count than this.
     pub fn forgotten(&self, dir: &Handle) -> Count {
-        let untaken = self.untaken_of(dir).map(|listing| listing.told);
-        let late = self.late.get(dir).map(|late| late.told);
-        untaken.chain(late).fold(self.done, Count::min)
+        let listed = self.directories.get(dir);
+        let told = listed.into_iter().flat_map(Listed::told);
+        told.fold(self.done, Count::min)
     }
 
-    fn untaken_of(&self, dir: &Handle) -> impl Iterator<Item = &ToldListing> {
-        let untaken = self.untaken.values();
-        untaken.filter(move |listing| listing.object == *dir)
+    fn is_told(&mut self, object: Handle, untaken: Untaken) {
+        self.taken_up(untaken.listing);
+        self.listings.insert(untaken.listing, object);
+        let listed = self.directories.entry(object).or_default();
+        listed.untaken.push(untaken);
     }
 
     fn taken_up(&mut self, listing: Fh) {
-        let Some(listing) = self.untaken.remove(&listing) else {
+        let Some(object) = self.listings.remove(&listing) else {
             return;
         };
-        if self.begun == listing.told && !listing.owed {
-            // Known as any name is that was told then.
-            return;
-        }
-        let late = self.late.entry(listing.object).or_insert(Late {
-            told: listing.told,
-            taken_up: self.begun,
-            owed: false,
+        let begun = self.begun;
+        self.change(&object, |listed| {
+            let mut untaken = listed.untaken.iter();
+            let Some(at) = untaken.position(|untaken| untaken.listing == listing) else {
+                return;
+            };
+            let untaken = listed.untaken.swap_remove(at);
+            // Else it is known as any name is that was told then.
+            if begun != untaken.told || untaken.owed > 0 {
+                listed.is_late(untaken, begun);
+            }
         });
-        late.told = late.told.min(listing.told);
-        late.taken_up = self.begun;
-        late.owed |= listing.owed;
+    }
+
+    fn change<R>(&mut self, dir: &Handle, change: impl FnOnce(&mut Listed) -> R) -> Option<R> {
+        let listed = self.directories.get_mut(dir)?;
+        let result = change(listed);
+        if listed.untaken.is_empty() && listed.late.is_none() {
+            self.directories.remove(dir);
+        }
+        Some(result)
     }
 
     fn forgets(&mut self) -> Forgetting {
@@ -118,58 +167,40 @@ impl Epochs {
 
     fn has_forgotten(&mut self, Forgetting(count): Forgetting) {
         self.done = self.done.max(count);
-        self.late.retain(|_, late| late.taken_up >= count);
+        self.directories.retain(|_, listed| {
+            listed.late.take_if(|late| late.taken_up < count);
+            !listed.untaken.is_empty() || listed.late.is_some()
+        });
     }
 
     /// Names of a directory that the kernel may know leave the tables, if there are `some`. Whether any are owed.
     pub fn owes(&mut self, dir: &Handle, some: bool) -> bool {
-        let untaken = self.untaken.values_mut();
-        let untaken = untaken.filter(|listing| listing.object == *dir);
-        let untaken = untaken.map(|listing| &mut listing.owed);
-        let late = self.late.get_mut(dir).map(|late| &mut late.owed);
-        untaken.chain(late).fold(false, |owes, owed| {
-            *owed |= some;
-            owes | *owed
-        })
+        let owes = |listed: &mut Listed| {
+            listed.owed().for_each(|owed| *owed += u32::from(some));
+            listed.is_owed()
+        };
+        self.change(dir, owes).unwrap_or(false)
     }
 
     fn are_owed(&self, dir: &Handle) -> bool {
-        let late = self.late.get(dir).is_some_and(|late| late.owed);
-        late || self.untaken_of(dir).any(|listing| listing.owed)
-    }
-
-    fn owing(&self) -> Set<Handle> {
-        let untaken = self.untaken.values().filter(|listing| listing.owed);
-        let late = self.late.iter().filter(|(_, late)| late.owed);
-        let untaken = untaken.map(|listing| listing.object);
-        untaken.chain(late.map(|(dir, _)| *dir)).collect()
-    }
-
-    fn pay(&mut self, dir: &Handle) {
-        let untaken = self.untaken.values_mut();
-        let untaken = untaken.filter(|listing| listing.object == *dir);
-        untaken.for_each(|listing| listing.owed = false);
-        if let Some(late) = self.late.get_mut(dir) {
-            late.owed = false;
-        }
+        self.directories.get(dir).is_some_and(Listed::is_owed)
     }
 }
 
 impl Inodes {
     /// The kernel is told nodes along with a listing of `dir`, this one last.
     pub fn told_with_listing(&mut self, listing: Fh, dir: NodeId, object: Handle, node: NodeId) {
-        self.epochs.taken_up(listing);
         if planted::is(Bug::UntakenNames) {
             return;
         }
-        let told = ToldListing {
+        let untaken = Untaken {
+            listing,
             dir,
-            object,
             node,
             told: self.epochs.begun,
-            owed: false,
+            owed: 0,
         };
-        self.epochs.untaken.insert(listing, told);
+        self.epochs.is_told(object, untaken);
     }
 
     /// The kernel has taken up what it was told along with a listing.
@@ -177,14 +208,31 @@ impl Inodes {
         self.epochs.taken_up(listing);
     }
 
-    /// A name of a directory is changed: nobody reads that now.
+    /// Something of a directory is changed: nobody reads it now.
     pub fn listings_are_taken_up(&mut self, dir: NodeId) {
-        let untaken = self.epochs.untaken.iter();
-        let of_it = untaken.filter(|(_, listing)| listing.dir == dir);
-        let of_it: Vec<Fh> = of_it.map(|(listing, _)| *listing).collect();
+        let Some(object) = self.node(dir).map(|node| node.handle) else {
+            return;
+        };
+        let listed = self.epochs.directories.get(&object);
+        let untaken = listed.into_iter().flat_map(|listed| &listed.untaken);
+        let of_it = untaken.filter(|untaken| untaken.dir == dir);
+        let of_it: Vec<Fh> = of_it.map(|untaken| untaken.listing).collect();
         for listing in of_it {
             self.epochs.taken_up(listing);
         }
+    }
+
+    /// Whether this listing's last answer may not have been taken up.
+    pub fn is_untaken(&self, listing: Fh) -> bool {
+        self.epochs.listings.contains_key(&listing)
+    }
+
+    /// The listing of a directory in whose last answer, which may not have been taken up, this node is the last.
+    pub fn is_last_of(&self, dir: &Handle, node: NodeId) -> Option<Fh> {
+        let listed = self.epochs.directories.get(dir)?;
+        let mut untaken = listed.untaken.iter();
+        let last = untaken.find(|untaken| untaken.node == node);
+        last.map(|untaken| untaken.listing)
     }
 
     /// With this count a name is told to the kernel now; never 0.
@@ -204,7 +252,7 @@ impl Inodes {
 
     /// The kernel has forgotten a directory, and with it the names below it.
     pub(super) fn names_are_forgotten(&mut self, dir: &Handle) {
-        self.epochs.late.remove(dir);
+        self.epochs.change(dir, |listed| listed.late = None);
     }
 
     /// Whether names are owed of a directory.
@@ -214,12 +262,21 @@ impl Inodes {
 
     /// Directories of which names are owed.
     pub(super) fn owing(&self) -> Set<Handle> {
-        self.epochs.owing()
+        let directories = self.epochs.directories.iter();
+        let owing = directories.filter(|(_, listed)| listed.is_owed());
+        owing.map(|(dir, _)| *dir).collect()
     }
 
-    /// What the tables knew of a directory's names has been dropped by its lock, one name after the other.
-    pub fn dropped_singly(&mut self, dir: &Handle) {
-        self.epochs.pay(dir);
+    /// Who has taken back names of a directory has dropped them by its lock, one after the other, or leaves them to their timeouts.
+    pub fn names_are_paid(&mut self, dir: &Handle) {
+        let pay = |owed: &mut u32| *owed = owed.saturating_sub(1);
+        self.epochs
+            .change(dir, |listed| listed.owed().for_each(pay));
+    }
+
+    /// The timeouts of all that was owed of a directory, and has been taken up, are over.
+    pub fn late_names_are_over(&mut self, dir: &Handle) {
+        self.epochs.change(dir, |listed| listed.late = None);
     }
 
     /// Somebody is about to take back the names that are owed of a directory. False if that is under way.
@@ -230,20 +287,19 @@ impl Inodes {
     /// Whoever watches a directory asks for what is to be done. None: he has done it.
     pub fn next_owed(&mut self, dir: &Handle) -> Option<Owed> {
         loop {
-            let mut untaken = self.epochs.untaken.iter();
-            let owed = untaken.find(|(_, listing)| listing.object == *dir && listing.owed);
-            let Some((listing, &ToldListing { dir, node, .. })) = owed else {
+            let listed = self.epochs.directories.get(dir);
+            let mut untaken = listed.into_iter().flat_map(|listed| &listed.untaken);
+            let Some(&owed) = untaken.find(|untaken| untaken.owed > 0) else {
                 break;
             };
-            let listing = *listing;
-            match self.known(node).map(|known| known.lookups) {
-                Some(1) => return Some(Owed::Untaken(listing, Shows::Known(node))),
-                Some(_) => return Some(Owed::Untaken(listing, Shows::Unlocked(dir))),
+            match self.known(owed.node).map(|known| known.lookups) {
+                Some(1) => return Some(Owed::Untaken(owed.listing, Shows::Known(owed.node))),
+                Some(_) => return Some(Owed::Untaken(owed.listing, Shows::Unlocked(owed.dir))),
                 // Given back, so it was taken up.
-                None => self.epochs.taken_up(listing),
+                None => self.epochs.taken_up(owed.listing),
             }
         }
-        let owed = self.epochs.late.get(dir).is_some_and(|late| late.owed);
+        let owed = self.epochs.are_owed(dir);
         if !owed {
             self.epochs.watched.remove(dir);
         }
@@ -313,8 +369,8 @@ mod tests {
     #[test]
     fn what_is_taken_up_in_time_is_forgotten_like_any_name() {
         let (mut inodes, name) = told();
-        inodes.listings_are_taken_up(NodeId(5));
-        assert!(inodes.epochs.late.is_empty());
+        inodes.listing_is_taken_up(LISTING);
+        assert!(inodes.epochs.directories.is_empty());
         forget(&mut inodes);
         assert!(!may_know(&inodes, name));
     }
@@ -353,5 +409,15 @@ mod tests {
         forget(&mut inodes);
         assert_eq!(inodes.next_owed(&object()), None);
         assert!(inodes.is_first_to_watch(object()));
+    }
+    #[test]
+    fn what_one_has_dropped_singly_another_may_still_owe() {
+        let (mut inodes, _) = told();
+        inodes.epochs.owes(&object(), true);
+        inodes.epochs.owes(&object(), true);
+        inodes.names_are_paid(&object());
+        assert!(inodes.owes_names(&object()));
+        inodes.names_are_paid(&object());
+        assert!(!inodes.owes_names(&object()));
     }
 }

@@ -192,6 +192,7 @@ impl Ops {
             kind,
             ..
         } = self.node(node)?;
+        self.inodes().listings_are_taken_up(node);
         let locked = match set.size {
             Some(_) => self.keeps_locks(&object, fh, owner)?,
             None => None,

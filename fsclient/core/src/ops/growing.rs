@@ -4,7 +4,7 @@ use super::Ops;
 use crate::api::{Notice, Noticed};
 use crate::call::NodeId;
 use crate::inode::Heard;
-use crate::run::{Bell, Map, Part};
+use crate::run::{Bell, Part, Set};
 use leasefs_lease::planted::{self, Bug};
 use leasefs_protocol::{Attr, FileKind, Handle};
 use std::time::Duration;
@@ -12,20 +12,26 @@ use std::time::Duration;
 /// Which it is being made to believe: it may take the notice late.
 #[derive(Debug, Default)]
 pub(super) struct Growing {
-    under_way: Part<Map<NodeId, usize>>,
+    under_way: Part<Set<(NodeId, u64)>>,
+    begun: Part<u64>,
     over: Bell,
 }
 
-struct UnderWay<'a>(&'a Growing, NodeId);
+struct UnderWay<'a>(&'a Growing, (NodeId, u64));
 
 impl Growing {
     fn begins(&self, node: NodeId) -> UnderWay<'_> {
-        *self.under_way.borrow_mut().entry(node).or_default() += 1;
-        UnderWay(self, node)
+        *self.begun.borrow_mut() += 1;
+        let this = (node, *self.begun.borrow());
+        self.under_way.borrow_mut().insert(this);
+        UnderWay(self, this)
     }
 
+    /// Waits for those that have begun by now.
     async fn are_over(&self, node: NodeId) {
-        while self.under_way.borrow().contains_key(&node) {
+        let last = *self.begun.borrow();
+        let earlier = |(of, begun): &(NodeId, u64)| *of == node && *begun <= last;
+        while self.under_way.borrow().iter().any(earlier) {
             self.over.listen().await;
         }
     }
@@ -33,16 +39,8 @@ impl Growing {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let Self(growing, node) = self;
-        let mut under_way = growing.under_way.borrow_mut();
-        if let Some(count) = under_way.get_mut(node) {
-            *count -= 1;
-            if *count == 0 {
-                under_way.remove(node);
-            }
-        }
-        drop(under_way);
-        growing.over.ring_all();
+        self.0.under_way.borrow_mut().remove(&self.1);
+        self.0.over.ring_all();
     }
 }
 
@@ -109,7 +107,7 @@ impl Ops {
 
     /// The kernel is about to be told that a file's size was set: what it is being made to believe it believes before.
     pub(super) async fn is_cut(&self, node: NodeId) {
-        self.growing.are_over(node).await;
         self.inodes().is_cut(node);
+        self.growing.are_over(node).await;
     }
 }

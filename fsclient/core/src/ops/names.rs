@@ -110,7 +110,7 @@ impl Ops {
             };
             (self.entry(node, attr, (valid, attr_valid)), known)
         };
-        Some(Some(self.found(entry, known)))
+        Some(Some(self.found(&dir, entry, known)))
     }
 
     /// What a name denotes, from the server; `None` if nothing.
@@ -157,7 +157,7 @@ impl Ops {
         }
         self.inodes().search(parent, name);
         let (entry, known) = self.learn_name(&told, NameIn { parent, dir, name }, (handle, attr));
-        Ok(Some(self.found(entry, known)))
+        Ok(Some(self.found(&dir, entry, known)))
     }
 
     /// Caches what a LOOKUP was answered. Returns what the kernel is told, counted as a reference, and whether it knew
@@ -187,7 +187,10 @@ impl Ops {
     /// An entry for an answer to LOOKUP. Of a file that the kernel knows already it is made to ignore
     /// the attributes: with a size that isn't the newest any more when the kernel's thread gets to it,
     /// it would cut off what its pages hold beyond. It asks for them before it uses them.
-    fn found(&self, entry: Entry, known: bool) -> Entry {
+    fn found(&self, dir: &Handle, entry: Entry, known: bool) -> Entry {
+        if known {
+            self.engine.is_told_by_name(dir, entry.node.id);
+        }
         if known && entry.node.kind == FileKind::File {
             self.engine.ignore_attrs(&entry.node.handle);
         }

@@ -22,7 +22,10 @@ impl Ops {
         let (file, dir) = (self.opens.file(fh), self.opens.dir(fh));
         let (object, open, told) = match (&file, &dir) {
             (Some(open), _) => (open.object, open.server.id(), &open.told),
-            (None, Some(open)) => (open.object, open.server.id(), &open.told),
+            (None, Some(open)) => {
+                self.inodes().listings_are_taken_up(open.node);
+                (open.object, open.server.id(), &open.told)
+            }
             (None, None) => return Err(Refusal::BadOpen),
         };
         let durability = match data_only {

@@ -132,6 +132,7 @@ impl Ops {
             return Err(Refusal::Host(libc::E2BIG as u16));
         }
         let object = self.node(node)?.handle;
+        self.inodes().listings_are_taken_up(node);
         let name = settable(name)?;
         let request = change::SetXattr {
             object,
@@ -149,6 +150,7 @@ impl Ops {
     /// The server's refusal (`ENODATA`: it has none of that name).
     pub async fn removexattr(&self, ask: &Ask, node: NodeId, name: &[u8]) -> Result<(), Refusal> {
         let object = self.node(node)?.handle;
+        self.inodes().listings_are_taken_up(node);
         let name = settable(name)?;
         let request = change::RemoveXattr { object, name };
         let scope = ChangeScope::default().object(object, Parts::ATTRS);

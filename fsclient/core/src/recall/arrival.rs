@@ -2,7 +2,7 @@
 
 use super::{EngineInner, RETRIES, RETRY};
 use crate::api::{Notice, Noticed};
-use crate::call::NodeId;
+use crate::call::{Fh, NodeId};
 use crate::inode::{Owed, Shows};
 use crate::run::first;
 use leasefs_lease::time::BootTime;
@@ -19,48 +19,23 @@ const LOOKS: Duration = Duration::from_millis(10);
 const ANY: &[u8] = b"\xff";
 
 impl EngineInner {
-    /// Objects' attributes were dropped: insists until the kernel knows each id with which it may have been told some. False if that takes
-    /// too long.
+    /// Waits until the kernel has no attributes of these objects that were dropped before it had taken them up. False if that takes too long.
     pub(super) async fn unseen_has_left(&self, objects: &[Handle]) -> bool {
-        for object in objects {
-            let unseen: Vec<NodeId> = self.cache.inodes().unseen(object).collect();
-            for node in unseen {
-                if !self.until_known(node, Noticed::Unknown).await {
-                    return false;
-                }
-                self.cache.inodes().is_seen(node);
-            }
-        }
-        true
-    }
-
-    /// The kernel was told to drop a node's attributes, with this result: insists until it knows the node, or has given it
-    /// back. False if that takes too long.
-    async fn until_known(&self, node: NodeId, mut told: Noticed) -> bool {
-        let (begin, mut pause) = (self.cx.monotonic(), ARRIVES);
-        while told == Noticed::Unknown && self.cache.inodes().node(node).is_some() {
-            if self.is_too_late(begin) {
-                return false;
-            }
-            self.pause(&mut pause, RETRY).await;
-            told = self.outside.tell(Notice::DropAttrs(node)).await;
-        }
-        true
-    }
-
-    /// Waits until the kernel has taken up that something was made, of which it can't know otherwise.
-    pub(super) async fn comes_to_know(&self, node: NodeId) {
-        let told = self.outside.tell(Notice::DropAttrs(node)).await;
-        self.until_known(node, told).await;
-        self.cache.inodes().is_asked_for(node);
+        let unseen = || objects.iter().any(|o| self.cache.inodes().is_unseen(o));
+        self.is_paid_in_time(unseen).await
     }
 
     /// Waits until no names of these directories are owed. False if that takes too long.
     pub(super) async fn owed_has_left(&self, owing: &[Handle]) -> bool {
+        let owed = || owing.iter().any(|dir| self.cache.inodes().owes_names(dir));
+        self.is_paid_in_time(owed).await
+    }
+
+    async fn is_paid_in_time(&self, owes: impl Fn() -> bool) -> bool {
         let begin = self.cx.monotonic();
         loop {
             let paid = self.paid.listen();
-            if !owing.iter().any(|dir| self.cache.inodes().owes_names(dir)) {
+            if !owes() {
                 return true;
             }
             if self.is_too_late(begin) {
@@ -70,17 +45,74 @@ impl EngineInner {
         }
     }
 
-    /// Takes back what is owed of a directory's names as soon as the kernel has taken them up, however long that takes.
-    pub(super) fn watch(self: &Arc<Self>, dir: Handle) {
-        if !self.cache.inodes().is_first_to_watch(dir) {
+    /// Waits until the kernel has taken up that something was made, of which it can't know otherwise.
+    pub(super) async fn comes_to_know(&self, node: NodeId) {
+        let (begin, mut pause) = (self.cx.monotonic(), ARRIVES);
+        while self.outside.tell(Notice::DropAttrs(node)).await == Noticed::Unknown
+            && self.cache.inodes().node(node).is_some()
+            && !self.is_too_late(begin)
+        {
+            self.pause(&mut pause, RETRY).await;
+        }
+        self.cache.inodes().is_asked_for(node);
+    }
+
+    /// See [`super::Engine::is_told_by_name`].
+    pub(super) fn is_told_by_name(self: &Arc<Self>, dir: &Handle, node: NodeId) {
+        let last = self.cache.inodes().is_last_of(dir, node);
+        let Some(listing) = last else { return };
+        // It is told before the answer, whenever its result is heard.
+        let told = self.outside.tell(Notice::DropAttrs(node));
+        let (inner, dir) = (Arc::clone(self), *dir);
+        self.cx.spawn(async move {
+            let known = told.await == Noticed::Done;
+            let mut inodes = inner.cache.inodes();
+            if known && inodes.is_last_of(&dir, node) == Some(listing) {
+                inodes.listing_is_taken_up(listing);
+            }
+        });
+    }
+
+    /// Drops an object's attributes as soon as the kernel has taken them up, however long that takes.
+    pub(super) fn watch_attrs(self: &Arc<Self>, object: Handle) {
+        if !self.cache.inodes().owes_attrs(object) {
             return;
         }
         let inner = Arc::clone(self);
         self.cx.spawn(async move {
             let mut pause = ARRIVES;
             loop {
+                let owed = inner.cache.inodes().owed_attrs();
+                inner.paid.ring_all();
+                if owed.is_empty() {
+                    break;
+                }
+                inner.pause(&mut pause, LOOKS).await;
+                for node in owed {
+                    if inner.outside.tell(Notice::DropAttrs(node)).await == Noticed::Done {
+                        inner.cache.inodes().is_seen(node);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Takes back what is owed of a directory's names as soon as the kernel has taken them up, however long that takes.
+    pub(super) fn watch_names(self: &Arc<Self>, dir: Handle) {
+        if !self.cache.inodes().is_first_to_watch(dir) {
+            return;
+        }
+        let inner = Arc::clone(self);
+        self.cx.spawn(async move {
+            let (mut pause, mut late) = (ARRIVES, None);
+            loop {
                 let owed = inner.cache.inodes().next_owed(&dir);
                 let Some(owed) = owed else { break };
+                match owed {
+                    Owed::ToForget if inner.is_over_by_itself(&dir, &mut late) => continue,
+                    Owed::ToForget => {}
+                    Owed::Untaken(..) => late = None,
+                }
                 if !inner.is_paid(owed).await {
                     inner.pause(&mut pause, LOOKS).await;
                 }
@@ -89,24 +121,50 @@ impl EngineInner {
         });
     }
 
+    /// Whether what the kernel can't be made to forget has ended with its timeouts: it had taken all of it up when this was asked first.
+    fn is_over_by_itself(&self, dir: &Handle, late: &mut Option<BootTime>) -> bool {
+        let since = *late.get_or_insert(self.cx.monotonic());
+        let over = self.is_over(Some(since), self.rpc.term());
+        if over {
+            self.cache.inodes().late_names_are_over(dir);
+        }
+        over
+    }
+
     /// Takes the next step towards the end of what is owed. False if it can't be taken yet.
     async fn is_paid(&self, owed: Owed) -> bool {
         let (listing, taken_up) = match owed {
             Owed::ToForget => return self.forget_names().await == Noticed::Done,
             Owed::Untaken(listing, Shows::Known(node)) => {
                 let told = self.outside.tell(Notice::DropAttrs(node)).await;
-                (listing, told != Noticed::Unknown)
+                (listing, told == Noticed::Done)
             }
             Owed::Untaken(listing, Shows::Unlocked(dir)) => {
-                let name = ANY.into();
-                let told = self.outside.tell(Notice::DropName { dir, name }).await;
-                (listing, told == Noticed::Done)
+                (listing, self.is_unlocked(listing, dir).await)
             }
         };
         if taken_up {
             self.cache.inodes().listing_is_taken_up(listing);
         }
         taken_up
+    }
+
+    /// Waits until nobody reads a directory; false if it has been shown otherwise before that the listing's last answer was taken up. (Who has
+    /// locked it to change it may wait for this.)
+    async fn is_unlocked(&self, listing: Fh, dir: NodeId) -> bool {
+        let name = ANY.into();
+        let mut dropped = self.outside.tell(Notice::DropName { dir, name });
+        while self.cache.inodes().is_untaken(listing) {
+            let look = async {
+                self.cx.sleep(LOOKS).await;
+                None
+            };
+            let done = async { Some((&mut dropped).await) };
+            if let Some(noticed) = first(done, look).await {
+                return noticed == Noticed::Done;
+            }
+        }
+        false
     }
 
     /// Whether the kernel has had long enough since `begin` to take up an answer.

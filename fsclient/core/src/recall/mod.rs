@@ -81,7 +81,7 @@ use crate::cache::{Cache, State};
 use crate::call::NodeId;
 use crate::inode::{Dropped, Outcome, PagesOf, ToldName};
 use crate::outside::{Outside, Pending};
-use crate::run::{Bell, Cx, Part, first};
+use crate::run::{Bell, Cx, Part, Set, first};
 use crate::session::{Patience, Rpc};
 use crate::writeback::Writeback;
 use futures_channel::oneshot;
@@ -122,7 +122,7 @@ struct EngineInner {
     /// that the kernel knows nothing of it (any more) can rely on that.
     dropping: Arc<Mutex<()>>,
     sweeps: Sweeps,
-    /// Names of a directory are owed no more.
+    /// Names of a directory are owed no more, or attributes.
     paid: Bell,
     fault: Option<Fault>,
     /// When the kernel was last made to forget all names, and the time before.
@@ -213,6 +213,12 @@ impl Engine {
             Some(told) => self.0.wait(told).await,
             None => Ok(()),
         }
+    }
+
+    /// A node is about to be told under a name of a directory: before that it shows whether the kernel has taken up what a listing told of it
+    /// last, if it was the last in that.
+    pub fn is_told_by_name(&self, dir: &Handle, node: NodeId) {
+        self.0.is_told_by_name(dir, node);
     }
 
     /// See [`EngineInner::comes_to_know`].
@@ -373,8 +379,10 @@ impl EngineInner {
         for (object, told) in dropped.attrs.iter().zip(attrs) {
             let told = told.await;
             failed |= told == Noticed::Failed;
-            if told != Noticed::Unknown || planted::is(Bug::UnseenIsGone) {
+            if told == Noticed::Done || planted::is(Bug::UnseenIsGone) {
                 self.cache.inodes().is_seen_as_all(object);
+            } else {
+                self.watch_attrs(*object);
             }
         }
         let names = match names {
@@ -382,7 +390,7 @@ impl EngineInner {
             None => Noticed::Done,
         };
         for dir in &dropped.owing {
-            self.watch(*dir);
+            self.watch_names(*dir);
         }
         if failed { Noticed::Failed } else { names }
     }
@@ -428,12 +436,15 @@ impl EngineInner {
                 return false;
             }
         }
-        let mut inodes = self.cache.inodes();
-        dropped
-            .owing
-            .iter()
-            .for_each(|dir| inodes.dropped_singly(dir));
+        self.pays(dropped);
         true
+    }
+
+    /// What was told of names that were dropped here is dropped there, or left to its timeouts.
+    fn pays(&self, dropped: &Dropped) {
+        let dirs: Set<Handle> = dropped.names.iter().map(|told| told.dir).collect();
+        let mut inodes = self.cache.inodes();
+        dirs.iter().for_each(|dir| inodes.names_are_paid(dir));
     }
 
     async fn wait(&self, told: oneshot::Receiver<()>) -> Result<(), Refusal> {

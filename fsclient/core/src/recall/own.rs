@@ -100,9 +100,13 @@ impl EngineInner {
         self.cx.spawn(async move {
             let noticed = inner.drop_at_once(&dropped).await;
             drop(dropping);
+            if noticed == Noticed::Unable {
+                inner.pays(&dropped);
+            }
+            let ends = !inner.cache.names_in_kernel();
             let done = noticed != Noticed::Failed
                 && inner.unseen_has_left(&dropped.attrs).await
-                && (noticed == Noticed::Unable || inner.owed_has_left(&dropped.owing).await);
+                && (ends || inner.owed_has_left(&dropped.owing).await);
             // Its caller may have left.
             let _ = tell.send(done);
         });

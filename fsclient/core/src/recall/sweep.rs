@@ -59,10 +59,8 @@ impl EngineInner {
     pub(super) async fn have_left(&self, dropped: &Dropped, noticed: Noticed) -> bool {
         noticed != Noticed::Failed
             && self.unseen_has_left(&dropped.attrs).await
-            && match noticed {
-                Noticed::Unable => self.drop_names(dropped).await,
-                _ => self.owed_has_left(&dropped.owing).await,
-            }
+            && (noticed != Noticed::Unable || self.drop_names(dropped).await)
+            && self.owed_has_left(&dropped.owing).await
     }
 
     /// Has the kernel drop what was dropped here when leases ended, if nobody has yet.

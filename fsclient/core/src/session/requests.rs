@@ -28,9 +28,10 @@ use std::time::Duration;
 const HOUSEKEEPING: usize = 8;
 /// Those that are kept for what is written back: others may wait for it, while all else waits for others.
 const WRITE_BACKS: usize = 128;
-/// Changes in flight with more than [`LARGE`] bytes, what is written back apart: together less than the server has room for.
+/// Changes in flight with more than [`LARGE`] bytes, what is written back apart: with all others less than the server has room for
+/// ([`MAX_BYTES_ASKED`](leasefs_protocol::limits::MAX_BYTES_ASKED)).
 const LARGE_CHANGES: usize = 16;
-const LARGE: usize = 64 * 1024;
+const LARGE: usize = 16 * 1024;
 /// How often it is looked whether what is waited for still may come.
 const LOOK: Duration = Duration::from_secs(1);
 /// While the server is in contact a request may have to wait for others' leases to run out, and

@@ -638,7 +638,9 @@ fn a_file_is_cut_off_when_the_kernel_believes_what_it_was_being_made_to() {
     let cut = truncates(&mut world, node, 100);
     assert!(world.waits(cut), "that would come behind it");
     world.gets_on();
-    assert!(world.answered(cut).is_ok() && world.answered(stat).is_ok());
+    assert!(world.answered(cut).is_ok());
+    is_asked_for_attributes(&mut world, 100);
+    assert!(world.answered(stat).is_ok());
 }
 
 #[test]

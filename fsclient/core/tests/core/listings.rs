@@ -8,7 +8,7 @@ use leasefs_client::call::{Entry, Fh};
 use leasefs_client::{Answer, Call, Event, NodeId};
 use leasefs_protocol::answer::Entries;
 use leasefs_protocol::{
-    DirEntry, FileKind, Grant, Parts, Query, RawName, Request, Response, query,
+    DirEntry, FileKind, Grant, Parts, Query, RawName, Recall, Request, Response, Scope, query,
 };
 use std::time::Duration;
 
@@ -163,12 +163,11 @@ fn a_name_is_given_up_once_the_kernel_has_taken_up_the_listing_that_it_came_with
         let last = entries.into_iter().flatten().next_back();
         let node = last.expect("three are told").node.id;
         let (parent, name) = (NodeId::ROOT, [FIRST + 3].into());
+        world.knows_nothing = true;
         if let Shows::Unlocked = shows {
             // From now on it may know it otherwise.
             world.call(Call::Lookup { parent, name });
             world.keeps_waiting = true;
-        } else {
-            world.knows_nothing = true;
         }
         world.recall(recall(1, 0, Parts::NONE, &["f"]));
         for _ in 0..9 {
@@ -188,6 +187,33 @@ fn a_name_is_given_up_once_the_kernel_has_taken_up_the_listing_that_it_came_with
         assert_eq!(forgettings(&world), 2, "{shows:?}");
         assert!(approves(&mut world), "{shows:?}");
     }
+}
+
+#[test]
+fn that_a_listing_was_taken_up_shows_before_its_last_name_is_looked_up() {
+    let mut world = World::new();
+    lists(&mut world, 3);
+    let (parent, name) = (NodeId::ROOT, [FIRST + 3].into());
+    world.call(Call::Lookup { parent, name });
+    world.recall(recall(1, 0, Parts::NONE, &["f"]));
+    assert!(approves(&mut world), "without having the directory's lock");
+}
+
+/// Who has locked it to change it may wait for the recall.
+#[test]
+fn who_changes_a_directory_is_not_waited_for() {
+    let mut world = World::new();
+    lists(&mut world, 3);
+    world.knows_nothing = true;
+    let (parent, name) = (NodeId::ROOT, [FIRST + 3].into());
+    world.call(Call::Lookup { parent, name });
+    world.keeps_waiting = true;
+    world.recall(recall(1, 0, Parts::NONE, &["f"]));
+    world.pass(Duration::from_millis(50));
+    assert!(!approves(&mut world));
+    world.call(crate::calls::removal(parent));
+    world.pass(Duration::from_millis(50));
+    assert!(approves(&mut world), "though its lock isn't to be had");
 }
 
 /// Who reads the directory says when that is; nobody knows here by then which names it were.
@@ -220,10 +246,19 @@ fn attributes_are_never_given_up_that_the_kernel_may_still_take_up() {
         world.pass(Duration::from_secs(9));
         assert!(!approves(&mut world), "the lease is left to expire");
     }
+    world.recall(Recall {
+        scope: Scope::Everything,
+        ..recall(3, 3, Parts::ATTRS, &[])
+    });
+    world.pass(Duration::from_secs(9));
+    assert!(!approves(&mut world), "they are among everything");
     world.knows_nothing = false;
-    world.recall(recall(3, 3, Parts::ATTRS, &[]));
-    world.pass(Duration::from_millis(1));
-    assert!(approves(&mut world));
+    world.pass(Duration::from_millis(20));
+    world.recall(recall(4, 3, Parts::ATTRS, &[]));
+    assert!(
+        approves(&mut world),
+        "they were dropped as soon as they came"
+    );
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn attributes_that_came_with_a_name_are_given_up_when_the_kernel_knows_of_what()
             .iter()
             .filter(|told| **told == Notice::DropAttrs(node));
         assert!(
-            (8..40).contains(&drops.count()),
+            (8..80).contains(&drops.count()),
             "insists, less and less often"
         );
         match forgotten {

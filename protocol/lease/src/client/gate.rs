@@ -426,18 +426,27 @@ impl PageGate {
     }
 
     /// The next bytes to drop that nothing in flight holds; nor what was answered beside a stuck drop, unless
-    /// its lease has ended: it could be read in again for as long as that drop lasts.
+    /// its lease has ended: it could be read in again for as long as that drop lasts. First what no drop has begun with, then pieces of what is
+    /// being dropped, the largest first.
     fn droppable(&self) -> Option<Span> {
         let answered = self.active.iter().flat_map(|drop| drop.leased.iter());
         let reads = self.reads.values().map(|read| read.span);
         let in_flight = reads.chain(self.writes.values().copied());
-        let dropping = self.active.iter().map(|drop| drop.span);
-        let blocked = dropping.clone().filter(|span| span.len() <= PAGE);
-        let holes = in_flight.chain(answered).chain(blocked);
-        let next = self.todo.first_outside(holes, CHUNK)?;
-        let beside = dropping.filter(|span| span.intersects(next));
-        let piece = beside.map(|span| (span.len() / BESIDE).max(PAGE)).min();
-        Some(piece.map_or(next, |piece| next.first(piece)))
+        let mut left = self.todo.clone();
+        in_flight.chain(answered).for_each(|hole| left.remove(hole));
+        let lengths = self.active.iter().map(|drop| drop.span.len());
+        let mut lengths: Vec<u64> = lengths.filter(|length| *length > PAGE).collect();
+        lengths.sort_unstable();
+        lengths.dedup();
+        let begins_with = [(u64::MAX, CHUNK)].into_iter();
+        let pieces = lengths.into_iter().rev();
+        let pieces = pieces.map(|length| (length, (length / BESIDE).next_multiple_of(PAGE)));
+        let shorter = |than| {
+            let dropping = self.active.iter().map(|drop| drop.span);
+            dropping.filter(move |span| span.len() < than)
+        };
+        let mut steps = begins_with.chain(pieces);
+        steps.find_map(|(length, most)| left.first_outside(shorter(length), most))
     }
 
     /// Where the kernel asks, since it has nothing there.
