@@ -171,9 +171,46 @@ fn mount(args: &Mount) -> ExitCode {
     done(super::mount::run(mount).map_err(|failure| failure.to_string()))
 }
 
+/// Options that the kernel can change while it is mounted.
+const CHANGEABLE: [&str; 20] = [
+    "ro",
+    "rw",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "exec",
+    "noexec",
+    "atime",
+    "noatime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "diratime",
+    "nodiratime",
+    "sync",
+    "async",
+    "dirsync",
+    "bind",
+    "remount",
+];
+
+/// What a remount is asked for: what the mount has by now, which the kernel would forget, and what of the options isn't ours.
+fn of_remount(has: &str, options: &[String]) -> String {
+    let changes = options.iter().map(String::as_str);
+    let changes = changes.filter(|option| CHANGEABLE.contains(option));
+    let words = ["remount", has].into_iter().chain(changes);
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    words.join(",")
+}
+
 /// Read-only, for one, is the kernel's: mount(8) asks it itself where there is no helper.
 fn remount(args: &Mount) -> ExitCode {
-    let options = args.options.join(",");
+    let has = match mounts::options_at(Path::new(&args.dir)) {
+        Ok(has) => has,
+        Err(message) => return failed(&message, MOUNT_FAILED),
+    };
+    let options = of_remount(&has, &args.options);
     let mount = Process::new("mount")
         .args(["-i", "-o", &options, "--"])
         .arg(&args.dir)
@@ -290,6 +327,20 @@ mod tests {
         assert_eq!(told(&["nas:/", "/mnt", "-o", ours]), Ok(expected));
         let hard = told(&["nas:/", "/mnt", "-o", "hard"]).expect("known");
         assert_eq!(hard[0], "--timeout=hard");
+    }
+
+    /// mount(2) would take away what isn't named.
+    #[test]
+    fn a_remount_leaves_what_it_does_not_name_and_passes_on_nothing_of_ours() {
+        let words = [
+            "remount",
+            "ro",
+            "_netdev",
+            "timeout=60s",
+            "x-systemd.automount",
+        ];
+        let options = of_remount("rw,nosuid,nodev,relatime", &words.map(str::to_owned));
+        assert_eq!(options, "remount,rw,nosuid,nodev,relatime,remount,ro");
     }
 
     #[test]

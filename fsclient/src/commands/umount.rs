@@ -17,6 +17,9 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// The same by force.
 const FORCED_SILENCE: Duration = Duration::from_secs(20);
 
+/// How long another user's daemon is waited for by force, whatever it says.
+const FOREIGN: Duration = Duration::from_secs(120);
+
 /// What a shell says of a command that Ctrl-C has ended.
 const INTERRUPTED: i32 = 130;
 
@@ -45,7 +48,9 @@ pub(super) fn run_all(args: &UmountArgs) -> Result<(), String> {
 pub(super) fn run(dir: &Path, force: bool) -> Result<(), String> {
     let dir = mounts::locate(dir)?;
     let request = control::Request::Umount { force };
-    let mut patience = Patience::new(force);
+    let foreign = control::is_foreign(&dir).map_err(|e| e.to_string())?;
+    let before = mounts::which(&dir)?;
+    let mut patience = Patience::new(force, foreign);
     let asked = control::ask(&dir, &request).and_then(|mut asked| {
         leave_it_to_the_daemon(&dir);
         let done = asked.done_while(|| patience.look(&dir));
@@ -56,6 +61,11 @@ pub(super) fn run(dir: &Path, force: bool) -> Result<(), String> {
         }
         done
     });
+    let answered = matches!(asked, Ok(()) | Err(AskError::Refused(_)));
+    // Another user's word is not enough.
+    if force && foreign && answered && before.is_some() && mounts::which(&dir)? == before {
+        return mounts::detach(&dir);
+    }
     match asked {
         Ok(()) => Ok(()),
         Err(AskError::Refused(reason)) => Err(reason),
@@ -94,14 +104,17 @@ fn leave_it_to_the_daemon(dir: &Path) {
 /// that doesn't answer at all is not waited for.
 struct Patience {
     silent: Duration,
+    /// In all.
+    ends: Option<Instant>,
     lived: Instant,
     said: Option<(u64, u64)>,
     progress: Progress,
 }
 
 impl Patience {
-    fn new(force: bool) -> Self {
+    fn new(force: bool, foreign: bool) -> Self {
         Self {
+            ends: (force && foreign).then(|| Instant::now() + FOREIGN),
             silent: if force { FORCED_SILENCE } else { SILENCE },
             lived: Instant::now(),
             said: None,
@@ -119,7 +132,8 @@ impl Patience {
             Err(AskError::Stopped(_)) => return false,
             Err(_) => {}
         }
-        self.lived.elapsed() < self.silent
+        let over = self.ends.is_some_and(|ends| ends <= Instant::now());
+        self.lived.elapsed() < self.silent && !over
     }
 
     fn tell(&mut self, dirty: &Dirty) {

@@ -115,6 +115,15 @@ fn socket_in(folder: OwnedFd, mount: &Path) -> Address {
     Address::new(folder, socket_name(mount))
 }
 
+/// Whether another user has mounted there.
+///
+/// # Errors
+/// If the mount table can't be read.
+pub fn is_foreign(mount: &Path) -> io::Result<bool> {
+    let user = mounts::mounted_by(&mounts::table()?, mount);
+    Ok(user.is_some_and(|user| user != geteuid().as_raw()))
+}
+
 /// The socket of whoever has mounted there: root may ask other users' daemons, nobody else does.
 fn address_of_anybody(mount: &Path) -> Result<Address, AskError> {
     let own = geteuid();
@@ -198,7 +207,8 @@ pub enum AskError {
 impl Asked {
     fn answer(&mut self) -> Result<Response, AskError> {
         match self.0.answer()? {
-            Response::Error(error) => Err(AskError::Refused(error)),
+            // A line of its own might be taken for another's.
+            Response::Error(error) => Err(AskError::Refused(error.replace('\n', "; "))),
             response => Ok(response),
         }
     }

@@ -69,6 +69,18 @@ pub fn locate(dir: &Path) -> Result<PathBuf, String> {
     }
 }
 
+/// The options of what is mounted there, as mount(8) takes them.
+///
+/// # Errors
+/// A message for people.
+pub fn options_at(dir: &Path) -> Result<String, String> {
+    let dir = locate(dir)?;
+    let table = table()?;
+    let mount = mounts::at(&table, &dir)
+        .ok_or_else(|| format!("{} is not a mount point", dir.display()))?;
+    Ok(mount.options.clone())
+}
+
 fn table() -> Result<Vec<Mount>, String> {
     mounts::table().map_err(|e| format!("the mount table: {e}"))
 }
@@ -95,6 +107,16 @@ pub fn source_shown(source: &str) -> String {
 /// If the mount table can't be read.
 pub fn is_leasefs(dir: &Path) -> Result<bool, String> {
     Ok(mounted_by(dir)?.is_some())
+}
+
+/// Which mount of ours is the topmost there, if one is.
+///
+/// # Errors
+/// If the mount table can't be read.
+pub fn which(dir: &Path) -> Result<Option<u64>, String> {
+    let table = table()?;
+    let mount = mounts::at(&table, dir).filter(|mount| mount.is_leasefs);
+    Ok(mount.map(|mount| mount.id))
 }
 
 /// Whose mount it is, if the topmost one there is one of ours.

@@ -80,6 +80,11 @@ pub fn mount(
 ) -> io::Result<Mounted> {
     Release::of_host()?.check()?;
     let mountpoint = fs::canonicalize(&config.mountpoint)?;
+    // Whoever may change a directory above could have root mount where he likes.
+    if mountpoint != config.mountpoint {
+        let changed = "it is another directory by now: something above it has been replaced";
+        return Err(io::Error::other(changed));
+    }
     let (end, ended) = watch::channel(false);
     let posix_acl = checks_permissions(config.identity);
     let round_trip = driver.status().rtt_us.unwrap_or_default();

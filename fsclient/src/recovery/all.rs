@@ -53,6 +53,12 @@ impl Recovery {
                     item.log();
                     return Ok((folder, item.id));
                 }
+                // It would use up what root's own needs.
+                Err(why @ (RecoveryError::TooManyItems | RecoveryError::TooMuch(_))) => {
+                    let not_kept = lost.not_kept(why);
+                    tracing::error!("{not_kept}");
+                    return Err(not_kept);
+                }
                 Err(error) => tracing::warn!(%error, "kept with root's own"),
             }
         }

@@ -35,6 +35,11 @@ pub enum RecoveryError {
         "the recovery folder holds {MAX_RECOVERY_ITEMS} items: `fsclient recover` restores and discards them"
     )]
     TooManyItems,
+    /// The bound of what root keeps for another user is reached.
+    #[error(
+        "as much is kept for user {0} as is left on the disk: `fsclient recover` restores and discards it"
+    )]
+    TooMuch(u32),
     /// The item's bound is reached.
     #[error("more than {MAX_RECOVERY_RANGES} separate byte ranges")]
     TooManyRanges,

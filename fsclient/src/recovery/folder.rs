@@ -8,7 +8,8 @@ use super::user::User;
 use leasefs_host::files;
 use leasefs_host::random::random;
 use leasefs_protocol::limits::{MAX_RECOVERY_ITEM, MAX_RECOVERY_ITEMS};
-use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags, flock, openat2};
+use leasefs_protocol::printable;
+use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags, flock, openat2, statvfs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -89,6 +90,9 @@ impl Folder {
         if taken.len() >= self.most_items {
             return Err(RecoveryError::TooManyItems);
         }
+        if let Some(user) = self.user {
+            self.has_room(user, &taken, lost.bytes())?;
+        }
         let item = Item::new(self.fresh_id(&taken)?, lost)?;
         let draft = self.draft(item.id);
         let added = write_item(&draft, &item, lost)
@@ -102,6 +106,19 @@ impl Folder {
             let _ = fs::remove_dir_all(&draft);
         }
         added.map(|()| item)
+    }
+
+    /// What root keeps for another user is no more than is left for all else: one who has much refused fills no disk.
+    fn has_room(&self, user: User, taken: &[RecoveryId], bytes: u64) -> Result<(), RecoveryError> {
+        let data = taken.iter().map(|id| self.place(*id).join(DATA));
+        let sizes = data.filter_map(|data| fs::symlink_metadata(data).ok());
+        let kept: u64 = sizes.map(|found| found.len()).sum();
+        let disk = statvfs(&self.path).map_err(|e| at(&self.path)(e.into()))?;
+        let left = disk.f_bavail.saturating_mul(disk.f_frsize);
+        match kept.saturating_add(bytes) <= left.saturating_sub(bytes) {
+            true => Ok(()),
+            false => Err(RecoveryError::TooMuch(user.uid)),
+        }
     }
 
     /// To the user whose it is. The folder last: until then nobody else gets at what is in it.
@@ -152,7 +169,8 @@ impl Folder {
         let mut text = Vec::new();
         let read = file.take(MAX_RECOVERY_ITEM).read_to_end(&mut text);
         read.map_err(at(&path))?;
-        let item: Item = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        let item: Item = serde_json::from_slice(&text)
+            .map_err(|e| damaged(printable(&e.to_string()).to_string()))?;
         item.flaw(id).map_or(Ok(item), |flaw| Err(damaged(flaw)))
     }
 

@@ -6,7 +6,7 @@ use super::user::User;
 use bytes::Bytes;
 use leasefs_protocol::latency::millis;
 use leasefs_protocol::limits::{MAX_RECOVERY_PATH, MAX_RECOVERY_RANGES};
-use leasefs_protocol::{Handle, escaped};
+use leasefs_protocol::{Handle, escaped, printable};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -182,6 +182,9 @@ impl Item {
         if self.id != id {
             return Some(format!("it says that it is {}", self.id));
         }
+        if self.ranges.len() > MAX_RECOVERY_RANGES {
+            return Some("too many ranges".into());
+        }
         if sum != Some(self.bytes) {
             return Some("the number of bytes is not the sum of the ranges".into());
         }
@@ -215,7 +218,7 @@ impl Lost {
 fn file(path: Option<&Path>, object: &str) -> String {
     match path {
         Some(path) => path_for_people(path),
-        None => format!("a file of unknown name (handle {object})"),
+        None => format!("a file of unknown name (handle {})", printable(object)),
     }
 }
 

@@ -34,6 +34,8 @@ pub struct Mount {
     pub point: PathBuf,
     /// Whether nothing can be changed there.
     pub read_only: bool,
+    /// Its own options, as mount(8) takes them: `rw,nosuid,nodev,relatime`.
+    pub options: String,
     /// Whether it is one of ours.
     pub is_leasefs: bool,
     /// The type of its file system.
@@ -85,10 +87,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let (id, parent) = (number(words.next()?)?, number(words.next()?)?);
     let device = device(words.next()?)?;
     let (root, point) = (unescape(words.next()?), unescape(words.next()?));
-    let read_only = words
-        .next()?
-        .split(|byte| *byte == b',')
-        .any(|word| word == b"ro");
+    let options = String::from_utf8_lossy(words.next()?).into_owned();
     let mut behind = words.skip_while(|word| *word != b"-").skip(1);
     let kind = behind.next()?;
     Some(Mount {
@@ -97,7 +96,8 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         device,
         root,
         point,
-        read_only,
+        read_only: options.split(',').any(|option| option == "ro"),
+        options,
         is_leasefs: kind == LEASEFS,
         kind: unescape(kind).display().to_string(),
         source: unescape(behind.next()?).display().to_string(),
