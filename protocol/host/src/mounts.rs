@@ -166,6 +166,7 @@ mod tests {
             point: "/mnt/a b\\c".into(),
             read_only: false,
             is_leasefs: true,
+            options: "rw,nosuid".to_owned(),
             kind: "fuse.leasefs".to_owned(),
             source: "nas:/".to_owned(),
             user: Some(7),
