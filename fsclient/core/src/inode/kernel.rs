@@ -452,6 +452,13 @@ impl Inodes {
         self.known(id).map_or_else(Heard::default, heard)
     }
 
+    /// The kernel is about to hear what makes it ignore answers to what it has asked before.
+    pub fn hears(&mut self, id: NodeId) {
+        if let Some(known) = self.known_mut(id) {
+            known.hears();
+        }
+    }
+
     /// A file's size was set here, as the kernel is told now.
     pub fn is_cut(&mut self, id: NodeId) {
         if let Some(known) = self.known_mut(id) {

@@ -4,6 +4,7 @@ use super::{EngineInner, RETRIES, RETRY};
 use crate::api::{Notice, Noticed};
 use crate::call::{Fh, NodeId};
 use crate::inode::{Owed, Shows};
+use crate::outside::Pending;
 use crate::run::first;
 use leasefs_lease::time::BootTime;
 use leasefs_protocol::Handle;
@@ -48,7 +49,7 @@ impl EngineInner {
     /// Waits until the kernel has taken up that something was made, of which it can't know otherwise.
     pub(super) async fn comes_to_know(&self, node: NodeId) {
         let (begin, mut pause) = (self.cx.monotonic(), ARRIVES);
-        while self.outside.tell(Notice::DropAttrs(node)).await == Noticed::Unknown
+        while self.drop_attrs_by(node).await == Noticed::Unknown
             && self.cache.inodes().node(node).is_some()
             && !self.is_too_late(begin)
         {
@@ -62,7 +63,7 @@ impl EngineInner {
         let last = self.cache.inodes().is_last_of(dir, node);
         let Some(listing) = last else { return };
         // It is told before the answer, whenever its result is heard.
-        let told = self.outside.tell(Notice::DropAttrs(node));
+        let told = self.drop_attrs_by(node);
         let (inner, dir) = (Arc::clone(self), *dir);
         self.cx.spawn(async move {
             let known = told.await == Noticed::Done;
@@ -89,7 +90,7 @@ impl EngineInner {
                 }
                 inner.pause(&mut pause, LOOKS).await;
                 for node in owed {
-                    if inner.outside.tell(Notice::DropAttrs(node)).await == Noticed::Done {
+                    if inner.drop_attrs_by(node).await == Noticed::Done {
                         inner.cache.inodes().is_seen(node);
                     }
                 }
@@ -136,7 +137,7 @@ impl EngineInner {
         let (listing, taken_up) = match owed {
             Owed::ToForget => return self.forget_names().await == Noticed::Done,
             Owed::Untaken(listing, Shows::Known(node)) => {
-                let told = self.outside.tell(Notice::DropAttrs(node)).await;
+                let told = self.drop_attrs_by(node).await;
                 (listing, told == Noticed::Done)
             }
             Owed::Untaken(listing, Shows::Unlocked(dir)) => {
@@ -165,6 +166,12 @@ impl EngineInner {
             }
         }
         false
+    }
+
+    /// Makes the kernel ignore attributes that it has asked for of a node.
+    fn drop_attrs_by(&self, node: NodeId) -> Pending {
+        self.cache.inodes().hears(node);
+        self.outside.tell(Notice::DropAttrs(node))
     }
 
     /// Whether the kernel has had long enough since `begin` to take up an answer.
