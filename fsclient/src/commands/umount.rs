@@ -48,7 +48,8 @@ pub(super) fn run_all(args: &UmountArgs) -> Result<(), String> {
 pub(super) fn run(dir: &Path, force: bool) -> Result<(), String> {
     let dir = mounts::locate(dir)?;
     let request = control::Request::Umount { force };
-    let foreign = control::is_foreign(&dir).map_err(|e| e.to_string())?;
+    let other = control::other_user(&dir).map_err(|e| e.to_string())?;
+    let foreign = other.is_some();
     let before = mounts::which(&dir)?;
     let mut patience = Patience::new(force, foreign);
     let asked = control::ask(&dir, &request).and_then(|mut asked| {

@@ -115,23 +115,22 @@ fn socket_in(folder: OwnedFd, mount: &Path) -> Address {
     Address::new(folder, socket_name(mount))
 }
 
-/// Whether another user has mounted there.
+/// The user who has mounted there, if it is another than this process's.
 ///
 /// # Errors
 /// If the mount table can't be read.
-pub fn is_foreign(mount: &Path) -> io::Result<bool> {
+pub fn other_user(mount: &Path) -> io::Result<Option<u32>> {
     let user = mounts::mounted_by(&mounts::table()?, mount);
-    Ok(user.is_some_and(|user| user != geteuid().as_raw()))
+    Ok(user.filter(|user| *user != geteuid().as_raw()))
 }
 
 /// The socket of whoever has mounted there: root may ask other users' daemons, nobody else does.
 fn address_of_anybody(mount: &Path) -> Result<Address, AskError> {
-    let own = geteuid();
-    match mounts::mounted_by(&mounts::table()?, mount).filter(|user| *user != own.as_raw()) {
+    match other_user(mount)? {
         None => own_addresses(mount)?
             .find(Address::exists)
             .ok_or_else(|| AskError::Silent(io::ErrorKind::NotFound.into())),
-        Some(user) if !own.is_root() => Err(AskError::Foreign(user)),
+        Some(user) if !geteuid().is_root() => Err(AskError::Foreign(user)),
         Some(user) => paths::runtimes_of(user)
             .iter()
             .filter_map(|folder| private::folder_of(folder, user).ok())

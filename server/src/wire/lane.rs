@@ -21,6 +21,7 @@ use std::sync::Arc;
 const SMALL: usize = 16 * 1024;
 
 type Next = (RequestFrame, Bytes, Place);
+type Shared = (Arc<Server>, Arc<Link>);
 
 /// A request stream and where its answers go.
 pub struct Lane {
@@ -178,10 +179,9 @@ impl Lane {
     /// Goes on with a request whose answer may take `told` bytes. While it waits for others they aren't counted: what
     /// they wait for needs room as well.
     async fn begun(&self, mut read: reads::Read, told: usize, sink: Sink) {
-        let (link, server) = (Arc::clone(&self.link), Arc::clone(&self.server));
+        let shared = || (Arc::clone(&self.server), Arc::clone(&self.link));
         if read.waits() {
-            let held_back = held_back(server, read, told, sink, link);
-            self.server.begin_io(held_back);
+            self.server.begin_io(held_back(shared(), read, told, sink));
             return;
         }
         let Some(room) = self.link.room_for_answer(told).await else {
@@ -195,7 +195,7 @@ impl Lane {
         match at_once {
             Some(Break(answer)) => send(sink, answer).await,
             Some(Continue(read)) => {
-                self.server.begin_io(elsewhere(server, read, sink, link));
+                self.server.begin_io(elsewhere(shared(), read, sink));
             }
             None => fail(sink).await,
         }
@@ -286,13 +286,8 @@ async fn send(sink: Sink, answer: reads::Answer) {
 }
 
 /// Waits for others, and goes on as [`elsewhere`].
-async fn held_back(
-    server: Arc<Server>,
-    read: reads::Read,
-    told: usize,
-    sink: Sink,
-    link: Arc<Link>,
-) {
+async fn held_back(shared: Shared, read: reads::Read, told: usize, sink: Sink) {
+    let link = &shared.1;
     let ready = tokio::select! {
         biased;
         ready = caught(read.ready()) => ready,
@@ -306,11 +301,11 @@ async fn held_back(
     let Some(room) = link.room_for_answer(told).await else {
         return;
     };
-    elsewhere(server, read, sink.with(room), link).await;
+    elsewhere(shared, read, sink.with(room)).await;
 }
 
 /// Goes on with a request on an I/O thread, for as long as its connection lives.
-async fn elsewhere(server: Arc<Server>, read: reads::Read, sink: Sink, link: Arc<Link>) {
+async fn elsewhere((server, link): Shared, read: reads::Read, sink: Sink) {
     let answer = tokio::select! {
         biased;
         answer = caught(read.answer()) => answer,

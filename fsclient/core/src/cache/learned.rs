@@ -68,9 +68,7 @@ impl<'a> Learned<'a> {
     /// Attributes of a node that the kernel is told along with a name; returns how long it may believe them.
     pub fn attr_with_name(&mut self, node: Node, attr: &Attr) -> Duration {
         let valid = self.attr_for_kernel(&node.handle, attr);
-        if !valid.is_zero() {
-            self.state.inodes.told_with_name(node.id);
-        }
+        self.state.inodes.told_with_name(node.id, valid);
         valid
     }
 

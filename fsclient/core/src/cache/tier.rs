@@ -66,9 +66,7 @@ impl<'a> Tier<'a> {
     pub fn attr_with_name(&mut self, node: Node) -> Duration {
         let told = self.attr_for_kernel(&node.handle);
         let valid = told.map_or(Duration::ZERO, |(_, valid)| valid);
-        if !valid.is_zero() {
-            self.state.inodes.told_with_name(node.id);
-        }
+        self.state.inodes.told_with_name(node.id, valid);
         valid
     }
 

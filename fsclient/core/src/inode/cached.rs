@@ -25,7 +25,7 @@ pub(crate) enum Dentry {
 struct CachedName {
     /// What it denotes, if that isn't nothing.
     object: Option<Arc<Handle>>,
-    /// With which count the kernel was last told it with a timeout ([`super::untaken`]); 0 is never.
+    /// With which count the kernel was last told it with a timeout ([`super::epochs`]); 0 is never.
     told: u64,
 }
 

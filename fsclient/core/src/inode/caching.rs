@@ -47,7 +47,7 @@ impl Inodes {
 
     /// The timeout a name may have in a LOOKUP or READDIRPLUS reply. From then on the kernel may know it.
     pub fn name_timeout(&mut self, live: &Live<'_>, dir: &Handle, name: &[u8]) -> Duration {
-        let telling = self.telling();
+        let telling = self.epochs.telling();
         let Some(dir) = self.used(dir) else {
             return Duration::ZERO;
         };
@@ -232,7 +232,7 @@ impl Inodes {
     /// The kernel has forgotten the inode, and with it the names below it.
     pub fn kernel_forgot(&mut self, object: &Handle) {
         self.change_cached(object, Cached::kernel_forgot);
-        self.names_are_forgotten(object);
+        self.epochs.late_is_over(object);
     }
 
     /// Memory in use by what is cached, approximately; clean bytes apart.

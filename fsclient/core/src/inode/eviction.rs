@@ -20,9 +20,7 @@ impl Inodes {
         }
         self.ring = self.cached_handles().map(Arc::clone).collect();
         out.attrs.extend(self.owed_attrs.iter().copied());
-        let owing = self.owing();
-        out.owing
-            .extend(owing.difference(&out.owing.iter().copied().collect()));
+        out.owing.extend(self.epochs.owing());
     }
 
     /// Forgets the next object that was not used since it was last looked at. Gives up after having

@@ -292,10 +292,10 @@ impl Inodes {
         }
     }
 
-    /// The kernel is told attributes with a timeout along with a name, by which it may come to know the id.
-    pub fn told_with_name(&mut self, id: NodeId) {
+    /// The kernel is told attributes with this timeout along with a name, by which it may come to know the id.
+    pub fn told_with_name(&mut self, id: NodeId, valid: Duration) {
         if let Some(known) = self.known_mut(id) {
-            known.unseen = true;
+            known.unseen |= !valid.is_zero();
         }
     }
 

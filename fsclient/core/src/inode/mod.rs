@@ -13,6 +13,7 @@ mod committing;
 mod dirty;
 mod dropping;
 mod drops;
+mod epochs;
 mod eviction;
 mod gate;
 mod habit;

@@ -1,9 +1,9 @@
 //! All inodes, and what crosses them.
 
 use super::drops::Drops;
+use super::epochs::Epochs;
 use super::standing::{Found, There};
 use super::unstable::Commits;
-use super::untaken::Epochs;
 use super::{Content, Inode, Weight};
 use crate::call::NodeId;
 use crate::memory::{Memory, MemoryUse};

@@ -71,7 +71,7 @@ impl EngineInner {
         }
     }
 
-    /// The right to drop. What is no longer known here has left the kernel by then, unless pages are in the way.
+    /// The right to drop. What is no longer known here has left the kernel by then, unless pages are in the way or it is owed.
     pub(super) async fn dropping(self: &Arc<Self>) -> OwnedMutexGuard<()> {
         loop {
             let dropping = Arc::clone(&self.dropping).lock_owned().await;
